@@ -1,0 +1,100 @@
+"""Rebuild everything that is bundled, in order: the ancestry model, the learngene, their cards, README's demo.
+
+    python benchmarks/shelf.py            about half an hour on two cores; resumable: run it again after a stop
+    python benchmarks/shelf.py demo       one stage only (ancestry, learngene, demo)
+
+Every stage works in `build/shelf` and replaces what is committed only when it is whole.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from learngene_zoo import demo, demo_report, lifecycle
+from learngene_zoo.descendant import load_descendant
+from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.surgery import cast
+from learngene_zoo.tasks.catalogue import SOURCE_TASK
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build" / "shelf"
+
+# The bundled ancestry model: under 20 minutes of training on one core, 3 MB of fp16. One thread, because two on a machine
+# that is busy otherwise can be many times slower than one.
+ANCESTRY = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
+PRETRAINING = Recipe(
+    epochs=4, batch_size=64, lr=1.5e-3, min_lr=1e-5, warmup=0.2, clip=1.0, weight_decay=0.05, augment="none"
+)
+RUN = Run(seed=0, threads=1, progress=True, resume=True)
+
+
+def ancestry() -> None:
+    """Train the ancestry model and put it into cards/ancestry-mini."""
+    out = BUILD / "ancestry"
+    if not out.exists():
+        lifecycle.train(SOURCE_TASK, spec=ANCESTRY, recipe=PRETRAINING, init="fan_in", out=out, run=RUN)
+    trained = load_descendant(out)
+    bundled = trained.with_state(cast(cast(trained.state, torch.float16), torch.float32))  # what users will open
+    test = lifecycle.evaluate(bundled, run=RUN)
+    metrics = {**trained.provenance["metrics"], "test_accuracy": test.value, "test_images": test.images}
+    kept = replace(bundled, provenance={**trained.provenance, "metrics": metrics, "licence": "apache-2.0"})
+    kept.save(ROOT / "cards" / "ancestry-mini", force=True, dtype="fp16")
+
+
+def learngene() -> None:
+    """Extract the LSAMD learngene of the default tasks and put it into cards/lsamd-mini."""
+    out = BUILD / "lsamd"
+    if not out.exists():
+        lifecycle.extract("lsamd", out=out, run=RUN)
+    whole = load(out)
+    Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(
+        ROOT / "cards" / "lsamd-mini", force=True
+    )
+
+
+def story() -> None:
+    """Run the demo and put its table and picture into README.md and docs/images."""
+    out = BUILD / "demo"
+    if not out.exists():
+        demo.tell(out, RUN)
+    images = ROOT / "docs" / "images"
+    images.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(out / "curves.png", images / "demo.png")
+    rows = demo_report.read_rows(out)
+    between(ROOT / "README.md", "demo", demo_report.markdown(rows))
+
+
+def between(path: Path, name: str, text: str) -> None:
+    """Replace what stands between `<!-- name -->` and `<!-- /name -->` in a Markdown file."""
+    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
+    before, found, rest = path.read_text(encoding="utf-8").partition(start)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise SystemExit(f"{path} has no {start} ... {end}")
+    path.write_text(f"{before}{start}\n{text.strip()}\n{end}{after}", encoding="utf-8")
+
+
+STAGES = {"ancestry": ancestry, "learngene": learngene, "demo": story}
+
+
+def main(names: list[str]) -> None:
+    """Run the named stages, or all of them, in order."""
+    unknown = sorted(set(names) - set(STAGES))
+    if unknown:
+        raise SystemExit(f"no stage named {unknown[0]}; there are: {', '.join(STAGES)}")
+    for name, stage in STAGES.items():
+        if not names or name in names:
+            print(f"== {name}", file=sys.stderr)
+            stage()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,126 @@
+"""What a training step of LSAMD's super net costs, against a plain fine-tuning step of the same ancestry model.
+
+    python benchmarks/supernet_step.py          one thread, about two minutes
+
+Both train with AdamW on the same batch; plain fine-tuning trains every weight. The super net is measured as it starts (the
+votes of its undecided routers fall evenly) and in its worst case, every vote for the specific block: a base block is
+frozen and costs no gradients of weights. Wanted: at most 1.15 times the seconds, and at most the bytes of the plain
+step and one copy of the base weights.
+
+Bytes are counted, not sampled: what lives between steps (weights, AdamW's moments), and on top of it the most that the
+allocator had handed out at any moment of one step, gradients and activations included, from torch's profiler.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from machine import medians, write
+from torch import nn
+from torch.profiler import ProfilerActivity, profile
+
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.spec import ViTSpec, architecture
+from learngene_zoo.training.groups import parameter_groups
+from learngene_zoo.training.objectives import Classification
+from learngene_zoo.vit import initial, model_of
+from lgzoo_lsamd.router import BASE, SPECIFIC
+from lgzoo_lsamd.search import groups_with_routers
+from lgzoo_lsamd.supernet import Rules, SearchObjective, routed_blocks, super_net
+
+MOST_TIME = 1.15
+REPEATS, ROUNDS = 2, 8  # many short rounds: the arms should meet the same machine
+DEIT_TINY = architecture("deit_tiny_patch16_224")
+BUNDLED = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8, classes=26)
+ARMS = ("plain", "voted", "all specific")
+
+
+class Pictures(NamedTuple):
+    """A batch of random images."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+class Trainer:
+    """One arm: a model, its optimizer, and a step on a fixed batch."""
+
+    def __init__(self, arm: str, spec: ViTSpec, images: int) -> None:
+        recipe = Recipe(lr=1e-4)
+        model = model_of(spec, initial(spec, 0))
+        objective: nn.Module = Classification(model)
+        groups = parameter_groups(objective, recipe)
+        if arm != "plain":
+            objective = SearchObjective(Classification(super_net(model, Rules())))
+            groups = groups_with_routers(objective, recipe, router_lr=1e-3)
+        if arm == "all specific":
+            for block in routed_blocks(model):
+                block.router.register_forward_hook(_for_specific)
+        generator = torch.Generator().manual_seed(0)
+        pixels = torch.randn(images, 3, spec.image_size, spec.image_size, generator=generator)
+        self.batch = Pictures(pixels, torch.arange(images) % spec.classes)
+        self.objective = objective.train()
+        self.optimizer = torch.optim.AdamW(groups, lr=recipe.lr, fused=True)
+
+    def step(self) -> None:
+        """Forward, backward, update."""
+        self.optimizer.zero_grad()
+        torch.stack(list(self.objective(self.batch).values())).sum().backward()
+        self.optimizer.step()
+
+    def standing_bytes(self) -> int:
+        """Weights and moments; the moments of every trainable weight, also of those no step has touched yet."""
+        weights = sum(parameter.nbytes for parameter in self.objective.parameters())
+        moments = sum(2 * parameter.nbytes for parameter in self.objective.parameters() if parameter.requires_grad)
+        return weights + moments
+
+    def peak_bytes(self) -> int:
+        """The most that is allocated at any moment of a step."""
+        self.step()
+        self.optimizer.zero_grad()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+            self.step()
+        events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
+        changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+        return self.standing_bytes() + max(accumulate(changes))
+
+
+def _for_specific(router: nn.Module, inputs: Any, p_B2: torch.Tensor) -> torch.Tensor:
+    """The router's probabilities, so ordered that the specific block wins; its gradient flows as ever."""
+    ordered = p_B2.sort(dim=1, descending=True).values
+    return ordered if SPECIFIC < BASE else ordered.flip(1)
+
+
+def compare(name: str, spec: ViTSpec, images: int) -> dict[str, Any]:
+    """Seconds and bytes of every arm on one model, and whether they are within their limits."""
+    trainers = [Trainer(arm, spec, images) for arm in ARMS]
+    steps: list[Callable[[], object]] = [trainer.step for trainer in trainers]
+    seconds = dict(zip(ARMS, medians(steps, REPEATS, rounds=ROUNDS)))
+    peaks = {arm: trainer.peak_bytes() for arm, trainer in zip(ARMS, trainers)}
+    base = 4 * sum(tensor.numel() for tensor in initial(spec, 0).values())
+    rows = {}
+    print(f"{name}, {images} images a step, base weights {base / 1e6:.1f} MB")
+    for arm in ARMS:
+        times, more = seconds[arm] / seconds["plain"], (peaks[arm] - peaks["plain"]) / base
+        rows[arm] = {"seconds": seconds[arm], "times_plain": times, "peak_bytes": peaks[arm], "base_copies_more": more}
+        print(f"  {arm:13} {1e3 * seconds[arm]:8.1f} ms {times:6.3f} x   {peaks[arm] / 1e6:8.1f} MB {more:+.3f} copies")
+    kept = all(row["times_plain"] <= MOST_TIME and row["base_copies_more"] <= 1 for row in rows.values())
+    return {"model": name, "images": images, "base_bytes": base, "arms": rows, "within_limits": kept}
+
+
+def main() -> None:
+    """Measure, print, keep the numbers; exit 1 if a limit is exceeded."""
+    torch.set_num_threads(1)
+    assert DEIT_TINY is not None
+    found = [compare("bundled ancestry", BUNDLED, 64), compare("DeiT-Ti", DEIT_TINY, 8)]
+    print(write("supernet_step", {"most_times_plain": MOST_TIME, "most_base_copies_more": 1, "rows": found}))
+    if not all(row["within_limits"] for row in found):
+        sys.exit("a super-net step costs more than it may")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""torch.hub entries: `torch.hub.load("OWNER/learngene_zoo:v0.1.0", "lsamd_vit", task="digits", layers=7, trust_repo=True)`.
+
+Every registered method METHOD has an entry `METHOD_vit`; `descendant` builds from any learngene. What comes back is a plain
+timm `VisionTransformer`. Nothing but the standard library is imported here, so that torch.hub can say which dependency is
+missing; and our packages are found by name, so that `sys.path` stays as it is and imports work after `load` has returned.
+"""
+
+import importlib.abc as _abc
+import importlib.machinery as _machinery
+import importlib.util as _util
+import sys as _sys
+import warnings as _warnings
+from pathlib import Path as _Path
+from typing import Any as _Any
+
+dependencies = ["torch", "timm", "safetensors", "huggingface_hub"]
+
+_ROOT = _Path(__file__).resolve().parent
+# torch.hub runs this file anew on every call; what must be remembered between calls is kept with the interpreter.
+_told: set[str] = _sys.__dict__.setdefault("_learngene_zoo_told", set())
+
+
+class _Checkout(_abc.MetaPathFinder):
+    """Finds exactly our own packages, in this checkout."""
+
+    def __init__(self, root: _Path) -> None:
+        self.learngene_zoo_checkout = root  # how a later hubconf recognises an earlier one's finder
+        plugins = sorted((root / "plugins").glob("*/__init__.py"))
+        self.packages = {file.parent.name: file for file in [root / "learngene_zoo" / "__init__.py", *plugins]}
+
+    def find_spec(self, fullname: str, path: _Any = None, target: _Any = None) -> _machinery.ModuleSpec | None:
+        """The package of that name, if it is one of ours; what lies inside it is found the ordinary way."""
+        file = self.packages.get(fullname)
+        if file is None:
+            return None
+        return _util.spec_from_file_location(fullname, file, submodule_search_locations=[str(file.parent)])
+
+
+class _AnotherCopy(_abc.MetaPathFinder):
+    """Finds our own packages anywhere but in this checkout, which torch.hub puts on `sys.path` while it loads."""
+
+    def __init__(self, checkout: _Checkout) -> None:
+        self.learngene_zoo_not_from = _ROOT
+        self.names = set(checkout.packages)
+
+    def find_spec(self, fullname: str, path: _Any = None, target: _Any = None) -> _machinery.ModuleSpec | None:
+        """The package of that name, if it is one of ours."""
+        if fullname not in self.names:
+            return None
+        places = [place for place in _sys.path if _Path(place).resolve() != _ROOT]
+        return _machinery.PathFinder.find_spec(fullname, places)
+
+
+def _elsewhere(checkout: _Checkout) -> str | None:
+    """Where another copy of our packages is loaded from, if one is."""
+    for name, file in checkout.packages.items():
+        origin = getattr(_sys.modules.get(name), "__file__", None)
+        if origin and _Path(origin).resolve() != file:
+            return str(_Path(origin).parent)
+    return None
+
+
+def _use_this_checkout() -> None:
+    """All of our packages come from one place: this checkout, or wherever the first of them was loaded from."""
+    checkout = _Checkout(_ROOT)
+    ours = [finder for finder in _sys.meta_path if hasattr(finder, "learngene_zoo_checkout")]
+    other = _elsewhere(checkout)
+    if other is not None:
+        if not any(getattr(finder, "learngene_zoo_not_from", None) == _ROOT for finder in _sys.meta_path):
+            _sys.meta_path.insert(len(ours), _AnotherCopy(checkout))
+        if str(_ROOT) not in _told:
+            _warnings.warn(
+                f"learngene_zoo is loaded from {other} already; that copy is used, not {_ROOT}", stacklevel=2
+            )
+            _told.add(str(_ROOT))
+        return
+    if [finder.learngene_zoo_checkout for finder in ours] != [_ROOT]:
+        _sys.meta_path[:] = [checkout, *(finder for finder in _sys.meta_path if finder not in ours)]
+
+
+_use_this_checkout()
+
+
+def lsamd_vit(task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
+    """A Vision Transformer of any depth from an LSAMD learngene.
+
+    task: a task of the catalogue ("digits"), which sets the number of classes.
+    pretrained: False gives the same size with random weights.
+    options: layers (depth), classes (num_classes), image_size (img_size); max_params, max_flops, max_latency;
+        learngene (a folder or a name of the shelf; default: the bundled one); seed of the new head.
+    """
+    from learngene_zoo.torch_hub import method_vit
+
+    return method_vit("lsamd", task, pretrained=pretrained, **options)
+
+
+def descendant(learngene: str, task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
+    """A Vision Transformer from any learngene: a folder, or a name of the shelf.
+
+    task, pretrained, options: as for `lsamd_vit`; also width (embed_dim), heads (num_heads) and the settings of the
+        expander of the method that made the learngene, where it has them.
+    """
+    from learngene_zoo.torch_hub import build
+
+    return build(learngene, task, pretrained=pretrained, **options)
+
+
+def __getattr__(name: str) -> _Any:
+    if name.startswith("_") or not name.endswith("_vit"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from learngene_zoo.torch_hub import entry
+
+    return entry(name)
+
+
+def __dir__() -> list[str]:
+    from learngene_zoo.torch_hub import entries
+
+    return sorted({*globals(), *entries()})

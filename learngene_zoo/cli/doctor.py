@@ -1,0 +1,166 @@
+"""`lgzoo doctor`: what is installed here, what works, and what does not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+import click
+
+from learngene_zoo import registry, shelf
+from learngene_zoo.cli.job import json_option, offline_option
+from learngene_zoo.cli.output import Row, print_row, print_rows
+from learngene_zoo.errors import ZooError
+from learngene_zoo.version import __version__
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "timm",
+    "accelerate",
+    "datasets",
+    "huggingface-hub",
+    "safetensors",
+    "scikit-learn",
+    "matplotlib",
+    "click",
+    "rich",
+)
+HUB_SECONDS = 5.0
+Status = Literal["ok", "bad", "info"]
+
+
+def doctor(task: str | None, hub: bool, offline: bool, as_json: bool) -> None:
+    """Print the findings; exit 1 if one of them is bad."""
+    if task is not None:
+        print_row(_opened(task, offline), as_json)
+        return
+    rows = list(_findings(hub))
+    print_rows(rows, as_json)
+    if any(row["status"] == "bad" for row in rows):
+        click.get_current_context().exit(1)
+
+
+def _row(what: str, status: Status, found: Any) -> Row:
+    return {"what": what, "status": status, "found": str(found)}
+
+
+def _findings(hub: bool) -> Iterator[Row]:
+    yield _row("learngene_zoo", "ok", __version__)
+    yield _row("python", "ok" if sys.version_info >= (3, 11) else "bad", platform.python_version())
+    yield from map(_package, PACKAGES)
+    yield from _compute()
+    yield from _plugins()
+    yield from _shelf()
+    yield from _tasks()
+    if hub:
+        yield _hub()
+
+
+def _package(name: str) -> Row:
+    try:
+        return _row(name, "ok", version(name))
+    except PackageNotFoundError:
+        optional = name == "torchvision"
+        return _row(name, "info" if optional else "bad", f"not installed; pip install {name}")
+
+
+def _compute() -> Iterator[Row]:
+    """Threads and devices; asking torch takes a moment."""
+    yield _row("cpu cores", "info", os.cpu_count())
+    try:
+        import torch
+    except ImportError as error:
+        yield _row("devices", "bad", f"torch cannot be imported: {error}")
+        return
+    yield _row("threads", "info", torch.get_num_threads())
+    found = ["cpu", *(f"cuda:{i} {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        found.append("mps")
+    yield _row("devices", "info", ", ".join(found))
+
+
+def _plugins() -> Iterator[Row]:
+    try:
+        good, broken = registry.methods()
+    except ZooError as error:
+        yield _row("methods", "bad", error)
+        return
+    for method in good:
+        yield _row(f"method {method.name}", "ok", registry.references()[method.name])
+    for plugin in broken:
+        yield _row(f"method {plugin.name}", "bad", plugin.reason)
+
+
+def _shelf() -> Iterator[Row]:
+    yield _row("shelf", "info", shelf.cards_folder())
+    for name in shelf.names():
+        try:
+            yield _row(f"learngene {name}", "ok", shelf.find(name))
+        except ZooError as error:
+            yield _row(f"learngene {name}", "bad", error)
+
+
+def _tasks() -> Iterator[Row]:
+    """Which tasks of the catalogue open without the network. One that does not is no fault."""
+    from learngene_zoo.tasks.catalogue import names, open_task
+
+    for entry in names():
+        try:
+            open_task(entry.name, offline=True)
+        except ZooError as error:
+            yield _row(f"task {entry.name}", "info", f"not offline: {error}")
+        else:
+            yield _row(f"task {entry.name}", "ok", "opens offline")
+
+
+def _hub() -> Row:
+    """Asked for by name only: nothing else here touches the network."""
+    from urllib.error import URLError
+    from urllib.request import urlopen
+
+    address = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+    try:
+        with urlopen(address, timeout=HUB_SECONDS):
+            return _row("hub", "ok", address)
+    except (URLError, OSError, ValueError) as error:
+        return _row("hub", "bad", f"{address} cannot be reached: {error}")
+
+
+def _opened(reference: str, offline: bool) -> Row:
+    """A task, really opened: its sizes, and the first image and label of its training split."""
+    from learngene_zoo.tasks.catalogue import open_task
+
+    task = open_task(reference, offline=offline)
+    split = task.split("train")
+    label = int(split.labels[0])
+    image = split.__getitems__([0])[0]
+    size = tuple(image.shape) if hasattr(image, "shape") else (*image.size, image.mode)
+    return {
+        "task": task.name,
+        "classes": task.classes,
+        **{part: len(task.split(part)) for part in ("train", "validation", "test")},
+        "first_image": "x".join(map(str, size)),
+        "first_label": label,
+        "first_class": task.class_names[label] if task.class_names else str(label),
+        "licence": task.licence,
+        "revision": task.revision,
+    }
+
+
+command = click.Command(
+    "doctor",
+    callback=doctor,
+    help="What is installed here, which methods and tasks work, and what does not. Exits 1 if something is broken.",
+    epilog="\b\nExamples:\n  lgzoo doctor\n  lgzoo doctor --task folder:photos\n  lgzoo doctor --hub",
+    params=[
+        click.Option(["--task"], help="Open this task and print its sizes and its first row instead."),
+        click.Option(["--hub"], is_flag=True, help="Also ask whether the Hub can be reached."),
+        offline_option(),
+        json_option(),
+    ],
+)

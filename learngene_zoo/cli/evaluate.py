@@ -1,0 +1,60 @@
+"""`lgzoo evaluate [MODEL]`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from learngene_zoo import lifecycle
+from learngene_zoo.cli.job import job_of, job_options
+from learngene_zoo.cli.model_argument import model_argument, model_of
+from learngene_zoo.cli.output import print_row
+from learngene_zoo.errors import Refused
+from learngene_zoo.folder import new_file, write_json
+from learngene_zoo.processes import is_first
+
+
+def evaluate(model: Path | None, task: str | None, split: Literal["train", "validation", "test"], **given: Any) -> None:
+    """Measure the model; print the number, and write it where asked."""
+    job = job_of(given)
+    if job.place is not None and job.place.exists() and not job.force:
+        raise Refused(f"{job.place} exists already; choose another place with -o, or replace it with --force")
+    found = lifecycle.evaluate(model_of(model, "finetuned", "descendant"), task=task, split=split, run=job.run)
+    low, high = found.interval
+    row = {
+        "task": found.task,
+        "split": found.split,
+        "metric": found.metric,
+        "value": found.value,
+        "low": low,
+        "high": high,
+        "images": found.images,
+    }
+    if job.place is not None and is_first():
+        with new_file(job.out, job.force) as draft:
+            write_json(draft, row)
+        row["path"] = str(job.out)
+    print_row(row, job.as_json)
+
+
+command = click.Command(
+    "evaluate",
+    callback=evaluate,
+    help="The accuracy of a model on one split of a task, with its 95 % interval.\n\n"
+    "MODEL is a folder (default: ./finetuned, else ./descendant).",
+    epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json",
+    params=[
+        model_argument(),
+        click.Option(["--task"], help="What to measure on (default: what the model was trained for, else digits)."),
+        click.Option(
+            ["--split"],
+            type=click.Choice(["train", "validation", "test"]),
+            default="test",
+            show_default=True,
+            help="Which part of it.",
+        ),
+        *job_options(None, "Also write the numbers into this JSON file."),
+    ],
+)

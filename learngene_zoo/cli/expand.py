@@ -1,0 +1,139 @@
+"""`lgzoo expand [LEARNGENE]`: the learngene is found first, then its method's own options are understood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from learngene_zoo import lifecycle, registry, shelf
+from learngene_zoo.budget import Budget
+from learngene_zoo.cli.job import job_of, job_options, target_options
+from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, options_of
+from learngene_zoo.cli.output import print_made
+from learngene_zoo.errors import BadFile, WrongCall, ZooError
+from learngene_zoo.learngene import read_config
+from learngene_zoo.method import Method, Target
+
+DEFAULT = Path("learngene")
+_FOUND = "learngene_zoo.cli.expand"  # where a context keeps what its line named
+
+
+def find(reference: str | None) -> Path:
+    """The folder of the learngene that a line means. Raises `WrongCall` if there is none."""
+    if reference is not None:
+        return shelf.find(reference)
+    if DEFAULT.is_dir():
+        return DEFAULT
+    ready = ", ".join(shelf.names()) or "empty"
+    raise WrongCall(
+        f"there is no learngene at ./{DEFAULT}; make one with `lgzoo extract lsamd`, or name one of the shelf ({ready})"
+    )
+
+
+class ExpandCommand(SettingsCommand):
+    """Its options depend on the learngene: those of the expander of the method that made it come last."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Find the learngene among the words, add its expander's options, and parse as ever."""
+        try:
+            ctx.meta[_FOUND] = self._find(args)
+        except ZooError:
+            if not (ctx.resilient_parsing or any(word in ctx.help_option_names for word in args)):
+                raise  # help and completion work without a learngene
+        return super().parse_args(ctx, args)
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """The common options, then the expander's."""
+        found: tuple[Path, Method] | None = ctx.meta.get(_FOUND)
+        common = super().get_params(ctx)
+        return [*common, *options_of(found[1].expander)] if found else common
+
+    def _find(self, args: list[str]) -> tuple[Path, Method]:
+        folder = find(self._named(args))
+        name = read_config(folder).method
+        if name not in registry.references():
+            raise BadFile(
+                f"{folder} was made by the method {name!r}, which is not installed; install its plugin (lgzoo list methods)"
+            )
+        return folder, registry.load(name)
+
+    def _named(self, args: list[str]) -> str | None:
+        """The word that names the learngene.
+
+        A word after an option that only the expander knows may be that option's value, so a plain word goes before it.
+        """
+        probe = click.Command(
+            self.name,
+            params=self.params[1:],  # without LEARNGENE, so that it stays among the rest
+            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        )
+        with probe.make_context("expand", list(args), resilient_parsing=True) as context:
+            rest = context.args
+        before = ["", *rest]
+        plain = [word for last, word in zip(before, rest) if not word.startswith("-") and not _takes_value(last)]
+        after_option = [word for last, word in zip(before, rest) if not word.startswith("-") and _takes_value(last)]
+        return next(iter(plain), None) or next(filter(_is_learngene, after_option), None)
+
+
+def _takes_value(word: str) -> bool:
+    return word.startswith("-") and "=" not in word
+
+
+def _is_learngene(word: str) -> bool:
+    try:
+        shelf.find(word)
+    except ZooError:
+        return False
+    return True
+
+
+def expand(
+    learngene: str | None,
+    layers: int | None,
+    width: int | None,
+    heads: int | None,
+    classes: int | None,
+    image_size: int | None,
+    task: str | None,
+    max_params: int | None,
+    max_flops: int | None,
+    max_latency: float | None,
+    **given: Any,
+) -> None:
+    """Build one descendant and write it."""
+    job = job_of(given)
+    folder, method = click.get_current_context().meta[_FOUND]
+    lifecycle.expand(
+        folder,
+        target=Target(layers=layers, width=width, heads=heads, classes=classes, image_size=image_size, task=task),
+        budget=Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency),
+        expander=chosen(method.expander),
+        out=job.out,
+        run=job.run,
+        force=job.force,
+    )
+    where = "" if str(job.out) == "descendant" else f" {job.out}"
+    print_made(job.out, job, f"lgzoo finetune{where}{f' --task {task}' if task else ''}")
+
+
+command = ExpandCommand(
+    "expand",
+    callback=expand,
+    help="Build a descendant of any size from a learngene.\n\n"
+    "LEARNGENE is a folder or a name of the shelf (default: ./learngene). By size, or the largest that fits a budget: 20M "
+    "is 20 million parameters, 3G are 3 billion multiply-adds, 15ms is the time of one image on this machine. "
+    "Its method's own options: lgzoo expand LEARNGENE --help.",
+    epilog="\b\nExamples:\n  lgzoo expand --layers 7\n  lgzoo expand lsamd --layers 9 --task digits -o nine\n"
+    "  lgzoo expand --max-params 20M --max-latency 15ms",
+    params=[
+        click.Argument(["learngene"], required=False),
+        *target_options(),
+        click.Option(["--task"], help="The task it is for: sets the classes (lgzoo list tasks)."),
+        click.Option(["--max-params"], type=Count(), help="The most parameters, as 20M."),
+        click.Option(["--max-flops"], type=Count(), help="The most FLOPs of one image, as 3G."),
+        click.Option(["--max-latency"], type=Seconds(), help="The longest time of one image here, as 15ms."),
+        *job_options("descendant"),
+    ],
+)

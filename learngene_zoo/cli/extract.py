@@ -1,0 +1,77 @@
+"""`lgzoo extract METHOD`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from learngene_zoo import lifecycle
+from learngene_zoo.cli.job import job_of, job_options
+from learngene_zoo.cli.methods import MethodGroup
+from learngene_zoo.cli.options import SettingsCommand, chosen, options_of
+from learngene_zoo.cli.output import print_made
+from learngene_zoo.inputs import preset_of
+from learngene_zoo.learngene import Learngene
+from learngene_zoo.method import Method, Target
+
+
+def ancestry_option() -> click.Option:
+    """`--ancestry`, as often as the method takes ancestries."""
+    help_text = "timm:NAME, hf-hub:ORG/REPO[@REV], a folder, a .safetensors file, or bundled; may be repeated."
+    return click.Option(["--ancestry"], multiple=True, help=help_text)
+
+
+def preset_option(method: Method) -> click.Option:
+    """`--preset`; a name that does not exist is the lifecycle's error, with the nearest one that does."""
+    default = next((name for name, preset in method.presets.items() if preset is method.extractor), "mini")
+    names = ", ".join(method.presets)
+    return click.Option(["--preset"], help=f"Where the other settings come from: {names}.", show_default=default)
+
+
+def build(method: Method) -> click.Command:
+    """The command of one method."""
+
+    def extract(ancestry: tuple[str, ...], preset: str | None, task: tuple[str, ...] = (), **given: Any) -> None:
+        job = job_of(given)
+        made = lifecycle.extract(
+            method.name,
+            ancestries=ancestry,
+            tasks=task,
+            extractor=chosen(preset_of(method, preset)),
+            out=job.out,
+            run=job.run,
+            force=job.force,
+        )
+        where = "" if str(job.out) == "learngene" else f" {job.out}"
+        print_made(job.out, job, f"lgzoo expand{where} --layers {_a_depth(made, method)}   (all: lgzoo show {job.out})")
+
+    task = click.Option(["--task"], multiple=True, help="A task to train on; may be repeated (lgzoo list tasks).")
+    return SettingsCommand(
+        method.name,
+        callback=extract,
+        help=f"{method.title[:1].upper()}{method.title[1:]}.\n\n{method.paper}",
+        epilog=f"\b\nExamples:\n  lgzoo extract {method.name}\n"
+        f"  lgzoo extract {method.name} --ancestry timm:deit_small_patch16_224 -o small",
+        params=[
+            *options_of(method.extractor),
+            ancestry_option(),
+            *([task] if method.tasks != "none" else []),
+            preset_option(method),
+            *job_options("learngene"),
+        ],
+    )
+
+
+def _a_depth(made: Learngene, method: Method) -> int:
+    """A number of layers that this learngene can build; 7 if it can."""
+    members = lifecycle.family(made.config, method.expander, Target())
+    return min((member.spec.layers for member in members), key=lambda layers: abs(layers - 7), default=7)
+
+
+command = MethodGroup(
+    "extract",
+    build=build,
+    help="Condense an ancestry model into a learngene.\n\nEvery method has its own options: lgzoo extract METHOD --help.",
+    epilog="\b\nExamples:\n  lgzoo extract lsamd\n  lgzoo extract lsamd --task letters --task scripts -o mine",
+)

@@ -1,0 +1,84 @@
+"""From exceptions to one line on stderr and an exit code; nothing else of the command line prints errors.
+
+0 done, 1 failed, 2 wrong call.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+
+from learngene_zoo.errors import ZooError
+
+DEBUG = "--debug"
+RESUMABLE = ("demo", "extract", "finetune", "train")
+
+
+def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
+    """The exit code of `call(arguments)`. `--debug` is understood anywhere on the line and shows tracebacks."""
+    debug = DEBUG in arguments
+    words = [word for word in arguments if word != DEBUG]
+    try:
+        code = call(words)
+        return code if isinstance(code, int) else 0
+    except (click.Abort, KeyboardInterrupt):
+        continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
+        click.echo(f"interrupted{continues}", err=True)
+        return 1
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except Exception as error:  # the last line of defence: whatever happens, one line that says what to do
+        if debug:
+            import traceback
+
+            traceback.print_exc()
+        line, code = described(error)
+        click.echo(f"error: {' '.join(line.split())}", err=True)
+        return code
+
+
+def described(error: Exception) -> tuple[str, int]:
+    """What to say of an exception, and the exit code it means."""
+    if isinstance(error, ZooError):
+        return str(error), error.exit_code
+    if isinstance(error, click.UsageError):
+        return _usage(error), error.exit_code
+    if isinstance(error, click.ClickException):
+        return error.format_message(), error.exit_code
+    if isinstance(error, OSError) and error.strerror:
+        return _system(error), 1
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "out of memory; a smaller --batch-size, or a larger --accumulate, needs less", 1
+    return f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see where", 1
+
+
+def _usage(error: click.UsageError) -> str:
+    """click's own words in our one line: no capital, no full stop, and where the help is."""
+    command = error.ctx.command_path if error.ctx else "lgzoo"
+    if isinstance(error, click.NoSuchOption):
+        close = f"did you mean {error.possibilities[0]}?" if error.possibilities else f"see {command} --help"
+        return f"no option named {error.option_name}; {close}"
+    text = error.format_message().strip().rstrip(".")
+    text = text[:1].lower() + text[1:]
+    return f"{text}; see {command} --help"
+
+
+def _system(error: OSError) -> str:
+    remedies = {
+        errno.ENOSPC: "free some space, or choose another place with -o",
+        errno.EACCES: "check its permissions, or choose another place with -o",
+        errno.EROFS: "choose another place with -o",
+        errno.ENOENT: "check the path",
+    }
+    where = f"{error.filename}: " if error.filename else ""
+    remedy = remedies.get(error.errno or 0, f"run again with {DEBUG} to see where")
+    return f"{where}{error.strerror}; {remedy}"
+
+
+def note(text: str) -> None:
+    """One line on stderr that is no error."""
+    print(f"note: {' '.join(text.split())}", file=sys.stderr)

@@ -1,0 +1,95 @@
+"""What every command that computes is told in the same words: where, how, and how loudly."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from learngene_zoo.run import Run
+
+MOST_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The common options of one call."""
+
+    run: Run
+    place: Path | None  # None: the result is only printed
+    force: bool
+    quiet: bool
+    as_json: bool
+
+    @property
+    def out(self) -> Path:
+        """Where the result is written, by a command that always writes one."""
+        assert self.place is not None
+        return self.place
+
+
+def json_option() -> click.Option:
+    """`--json`, on every command that prints data."""
+    return click.Option(["--json", "as_json"], is_flag=True, help="Print JSON (documented in docs/json.md).")
+
+
+def offline_option() -> click.Option:
+    """`--offline`, on every command that might ask the network."""
+    return click.Option(["--offline"], is_flag=True, help="Use what is on this machine; never ask the network.")
+
+
+def target_options() -> list[click.Option]:
+    """The size to build. What is not given comes from the learngene."""
+    positive = click.IntRange(min=1)
+    return [
+        click.Option(["--layers"], type=positive, help="Blocks of the descendant."),
+        click.Option(["--width"], type=positive, help="Width of its tokens."),
+        click.Option(["--heads"], type=positive, help="Attention heads of each block."),
+        click.Option(["--classes", "--num-classes", "classes"], type=positive, help="Outputs of its head."),
+        click.Option(["--image-size"], type=positive, help="Pixels of a side of its images."),
+    ]
+
+
+def job_options(out: str | None, out_help: str = "Where the result is written.") -> list[click.Option]:
+    """The options that become a `Job`. `out` is the default place of the result; None: it is only written if asked."""
+    return [
+        click.Option(
+            ["-o", "--out"], type=click.Path(path_type=Path), default=out, show_default=out is not None, help=out_help
+        ),
+        click.Option(["--force"], is_flag=True, help="Replace what is there already."),
+        click.Option(["--resume"], is_flag=True, help="Continue an interrupted run."),
+        click.Option(["--device"], default=Run.device, show_default=True, help="cpu, cuda, cuda:1, mps."),
+        click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="All chance."),
+        click.Option(
+            ["--precision"],
+            type=click.Choice(["fp32", "bf16", "fp16"]),
+            default="fp32",
+            show_default=True,
+            help="Numbers of the forward pass.",
+        ),
+        click.Option(["--threads"], type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"),
+        click.Option(
+            ["--workers"], type=click.IntRange(min=0), default=0, show_default=True, help="Processes that load images."
+        ),
+        click.Option(["--tracker"], help="Also log to one of accelerate's trackers, as tensorboard."),
+        click.Option(["--quiet", "-q"], is_flag=True, help="No progress and no advice."),
+        offline_option(),
+        json_option(),
+    ]
+
+
+def job_of(given: dict[str, Any]) -> Job:
+    """Takes the common options out of a command's parameters."""
+    values = {option.name: given.pop(option.name) for option in job_options(None) if option.name}
+    how = {field.name: values[field.name] for field in fields(Run) if field.name in values}
+    progress = not values["quiet"] and sys.stderr.isatty()
+    return Job(
+        run=Run(**how, progress=progress),
+        place=values["out"],
+        force=values["force"],
+        quiet=values["quiet"],
+        as_json=values["as_json"],
+    )

@@ -1,0 +1,108 @@
+"""`lgzoo list [methods|learngenes|tasks]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from learngene_zoo.cli.failures import note
+from learngene_zoo.cli.job import json_option
+from learngene_zoo.cli.output import Row, print_rows
+from learngene_zoo.errors import ZooError, unknown
+
+
+def method_rows() -> list[Row]:
+    """Every method that can be used; of the others a note on stderr."""
+    from learngene_zoo import registry
+
+    good, broken = registry.methods()
+    for plugin in broken:
+        note(f"method {plugin.name} cannot be used; see lgzoo doctor")
+    return [
+        {"name": m.name, "title": m.title, "tasks": m.tasks, "presets": list(m.presets), "paper": m.paper or None}
+        for m in good
+    ]
+
+
+def learngene_rows() -> list[Row]:
+    """Every learngene of the shelf."""
+    from learngene_zoo import shelf
+    from learngene_zoo.artifact import kind_of
+    from learngene_zoo.learngene import read_config
+
+    rows: list[Row] = []
+    for name in shelf.names():
+        try:
+            folder = shelf.find(name)
+            if kind_of(folder) == "model":
+                continue
+            config = read_config(folder)
+        except ZooError as error:
+            note(str(error))
+            continue
+        rows.append(
+            {
+                "name": name,
+                "method": config.method,
+                "layers": config.spec.layers,
+                "width": config.spec.width,
+                "image_size": config.spec.image_size,
+                "tasks": [task.name for task in config.tasks],
+                "licence": config.licence,
+            }
+        )
+    return rows
+
+
+def task_rows() -> list[Row]:
+    """Every task of the catalogue."""
+    from learngene_zoo.tasks.catalogue import names
+
+    return [
+        {
+            "name": task.name,
+            "title": task.title,
+            "classes": task.classes,
+            **{part: task.sizes.get(part) for part in ("train", "validation", "test")},
+            "licence": task.licence,
+        }
+        for task in names()
+    ]
+
+
+NOUNS: dict[str, Callable[[], list[Row]]] = {
+    "methods": method_rows,
+    "learngenes": learngene_rows,
+    "tasks": task_rows,
+}
+
+
+def listing(noun: str | None, as_json: bool) -> None:
+    """One table, or all of them; as JSON all of them are one list whose rows say what kind they are."""
+    if noun is not None:
+        if noun not in NOUNS:
+            raise unknown("list", noun, NOUNS)
+        print_rows(NOUNS[noun]() if as_json else [_short(row) for row in NOUNS[noun]()], as_json)
+        return
+    if as_json:
+        print_rows([{"kind": kind[:-1], **row} for kind, rows in NOUNS.items() for row in rows()], as_json=True)
+        return
+    for kind, rows in NOUNS.items():
+        click.echo(f"{kind}:")
+        print_rows([_short(row) for row in rows()], as_json=False)
+        click.echo()
+
+
+def _short(row: Row) -> Row:
+    """Without what is too long for a table."""
+    return {name: value for name, value in row.items() if name != "paper"}
+
+
+command = click.Command(
+    "list",
+    callback=listing,
+    help="The methods, learngenes and tasks that there are.",
+    epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list tasks --json",
+    params=[click.Argument(["noun"], required=False, metavar="[methods|learngenes|tasks]"), json_option()],
+)

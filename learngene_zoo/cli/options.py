@@ -1,0 +1,155 @@
+"""Options out of settings: a frozen dataclass gives the options, and what the user typed gives the dataclass back."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
+from learngene_zoo.units import parse_count, parse_seconds
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+T = TypeVar("T")
+_KINDS = {int: "integer", float: "number", str: "text", Path: "path"}
+
+
+def options_of(settings: Any, without: tuple[str, ...] = (), helps: dict[str, str] | None = None) -> list[click.Option]:
+    """One option for every leaf of a settings instance; its values are the defaults that the help shows."""
+    found = [setting for setting in settings_of(settings) if setting.name not in without]
+    return [_option(setting, (helps or {}).get(setting.name, "")) for setting in found]
+
+
+class SettingOption(click.Option):
+    """An option that came out of a setting."""
+
+
+class SettingsCommand(click.Command):
+    """A command whose help keeps the settings of what it runs apart from the options that all commands share."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Two sections instead of one."""
+        sections: dict[str, list[tuple[str, str]]] = {"Settings": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                sections["Settings" if isinstance(parameter, SettingOption) else "Options"].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def _option(setting: Setting, help_text: str) -> SettingOption:
+    """No default is given to click: a preset chosen on the line may have another one."""
+    text = f"{setting.help or help_text}{_shown(setting.default)}"
+    if setting.kind is bool:
+        return SettingOption(
+            [f"--{setting.option}/{_opposite(setting.option)}", _parameter(setting)], default=None, help=text
+        )
+    value = SettingType(setting)
+    names = [f"--{setting.option}", _parameter(setting)]
+    return SettingOption(names, type=value, metavar=value.metavar, multiple=setting.repeated, help=text)
+
+
+def _opposite(option: str) -> str:
+    """The flag that unsets a flag: `--no-shared` of `shared`, `--embed-class` of `no-embed-class`."""
+    return f"--{option.removeprefix('no-')}" if option.startswith("no-") else f"--no-{option}"
+
+
+def _parameter(setting: Setting) -> str:
+    return f"setting_{setting.name}"
+
+
+def _shown(default: Any) -> str:
+    """The end of an option's help; a default of None goes without saying."""
+    if default is None or default == ():
+        return ""
+    if isinstance(default, bool):
+        default = "yes" if default else "no"
+    text = ",".join(map(str, default)) if isinstance(default, tuple) else str(to_json(default))
+    return f"  [default: {text}]"
+
+
+def chosen(settings: T) -> T:
+    """`settings` with what the user typed on this command line, and nothing else. Raises `WrongCall`."""
+    context = click.get_current_context()
+    values = {}
+    for setting in settings_of(settings):
+        name = _parameter(setting)
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            values[setting.name] = _joined(context.params[name]) if setting.repeated else context.params[name]
+    return with_settings(settings, values)
+
+
+def _joined(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | None:
+    """`--keep 1,4 --keep 5` is `--keep 1,4,5`; `none` anywhere is None."""
+    if None in groups:
+        return None
+    return tuple(item for group in groups for item in group or ())
+
+
+class SettingType(click.ParamType):
+    """The text of one option to a setting's value: commas separate repeated ones, `none` is None where that is allowed."""
+
+    name = "setting"
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+
+    @property
+    def metavar(self) -> str:
+        """What stands for the value in the help."""
+        one = "|".join(self.setting.choices) if self.setting.choices else _KINDS[self.setting.kind].upper()
+        many = f"{one},..." if self.setting.repeated else one
+        return f"[{many}]" if self.setting.choices else many
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises click's usage error, which names the option."""
+        if not isinstance(value, str):
+            return value
+        if self.setting.optional and value.lower() == "none":
+            return None
+        if self.setting.repeated:
+            return tuple(self._one(part.strip(), param, ctx) for part in value.split(",") if part.strip())
+        return self._one(value, param, ctx)
+
+    def _one(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if self.setting.choices:
+            return click.Choice(self.setting.choices).convert(text, param, ctx)
+        try:
+            value = self.setting.kind(text)
+        except ValueError:
+            self.fail(f"{text!r} is no {_KINDS[self.setting.kind]}", param, ctx)
+        if isinstance(value, float) and not math.isfinite(value):
+            self.fail(f"{text!r} is no finite number", param, ctx)
+        return value
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The choices, where there are any."""
+        return click.Choice(self.setting.choices or ()).shell_complete(ctx, param, incomplete)
+
+
+class Count(click.ParamType):
+    """A number of things as people write it: 20M."""
+
+    name = "count"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """`20M` to 20,000,000. Raises `WrongCall`."""
+        return parse_count(value) if isinstance(value, str) else value
+
+
+class Seconds(click.ParamType):
+    """A duration as people write it: 15ms."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """`15ms` to 0.015. Raises `WrongCall`."""
+        return parse_seconds(value) if isinstance(value, str) else value

@@ -1,0 +1,107 @@
+"""What is printed: data on stdout as a table or as JSON, advice on stderr. Only the first process of a run prints."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from learngene_zoo.processes import is_first
+from learngene_zoo.settings import Json, to_json
+from learngene_zoo.units import human_count
+
+if TYPE_CHECKING:
+    from learngene_zoo.cli.job import Job
+
+Row = Mapping[str, Json]
+WIDE = 4096  # columns of a table that no terminal shows: nothing is ever cut or wrapped in a pipe
+
+_FORMATS: dict[str, Callable[[Any], str]] = {"params": human_count, "flops": human_count}
+
+
+def print_rows(rows: Sequence[Row], as_json: bool, title: str = "") -> None:
+    """A list of flat objects: a table for people, or bare JSON."""
+    if not is_first():
+        return
+    if as_json:
+        click.echo(json.dumps(to_json(list(rows)), indent=1, ensure_ascii=False))
+    elif rows:
+        _print_table(rows, title)
+
+
+def print_row(row: Row, as_json: bool) -> None:
+    """One flat object: `name  value` lines for people, or bare JSON."""
+    if not is_first():
+        return
+    if as_json:
+        click.echo(json.dumps(to_json(dict(row)), ensure_ascii=False))
+        return
+    width = max(map(len, row), default=0)
+    for name, value in row.items():
+        click.echo(f"{name:<{width}}  {_text(name, value)}")
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Sentences that are data."""
+    if is_first():
+        for line in lines:
+            click.echo(line)
+
+
+def print_made(path: Path, job: Job, advice: str, **facts: Json) -> None:
+    """How every command that writes ends: `{"path": ...}`, or the path, and on stderr what to do next."""
+    if not is_first():
+        return
+    if job.as_json:
+        print_row({**facts, "path": str(path)}, as_json=True)
+        return
+    click.echo(str(path))
+    advise(advice, job.quiet)
+
+
+def advise(text: str, quiet: bool = False) -> None:
+    """One line on stderr that says what to do next."""
+    if is_first() and not quiet:
+        click.echo(f"next: {text}", err=True)
+
+
+def say(text: str, job: Job) -> None:
+    """One line of progress on stderr."""
+    if is_first() and not job.quiet:
+        click.echo(text, err=True)
+
+
+def _print_table(rows: Sequence[Row], title: str) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    for name in columns:
+        numeric = all(isinstance(row.get(name), (int, float, type(None))) for row in rows)
+        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(Text(_text(name, row.get(name))) for name in columns))
+    console = Console(file=sys.stdout, width=None if terminal else WIDE, highlight=False)
+    console.print(table)
+
+
+def _text(name: str, value: Json) -> str:
+    if value is None:
+        return "-"
+    if name in _FORMATS and isinstance(value, int):
+        return _FORMATS[name](value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, (list, tuple)):
+        return ",".join(map(str, value))
+    return str(value)

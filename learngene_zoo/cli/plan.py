@@ -1,0 +1,100 @@
+"""`lgzoo plan METHOD`: every size it would build, with its cost, before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from learngene_zoo import lifecycle
+from learngene_zoo.cli.extract import ancestry_option, preset_option
+from learngene_zoo.cli.job import json_option, offline_option, target_options
+from learngene_zoo.cli.methods import MethodGroup
+from learngene_zoo.cli.options import SettingsCommand, chosen, options_of
+from learngene_zoo.cli.output import Row, print_rows
+from learngene_zoo.cost import Convention
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.inputs import preset_of
+from learngene_zoo.method import Member, Method, Target
+from learngene_zoo.settings import settings_of
+
+
+def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
+    """One row per member: its shape, its cost, and the expander's settings that lead to it."""
+    rows: list[Row] = []
+    for member in members:
+        spec, cost = member.spec, member.cost(convention)
+        shape = {"layers": spec.layers, "width": spec.width, "heads": spec.heads}
+        rows.append({**shape, "params": cost.params, "flops": cost.flops, **member.settings})
+    return rows
+
+
+def convention_option() -> click.Option:
+    """`--convention`: whose way of counting."""
+    return click.Option(
+        ["--convention"],
+        type=click.Choice(["fvcore", "thop"]),
+        default="fvcore",
+        show_default=True,
+        help="How parameters and FLOPs are counted.",
+    )
+
+
+def build(method: Method) -> click.Command:
+    """The command of one method: the options of its extractor, and those of its expander."""
+    taken = tuple(setting.name for setting in settings_of(method.extractor))
+
+    def plan(
+        ancestry: tuple[str, ...],
+        preset: str | None,
+        convention: Convention,
+        offline: bool,
+        as_json: bool,
+        layers: int | None,
+        width: int | None,
+        heads: int | None,
+        classes: int | None,
+        image_size: int | None,
+        **given: Any,
+    ) -> None:
+        target = Target(layers=layers, width=width, heads=heads, classes=classes, image_size=image_size)
+        members = lifecycle.plan(
+            method.name,
+            extractor=chosen(preset_of(method, preset)),
+            expander=chosen(method.expander),
+            ancestries=ancestry,
+            target=target,
+            convention=convention,
+            offline=offline,
+        )
+        if not members:
+            raise WrongCall(f"{method.name} builds no such size; leave out --layers, --width and --heads to see all")
+        print_rows(size_rows(members, convention), as_json)
+
+    return SettingsCommand(
+        method.name,
+        callback=plan,
+        help=f"Every size that {method.name} would build, smallest first. Nothing is computed.",
+        epilog=f"\b\nExamples:\n  lgzoo plan {method.name}\n"
+        f"  lgzoo plan {method.name} --ancestry timm:deit_base_patch16_224 --classes 100 --json",
+        params=[
+            *options_of(method.extractor),
+            *options_of(method.expander, without=taken),
+            ancestry_option(),
+            preset_option(method),
+            *target_options(),
+            convention_option(),
+            offline_option(),
+            json_option(),
+        ],
+    )
+
+
+command = MethodGroup(
+    "plan",
+    build=build,
+    help="Every size a method would build from an ancestry model, with its cost, before anything is computed.",
+    epilog="\b\nExample:\n"
+    "  lgzoo plan lsamd --ancestry timm:deit_base_patch16_224 --keep 1,4,5,7,8 --convention thop --classes 100",
+)

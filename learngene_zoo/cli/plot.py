@@ -1,0 +1,42 @@
+"""`lgzoo plot LEARNGENE`: the picture that its method draws of a learngene."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from learngene_zoo import lifecycle
+from learngene_zoo.cli.expand import find
+from learngene_zoo.cli.job import json_option
+from learngene_zoo.cli.output import print_row
+
+
+def plot(learngene: str | None, out: Path, force: bool, as_json: bool) -> None:
+    """Draw it and print where it is."""
+    path = lifecycle.plot(find(learngene), out, force=force)
+    if as_json:
+        print_row({"path": str(path)}, as_json=True)
+    else:
+        click.echo(str(path))
+
+
+command = click.Command(
+    "plot",
+    callback=plot,
+    help="Draw a learngene as its method draws it: for LSAMD, which data set took which block.\n\n"
+    "LEARNGENE is a folder or a name of the shelf (default: ./learngene).",
+    epilog="\b\nExamples:\n  lgzoo plot\n  lgzoo plot lsamd -o paths.svg",
+    params=[
+        click.Argument(["learngene"], required=False),
+        click.Option(
+            ["-o", "--out"],
+            type=click.Path(path_type=Path, dir_okay=False),
+            default="learngene.png",
+            show_default=True,
+            help="The picture; its suffix says PNG or SVG.",
+        ),
+        click.Option(["--force"], is_flag=True, help="Replace what is there already."),
+        json_option(),
+    ],
+)

@@ -1,0 +1,94 @@
+"""What a Vision Transformer costs, by closed form: parameters, and FLOPs of one image. Cold.
+
+Two conventions, because the papers use two (one FLOP is one multiply-add in both):
+
+`fvcore`  (Learngene Pool, SN-Net; the default) convolutions, linear layers and attention's two matrix products; 5 per
+          element of every LayerNorm; nothing for softmax, GELU and additions. Every parameter counts.
+`thop`    (LSAMD) convolutions and linear layers; 4 per element of every LayerNorm; attention's two products are not
+          seen. Nor are bare parameters: class token, registers, position embedding, layer scales.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from learngene_zoo.spec import ViTSpec
+
+Convention = Literal["fvcore", "thop"]
+_NORM = {"fvcore": 5, "thop": 4}
+
+
+@dataclass(frozen=True, order=True)
+class Cost:
+    """Parameters of a model and FLOPs of one forward pass over one image."""
+
+    params: int
+    flops: int
+
+
+def cost(spec: ViTSpec, convention: Convention = "fvcore") -> Cost:
+    """Parameters and FLOPs of the model `spec` describes."""
+    return Cost(params(spec, convention), flops(spec, convention))
+
+
+def params(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+    """Parameters of the whole model; under `thop` without class token, registers, position embedding, layer scales."""
+    whole = stem_params(spec) + spec.layers * block_params(spec) + tail_params(spec)
+    return whole if convention == "fvcore" else whole - _token_params(spec) - spec.layers * _scale_params(spec)
+
+
+def flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+    """Multiply-adds of one image through the whole model."""
+    return stem_flops(spec, convention) + spec.layers * block_flops(spec, convention) + tail_flops(spec, convention)
+
+
+def _token_params(spec: ViTSpec) -> int:
+    return (spec.prefix_tokens + spec.positions) * spec.width
+
+
+def _scale_params(spec: ViTSpec) -> int:
+    return 2 * spec.width if spec.layer_scale is not None else 0
+
+
+def stem_params(spec: ViTSpec) -> int:
+    """Patch embedding, class token, registers, position embedding and the norm before the blocks, if there is one."""
+    d, patch = spec.width, spec.channels * spec.patch_size**2
+    bias = 0 if spec.pre_norm else d
+    return patch * d + bias + _token_params(spec) + (2 * d if spec.pre_norm else 0)
+
+
+def block_params(spec: ViTSpec) -> int:
+    """One block: two norms, attention, MLP; 12 d^2 + 13 d at an MLP ratio of 4 with biases everywhere."""
+    d, hidden = spec.width, spec.hidden
+    attention = 3 * d * d + (3 * d if spec.qkv_bias else 0) + d * d + (d if spec.proj_bias else 0)
+    mlp = 2 * d * hidden + (hidden + d if spec.proj_bias else 0)
+    qk_norm = 4 * spec.head_width if spec.qk_norm else 0
+    return 4 * d + attention + mlp + qk_norm + _scale_params(spec)
+
+
+def tail_params(spec: ViTSpec) -> int:
+    """The final norm and the head."""
+    d = spec.width
+    return (2 * d if spec.final_norm else 0) + (d * spec.classes + spec.classes if spec.classes else 0)
+
+
+def stem_flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+    """The patch embedding, and the norm before the blocks if there is one."""
+    embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
+    return embed + (_NORM[convention] * spec.tokens * spec.width if spec.pre_norm else 0)
+
+
+def block_flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+    """One block over all tokens."""
+    n, d = spec.tokens, spec.width
+    linear = n * (4 * d * d + 2 * d * spec.hidden)
+    attention = 2 * n * n * d if convention == "fvcore" else 0
+    norms = _NORM[convention] * n * d * (4 if spec.qk_norm else 2)
+    return linear + attention + norms
+
+
+def tail_flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+    """The final norm, over all tokens or over the pooled one, and the head."""
+    normed = spec.tokens if spec.norms_before_pool else 1 if spec.norms_after_pool else 0
+    return _NORM[convention] * normed * spec.width + spec.classes * spec.width

@@ -1,0 +1,176 @@
+"""`lgzoo demo`: the whole story on what is bundled, in minutes, with its honest table.
+
+One LSAMD extraction over three tasks; descendants of several depths; each fine-tuned shortly on `digits`, real images that
+neither the ancestry nor the extraction ever saw, beside its scratch twins (two initialisations) and its `shuffled` control.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.demo_report import ARMS, Cell, draw
+from learngene_zoo.folder import State, new_folder, write_json
+from learngene_zoo.intervals import Gain, paired_gain
+from learngene_zoo.method import Target
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run, derive_seed
+from learngene_zoo.settings import Json, to_json
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, DEFAULT_TASKS, open_task
+from learngene_zoo.workplace import begin, finish
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from learngene_zoo.descendant import Descendant
+    from learngene_zoo.learngene import Learngene
+    from learngene_zoo.tasks.task import Task
+
+METHOD = "lsamd"
+TUNING = Recipe(epochs=10, images=400, batch_size=50, lr=1e-3, warmup=1.0, augment="light")
+
+
+@dataclass(frozen=True)
+class Story:
+    """How long the demo takes."""
+
+    depths: int  # descendants of how many depths
+    seeds: int  # fine-tunings of each
+
+
+SHORT = Story(depths=3, seeds=2)
+FULL = Story(depths=5, seeds=3)
+
+
+def tell(
+    out: Path, run: Run, full: bool = False, force: bool = False, say: Callable[[str], None] = print
+) -> list[Json]:
+    """Run the story, write `learngene/`, `curves.png` and `results.json` into `out`, and return the table's rows.
+
+    Resumable: finished parts are not repeated. `say` receives one line as each part begins.
+    """
+    story = FULL if full else SHORT
+    run = begin(out, "demo", {"story": to_json(story), "tuning": to_json(TUNING)}, run, force)
+    say(f"1. condensing the bundled ancestry into a learngene, over {', '.join(DEFAULT_TASKS)}")
+    learngene = _learngene(run)
+    depths = _depths(learngene, story.depths)
+    say(f"   kept blocks {learngene.config.details['kept']} of {learngene.config.spec.layers}")
+    say(
+        f"2. descendants of {', '.join(map(str, depths))} layers, fine-tuned on {TUNING.images} images of {DEFAULT_TARGET}"
+    )
+    cells = list(_cells(learngene, depths, story.seeds, run, say))
+    rows = [_row(learngene, layers, cells) for layers in depths]
+    with new_folder(out, force) as draft:
+        learngene.save(draft / "learngene")
+        write_json(draft / "results.json", {"tuning": to_json(TUNING), "rows": rows, "cells": to_json(cells)})
+        draw(cells, draft / "curves.png")
+    finish(run)
+    return rows
+
+
+def _learngene(run: Run) -> Learngene:
+    from learngene_zoo.learngene import load
+
+    assert run.folder is not None
+    place = run.folder / "learngene"
+    if not (run.resume and place.is_dir()):
+        lifecycle.extract(METHOD, out=place, run=run, force=not run.resume)
+    return load(place)
+
+
+def _depths(learngene: Learngene, count: int) -> list[int]:
+    """Depths spread evenly over what the learngene can build up to the ancestry's own depth."""
+    members = lifecycle.family(learngene.config, registry.load(METHOD).expander, Target())
+    possible = sorted({m.spec.layers for m in members if m.spec.layers <= learngene.config.spec.layers})
+    if len(possible) <= count:
+        return possible
+    return [possible[round(i * (len(possible) - 1) / (count - 1))] for i in range(count)]
+
+
+def _cells(
+    learngene: Learngene, depths: Sequence[int], seeds: int, run: Run, say: Callable[[str], None]
+) -> Iterator[Cell]:
+    task = open_task(DEFAULT_TARGET, offline=run.offline)
+    for layers in depths:
+        for seed in range(seeds):
+            for arm in ARMS:
+                name = f"{layers}-layers/{arm.replace(' ', '-')}/{seed}"
+                # The same chance for all arms: equal images, order and head, so that only the start differs.
+                build_and_tune = partial(_tuned, arm, layers, learngene, task, derive_seed(run.seed, "tuning", seed))
+                record = run.part(name).once(build_and_tune)[1]
+                say(
+                    f"   {layers:>2} layers, seed {seed}, {arm:<14} {100 * sum(record['correct']) / len(record['correct']):5.1f} %"
+                )
+                yield Cell(arm, layers, seed, tuple(record["curve"]), tuple(record["correct"]))
+
+
+def _tuned(arm: str, layers: int, learngene: Learngene, task: Task, seed: int, run: Run) -> tuple[State, Json]:
+    from learngene_zoo.training.evaluate import evaluate
+    from learngene_zoo.training.fit import fit
+
+    run = replace(run, folder=None, seed=seed)  # no checkpoints: a resumed cell would lack the beginning of its curve
+    start = build(arm, layers, learngene, task, run)
+    curve = [evaluate(start.model(), task, "validation", start.view, run).value]
+
+    def watch(model: nn.Module) -> None:
+        curve.append(evaluate(model, task, "validation", start.view, run).value)
+
+    tuned = fit(start, task, TUNING, run, watch=watch)
+    test = evaluate(tuned.model(), task, "test", tuned.view, run)
+    return {}, {"curve": curve, "correct": list(map(bool, test.correct))}
+
+
+def build(arm: str, layers: int, learngene: Learngene, task: Task, run: Run) -> Descendant:
+    """The untrained descendant of one arm; the same size, the same head and normalisation in all of them."""
+    from learngene_zoo.descendant import assemble, shuffled
+
+    inherited = lifecycle.expand(learngene, layers=layers, classes=task.classes, run=run)
+    inherited = replace(inherited, task=task.name, class_names=task.class_names)
+    if arm == "lsamd":
+        return inherited
+    if arm == "shuffled":
+        return shuffled(inherited, derive_seed(run.seed, "shuffle"))
+    twin = assemble(
+        inherited.spec,
+        {},
+        seed=run.seed,
+        scheme="fan_in" if arm.endswith("fan_in") else "timm",
+        mean=inherited.mean,
+        std=inherited.std,
+    )
+    return replace(twin, task=task.name, class_names=task.class_names)
+
+
+def _row(learngene: Learngene, layers: int, cells: Sequence[Cell]) -> Json:
+    """One line of the table: sizes, accuracies, and what the inheritance is worth against the two honest rivals."""
+    of = {arm: [cell.correct for cell in cells if (cell.arm, cell.layers) == (arm, layers)] for arm in ARMS}
+    accuracy = {arm: _mean(_mean(correct) for correct in runs) for arm, runs in of.items()}
+    stronger = max(("scratch timm", "scratch fan_in"), key=lambda arm: accuracy[arm])
+    classes = open_task(DEFAULT_TARGET).classes
+    cost = next(
+        m
+        for m in lifecycle.family(
+            learngene.config, registry.load(METHOD).expander, Target(layers=layers, classes=classes)
+        )
+    ).cost()
+    return {
+        "layers": layers,
+        "params": cost.params,
+        "flops": cost.flops,
+        **{arm.replace(" ", "_"): value for arm, value in accuracy.items()},
+        **_gain("over_scratch", paired_gain(of["lsamd"], of[stronger])),
+        **_gain("over_shuffled", paired_gain(of["lsamd"], of["shuffled"])),
+    }
+
+
+def _gain(name: str, gain: Gain) -> dict[str, Json]:
+    return {name: gain.value, f"{name}_low": gain.low, f"{name}_high": gain.high}
+
+
+def _mean(values: Iterator[float] | Sequence[float]) -> float:
+    numbers = list(values)
+    return sum(numbers) / len(numbers)

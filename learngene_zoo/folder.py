@@ -1,0 +1,213 @@
+"""Folders of tensors and JSON: written whole or not at all, read strictly, never unpickled. Cold at its top."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.errors import BadFile, Refused, Unavailable
+from learngene_zoo.settings import Json
+
+if TYPE_CHECKING:
+    import torch
+
+State = Mapping[str, "torch.Tensor"]  # tensors by name; never mutated by whoever receives one
+
+MOST_JSON_BYTES = 16 * 2**20
+WEIGHTS = "model.safetensors"
+CONFIG = "config.json"
+
+
+def claim(path: Path, force: bool) -> None:
+    """Fail now rather than after an hour: `path` must not exist (unless `force`) and its parent must be writable.
+
+    Raises `Refused` or `Unavailable`.
+    """
+    if path.exists() and not force:
+        raise Refused(f"{path} exists already; choose another place with -o, or replace it with --force")
+    if path.exists() and not path.is_dir():
+        raise Refused(f"{path} is a file, not a folder; choose another place with -o")
+    if path.resolve() == Path.cwd() or path.resolve() in Path.cwd().parents:
+        raise Refused(f"{path} holds the folder you are in; choose another place with -o")
+    parent = nearest_parent(path)
+    if not os.access(parent, os.W_OK):
+        raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
+
+
+def nearest_parent(path: Path) -> Path:
+    """The nearest folder above `path` that exists."""
+    parent = path.absolute().parent
+    while not parent.is_dir():
+        if parent.exists():
+            raise Refused(f"{parent} is a file, so {path} cannot be made; choose another place with -o")
+        parent = parent.parent
+    return parent
+
+
+@contextmanager
+def new_folder(path: Path, force: bool = False) -> Iterator[Path]:
+    """A temporary folder to fill; on leaving it is flushed to disk and renamed to `path`, on an error removed.
+
+    What was at `path` before stays until the new one is whole. Raises `Refused` if `path` exists and `force` is not set,
+    `Unavailable` if the disk is full or not writable.
+    """
+    claim(path, force)
+    draft = path.absolute().parent / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        yield draft
+        for file in sorted(draft.rglob("*")):
+            _flush(file)
+        _flush(draft)
+        _exchange(draft, path.absolute())
+    except OSError as error:
+        raise Unavailable(f"{path} could not be written: {error.strerror or error}; nothing was changed") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _exchange(draft: Path, path: Path) -> None:
+    old = path.parent / f".{path.name}.{os.getpid()}.old"
+    if path.exists():
+        os.replace(path, old)
+    try:
+        os.replace(draft, path)
+    except OSError:
+        if old.exists():
+            os.replace(old, path)
+        raise
+    _flush(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:  # folders cannot be opened on some systems; then there is nothing to flush
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, data: Json) -> None:
+    """Indented, with sorted keys only where the data has them sorted; ends with a newline."""
+    path.write_text(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises `BadFile`."""
+    try:
+        if path.stat().st_size > MOST_JSON_BYTES:
+            raise BadFile(f"{path} is larger than {MOST_JSON_BYTES >> 20} MiB; that is no configuration")
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise BadFile(f"{path} does not exist; give the folder that holds it") from None
+    except OSError as error:
+        raise BadFile(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is not valid JSON: {error}; make or fetch it again") from error
+    if not isinstance(data, dict):
+        raise BadFile(f"{path} holds no JSON object; make or fetch it again")
+    return data
+
+
+def write_tensors(path: Path, state: State) -> None:
+    """Tensors to a safetensors file. Tensors that share memory are written once each."""
+    from safetensors.torch import save_file
+
+    seen: set[int] = set()
+    owned = {}
+    for name, tensor in state.items():
+        tensor = tensor.detach().to("cpu").contiguous()
+        address = tensor.untyped_storage().data_ptr()
+        owned[name] = tensor.clone() if address in seen else tensor
+        seen.add(address)
+    save_file(owned, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # safetensors makes it its owner's alone, unlike every other file of the folder
+
+
+class Tensors(Mapping[str, "torch.Tensor"]):
+    """The tensors of a safetensors file, each read when it is asked for (and then from a memory map).
+
+    Opening checks the file's header; reading a tensor checks that every number is finite. Raises `BadFile`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self.path = path
+        if not path.is_file():
+            raise BadFile(f"{path} does not exist; make or fetch it again")
+        try:
+            self._file = safe_open(path, framework="pt")
+            self._names = tuple(self._file.keys())
+        except (SafetensorError, OSError, ValueError) as error:
+            raise BadFile(f"{path} is no readable safetensors file: {error}; make or fetch it again") from error
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        tensor = self._file.get_tensor(name)
+        if tensor.is_floating_point() and not _finite(tensor):
+            raise BadFile(f"{self.path}: the tensor {name} holds values that are not finite; make it again")
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor, from the header alone."""
+        return {name: tuple(self._file.get_slice(name).get_shape()) for name in self._names}
+
+    def floating(self, name: str) -> bool:
+        """Whether a tensor holds floating point numbers, from the header alone."""
+        return self._file.get_slice(name).get_dtype() in ("F16", "BF16", "F32", "F64")
+
+
+def _finite(tensor: torch.Tensor) -> bool:
+    """Whether every number is finite. A sum is, at the speed of memory, unless one is not (or it overflows: look again)."""
+    import torch
+
+    return bool(torch.isfinite(tensor.sum(dtype=torch.float32)) or torch.isfinite(tensor).all())
+
+
+def save_result(path: Path, state: State, record: Json) -> None:
+    """The tensors and JSON of a finished part."""
+    with new_folder(path, force=True) as draft:
+        write_tensors(draft / WEIGHTS, state)
+        write_json(draft / "record.json", {"record": record})
+
+
+def load_result(path: Path) -> tuple[State, Json]:
+    """The inverse of `save_result`. Raises `BadFile`."""
+    return Tensors(path / WEIGHTS), read_json(path / "record.json").get("record")
+
+
+@contextmanager
+def new_file(path: Path, force: bool = False) -> Iterator[Path]:
+    """A temporary file of the same suffix to fill; on leaving it is renamed to `path`, on an error removed."""
+    if path.exists() and not force:
+        raise Refused(f"{path} exists already; choose another place with -o, or replace it with --force")
+    draft = path.absolute().with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        nearest_parent(path)
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        _flush(draft)
+        os.replace(draft, path)
+    except OSError as error:
+        raise Unavailable(f"{path} could not be written: {error.strerror or error}; nothing was changed") from error
+    finally:
+        draft.unlink(missing_ok=True)

@@ -1,0 +1,51 @@
+"""How sure a measured difference is. Cold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+Z95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A difference of two accuracies and its 95 % interval, as fractions."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval lies above 0."""
+        return self.low > 0
+
+
+def paired_gain(ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]]) -> Gain:
+    """How much more often `ours` is right than `theirs` on the same images; one sequence per seed, one flag per image.
+
+    The unit is the image: each one's difference is averaged over seeds first. The interval is the normal one of a paired
+    mean. It speaks of other images of the same kind, not of other trainings.
+    """
+    images = len(ours[0])
+    differences = []
+    for image in range(images):
+        a = sum(run[image] for run in ours) / len(ours)
+        b = sum(run[image] for run in theirs) / len(theirs)
+        differences.append(a - b)
+    mean = sum(differences) / images
+    variance = sum((difference - mean) ** 2 for difference in differences) / max(images - 1, 1)
+    half = Z95 * math.sqrt(variance / images)
+    return Gain(mean, mean - half, mean + half)
+
+
+def proportion(right: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of an accuracy: `right` of `total` images."""
+    if total == 0:
+        return 0.0, 1.0
+    share, squared = right / total, Z95**2
+    centre = (share + squared / (2 * total)) / (1 + squared / total)
+    half = Z95 * math.sqrt(share * (1 - share) / total + squared / (4 * total**2)) / (1 + squared / total)
+    return max(0.0, centre - half), min(1.0, centre + half)

@@ -1,0 +1,35 @@
+"""How long a model takes for one image, on this machine."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+from learngene_zoo.run import Run
+from learngene_zoo.spec import ViTSpec
+
+WARM_UP, REPEATS = 5, 30
+
+
+def latency(spec: ViTSpec, run: Run) -> float:
+    """Seconds of one forward pass: batch 1, eval mode, median of 30 after 5 that do not count.
+
+    The weights are random: the time of a ViT does not depend on them.
+    """
+    import torch
+
+    from learngene_zoo.training.device import open_device
+    from learngene_zoo.vit import initial, model_of
+
+    device = open_device(run)
+    model = model_of(spec, initial(spec, run.seed)).to(device)
+    images_BCHW = torch.zeros(1, spec.channels, spec.image_size, spec.image_size, device=device)
+    seconds = []
+    with torch.inference_mode():
+        for _ in range(WARM_UP + REPEATS):
+            started = time.perf_counter()
+            model(images_BCHW)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[WARM_UP:])

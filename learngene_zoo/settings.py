@@ -1,0 +1,221 @@
+"""Settings are frozen dataclasses; this is the one place that reads them.
+
+From one class come the JSON in an artifact (`to_json`, `from_json`), the options of the command line (`settings_of`,
+`with_settings`) and the fingerprint that ties a resumed run to its settings. Fields are int, float, str, bool, Literal,
+Path, `X | None`, `tuple[X, ...]`, mappings of JSON, or another frozen dataclass. Cold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from learngene_zoo.errors import BadFile, WrongCall, unknown
+
+T = TypeVar("T")
+Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One leaf of a settings class, as an option sees it."""
+
+    name: str  # unique within the class: "lr", "tuning_lr"
+    path: tuple[str, ...]  # where it sits: ("tuning", "lr")
+    kind: type  # int, float, str, bool or Path; of one element if repeated
+    choices: tuple[str, ...] | None
+    optional: bool  # None is allowed
+    repeated: bool  # a tuple of any length
+    default: Any
+    help: str
+
+    @property
+    def option(self) -> str:
+        """Its name on the command line, without the dashes."""
+        return self.name.replace("_", "-")
+
+
+@cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
+
+
+def _unwrap(hint: Any) -> tuple[Any, str, bool]:
+    """The bare type, the help text of `Annotated`, and whether None is allowed."""
+    help_text = ""
+    if get_origin(hint) is Annotated:
+        hint, *notes = get_args(hint)
+        help_text = next((note for note in notes if isinstance(note, str)), "")
+    optional = False
+    if get_origin(hint) in (Union, types.UnionType):
+        arms = [arm for arm in get_args(hint) if arm is not type(None)]
+        optional = len(arms) < len(get_args(hint))
+        if len(arms) != 1:
+            raise TypeError(f"a setting may be X or X | None, not {hint}")
+        hint = arms[0]
+    return hint, help_text, optional
+
+
+def settings_of(settings: Any) -> list[Setting]:
+    """Every leaf of a settings instance, nested ones flattened.
+
+    The first nested dataclass lends its fields unprefixed (`training: Recipe` gives `lr`); later ones, and any name that
+    is taken, are prefixed with the field's name (`tuning: Recipe` gives `tuning_lr`).
+    """
+    found: dict[str, Setting] = {}
+    nested_before = False
+    for field in dataclasses.fields(settings):
+        hint, help_text, optional = _unwrap(_hints(type(settings))[field.name])  # type: ignore[arg-type]
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(hint):
+            for inner in settings_of(value):
+                name = f"{field.name}_{inner.name}" if nested_before or inner.name in found else inner.name
+                found[name] = dataclasses.replace(inner, name=name, path=(field.name, *inner.path))
+            nested_before = True
+            continue
+        kind, choices, repeated = _leaf(hint)
+        found[field.name] = Setting(
+            name=field.name,
+            path=(field.name,),
+            kind=kind,
+            choices=choices,
+            optional=optional,
+            repeated=repeated,
+            default=value,
+            help=help_text,
+        )
+    return list(found.values())
+
+
+def _leaf(hint: Any) -> tuple[type, tuple[str, ...] | None, bool]:
+    repeated = get_origin(hint) is tuple
+    if repeated:
+        hint = get_args(hint)[0]
+    if get_origin(hint) is Literal:
+        return str, get_args(hint), repeated
+    if hint not in (int, float, str, bool, Path):
+        raise TypeError(f"a setting may be int, float, str, bool, Path or a Literal, not {hint}")
+    return hint, None, repeated
+
+
+def with_settings(settings: T, values: Mapping[str, Any]) -> T:
+    """A copy of `settings` with the named leaves replaced; names as `settings_of` gives them.
+
+    Raises `WrongCall` for a name that is no setting.
+    """
+    known = {setting.name: setting for setting in settings_of(settings)}
+    changes: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known:
+            raise unknown("setting", name, known)
+        *outer, last = known[name].path
+        branch = changes
+        for field in outer:
+            branch = branch.setdefault(field, {})
+        branch[last] = value
+    return _replaced(settings, changes)
+
+
+def _replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
+    """All changes at once: values that only fit together (a width and its heads) never meet the old ones."""
+    nested = {
+        field.name for field in dataclasses.fields(settings) if dataclasses.is_dataclass(getattr(settings, field.name))
+    }
+    new = {name: _replaced(getattr(settings, name), item) if name in nested else item for name, item in changes.items()}
+    return dataclasses.replace(settings, **new)
+
+
+def to_json(value: Any) -> Json:
+    """Dataclasses to objects, tuples to lists, paths to strings; everything else is JSON already."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list, frozenset)):
+        return [to_json(item) for item in (sorted(value) if isinstance(value, frozenset) else value)]
+    if isinstance(value, Path):
+        return value.as_posix()
+    return value
+
+
+def from_json(cls: type[T], data: Json, where: str) -> T:
+    """The strict inverse of `to_json`: every type is checked, nothing extra is accepted, what is absent is the default.
+
+    `where` names the file (and the place in it) in errors. Raises `BadFile`.
+    """
+    hints = _hints(cls)  # type: ignore[arg-type]
+    if not isinstance(data, dict):
+        raise BadFile(f"{where}: an object is wanted here, not {_short(data)}")
+    extra = sorted(set(data) - set(hints))
+    if extra:
+        raise BadFile(f"{where}: unknown key {extra[0]!r}; known are {', '.join(sorted(hints))}")
+    values = {name: _decode(hints[name], item, f"{where}: {name}") for name, item in data.items()}
+    fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    for field in fields:
+        bare = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if bare and field.name not in values:
+            raise BadFile(f"{where}: the key {field.name!r} is missing")
+    try:
+        return cls(**values)
+    except WrongCall as error:
+        raise BadFile(f"{where}: {error}") from error
+
+
+def _decode(hint: Any, data: Json, where: str) -> Any:
+    hint, _, optional = _unwrap(hint)
+    origin = get_origin(hint)
+    if data is None and optional:
+        return None
+    if hint is Any:
+        return data
+    if dataclasses.is_dataclass(hint):
+        return from_json(hint, data, where)  # type: ignore[arg-type]
+    if origin is tuple:
+        if not isinstance(data, list):
+            raise BadFile(f"{where}: a list is wanted here, not {_short(data)}")
+        arms = get_args(hint)
+        if arms[-1] is not Ellipsis and len(arms) != len(data):
+            raise BadFile(f"{where}: {len(arms)} values are wanted here, not {len(data)}")
+        kinds = [arms[0]] * len(data) if arms[-1] is Ellipsis else list(arms)
+        return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, data)))
+    if origin in (Mapping, dict):
+        if not isinstance(data, dict):
+            raise BadFile(f"{where}: an object is wanted here, not {_short(data)}")
+        return {key: _decode(get_args(hint)[1], item, f"{where}: {key}") for key, item in data.items()}
+    return _decode_leaf(hint, data, where)
+
+
+def _decode_leaf(hint: Any, data: Json, where: str) -> Any:
+    if get_origin(hint) is Literal:
+        if data not in get_args(hint):
+            raise BadFile(f"{where} is {_short(data)}; it must be one of {', '.join(map(str, get_args(hint)))}")
+        return data
+    if hint is Path and isinstance(data, str):
+        return Path(data)
+    if hint is float and type(data) is int:
+        data = float(data)
+    if type(data) is not hint:
+        raise BadFile(f"{where} is {_short(data)}; a value of type {getattr(hint, '__name__', hint)} is wanted")
+    if hint is float and not math.isfinite(data):
+        raise BadFile(f"{where} is {data}; a finite number is wanted")
+    return data
+
+
+def _short(data: Json) -> str:
+    text = json.dumps(data, default=str)
+    return text if len(text) <= 40 else text[:37] + "..."
+
+
+def fingerprint(data: Json) -> str:
+    """A short hash of JSON data; equal data, equal fingerprint."""
+    text = json.dumps(to_json(data), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

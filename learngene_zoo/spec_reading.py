@@ -1,0 +1,130 @@
+"""Reading the spec off a timm module, and refusing what a spec cannot express."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.spec import ViTSpec
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
+
+SUPPORTED = (
+    "supported are timm's VisionTransformer models with plain blocks, as deit_*, deit3_* and most vit_*: "
+    "with or without class token, registers, LayerScale, fc_norm, dynamic image size"
+)
+# Of training only: nothing in eval mode, and no tensors.
+_TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropout", "Identity")
+
+
+def spec_of(model: nn.Module) -> ViTSpec:
+    """The spec of a timm `VisionTransformer`.
+
+    Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` has no word for (SwiGLU, another
+    activation or norm, map pooling, no position embedding, rectangular images, ...): it names the feature.
+    """
+    from timm.models.vision_transformer import VisionTransformer
+
+    if type(model) is not VisionTransformer:
+        raise WrongCall(f"a {type(model).__name__} is no plain ViT; {SUPPORTED}")
+    odd = _oddity(model)
+    if odd:
+        raise WrongCall(f"{odd}, which the zoo's models cannot have; {SUPPORTED}")
+    spec = _read(model)
+    difference = _first_difference(model, spec)
+    if difference:
+        raise WrongCall(f"{difference}; {SUPPORTED}")
+    return spec
+
+
+def _oddity(model: VisionTransformer) -> str | None:
+    """What keeps even the sizes from being read."""
+    from timm.layers import Attention, Mlp, PatchEmbed
+    from timm.models.vision_transformer import Block
+
+    expected = (("patch_embed", PatchEmbed), ("blocks.0", Block), ("blocks.0.attn", Attention), ("blocks.0.mlp", Mlp))
+    modules = dict(model.named_modules())
+    for name, kind in expected:
+        if name not in modules:
+            return f"this ViT has no {name}"
+        if type(modules[name]) is not kind:
+            return f"this ViT has a {type(modules[name]).__name__} for {name}"
+    image, patch = model.patch_embed.img_size, model.patch_embed.patch_size
+    if image is None or image[0] != image[1] or patch[0] != patch[1]:
+        return f"this ViT has images of {image} and patches of {patch}"
+    if model.pos_embed is None:
+        return "this ViT has no position embedding"
+    if model.global_pool not in ("token", "avg", "avgmax", "max"):
+        return f"this ViT has the pooling {model.global_pool!r}"
+    if model.patch_embed.dynamic_img_pad or model.pool_include_prefix:
+        return f"this ViT has {'padded images' if model.patch_embed.dynamic_img_pad else 'pool_include_prefix'}"
+    return None
+
+
+def _read(model: VisionTransformer) -> ViTSpec:
+    block, patches = model.blocks[0], model.patch_embed
+    normed_before, normed_after = (not isinstance(norm, nn.Identity) for norm in (model.norm, model.fc_norm))
+    usual_fc_norm = model.global_pool != "token"
+    return ViTSpec(
+        layers=len(model.blocks),
+        width=model.embed_dim,
+        heads=block.attn.num_heads,
+        classes=model.num_classes,
+        image_size=patches.img_size[0],
+        patch_size=patches.patch_size[0],
+        channels=patches.proj.in_channels,
+        mlp_ratio=_ratio(model.embed_dim, block.mlp.fc1.out_features),
+        pool=model.global_pool,
+        class_token=model.cls_token is not None,
+        registers=0 if model.reg_token is None else model.reg_token.shape[1],
+        qkv_bias=block.attn.qkv.bias is not None,
+        proj_bias=block.attn.proj.bias is not None,
+        qk_norm=not isinstance(block.attn.q_norm, nn.Identity),
+        layer_scale=None if isinstance(block.ls1, nn.Identity) else float(getattr(block.ls1, "init_values", 1e-5)),
+        pre_norm=not isinstance(model.norm_pre, nn.Identity),
+        final_norm=normed_before or normed_after,
+        fc_norm=None if normed_after == usual_fc_norm or not (normed_before or normed_after) else normed_after,
+        no_embed_class=model.no_embed_class,
+        dynamic_image_size=model.dynamic_img_size,
+    )
+
+
+def _ratio(width: int, hidden: int) -> float:
+    """The MLP ratio that gives this hidden width when timm multiplies and rounds down."""
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
+
+
+def _first_difference(model: VisionTransformer, spec: ViTSpec) -> str | None:
+    """Where the module is not the one that `spec` builds: any other layer, any other setting of a layer."""
+    from learngene_zoo.vit import empty
+
+    ours = dict(empty(spec).named_modules())
+    theirs = dict(model.named_modules())
+    for name in [*ours, *(name for name in theirs if name not in ours)]:
+        got, wanted = _described(theirs.get(name)), _described(ours.get(name))
+        if got != wanted:
+            return f"this ViT has {got} for {name}, where only {wanted} can be expressed"
+    for name, tensor in model.named_parameters():
+        if tuple(tensor.shape) != tuple(ours[""].get_parameter(name).shape):
+            return f"this ViT has {name} of shape {tuple(tensor.shape)}"
+    return None
+
+
+def _described(module: nn.Module | None) -> str:
+    """A layer and its settings in words; equal words, equal function."""
+    from timm.layers import Attention
+
+    if module is None:
+        return "nothing"
+    if type(module).__name__ in _TRAINING_ONLY:
+        return "Identity"
+    if isinstance(module, nn.LayerNorm):
+        return f"LayerNorm({nn.LayerNorm.extra_repr(module)})"
+    if isinstance(module, Attention):
+        return f"attention of {module.num_heads} heads"
+    return f"{type(module).__name__}({module.extra_repr()})"

@@ -1,0 +1,136 @@
+"""Images and labels in the columns of a `datasets` table; which columns, its features say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.own_data import Labelled, split_name, task_of
+from learngene_zoo.tasks.task import SPLITS, Task
+
+IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixels")
+LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """One column of undecoded images."""
+
+    table: Any
+    column: str
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def image(self, row: int) -> Any:
+        """{"bytes", "path"}, as stored."""
+        return self.table[row][self.column]
+
+    def where(self, row: int) -> str:
+        """The data's name and its row."""
+        return f"{self.name} row {row}"
+
+
+def task_of_tables(name: str, tables: Mapping[str, Any], **fields: Any) -> Task:
+    """The task of a `datasets.DatasetDict`. Raises `BadData` that names a column which is missing or wrong."""
+    known = {split_name(key): table for key, table in tables.items() if split_name(key) in SPLITS}
+    if "train" not in known:
+        got = ", ".join(sorted(map(str, tables))) or "none"
+        raise BadData(f"{name} has no train split, only {got}; name one of them train")
+    image, label = columns(known["train"].features, name)
+    class_names = _class_names(known, label, name)
+    found = {
+        split: Labelled(_rows(table, image, f"{name} {split}"), _labels(table, label, class_names, f"{name} {split}"))
+        for split, table in known.items()
+    }
+    return task_of(name, found, class_names, **fields)
+
+
+def columns(features: Mapping[str, Any], name: str) -> tuple[str, str]:
+    """The image column and the label column. Raises `BadData` naming the columns there are."""
+    from datasets import ClassLabel, Image
+
+    images = [key for key, kind in features.items() if isinstance(kind, Image)]
+    image = _chosen(images, IMAGE_COLUMNS) or _first(
+        [key for key in features if _holds_bytes(features[key])], IMAGE_COLUMNS
+    )
+    named = [key for key, kind in features.items() if isinstance(kind, ClassLabel)]
+    label = _chosen(named, LABEL_COLUMNS) or _first(
+        [key for key in features if _holds_labels(features[key])], LABEL_COLUMNS
+    )
+    if image is None or label is None:
+        what = "image" if image is None else "label"
+        raise BadData(f"{name} has no {what} column, only {', '.join(features)}; call it {what!r}")
+    return image, label
+
+
+def _chosen(there: Sequence[str], preferred: Sequence[str]) -> str | None:
+    """The preferred one of those there are, else the first of them."""
+    return _first(there, preferred) or (there[0] if there else None)
+
+
+def _first(there: Sequence[str], preferred: Sequence[str]) -> str | None:
+    return next((key for key in preferred if key in there), None)
+
+
+def _holds_bytes(kind: Any) -> bool:
+    return (isinstance(kind, dict) and "bytes" in kind) or getattr(kind, "dtype", None) in ("binary", "large_binary")
+
+
+def _holds_labels(kind: Any) -> bool:
+    return str(getattr(kind, "dtype", "")).removeprefix("u") in (
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "string",
+        "large_string",
+    )
+
+
+def _class_names(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...]:
+    """From the feature if it knows them, else the sorted values of the training labels."""
+    kind = tables["train"].features[label]
+    for split, table in tables.items():
+        if label not in table.features:
+            raise BadData(f"{name} {split} has no column {label!r}, only {', '.join(table.features)}")
+        if getattr(table.features[label], "names", None) != getattr(kind, "names", None):
+            raise BadData(f"{name}: the classes of {split} and train differ; give both the same list")
+    if getattr(kind, "names", None):
+        return tuple(kind.names)
+    values = {split: set(_values(table, label, f"{name} {split}")) for split, table in tables.items()}
+    for split, got in values.items():
+        strange = sorted(got - values["train"])
+        if strange:
+            raise BadData(f"{name}: class {strange[0]!r} of {split} is not in train; give both the same classes")
+    return tuple(str(value) for value in sorted(values["train"]))
+
+
+def _values(table: Any, label: str, name: str) -> list[Any]:
+    values = table.with_format(None)[label][:] if len(table) else []
+    if None in values:
+        raise BadData(f"{name} row {values.index(None)}: column {label!r} is empty; fill it or remove the row")
+    return list(values)
+
+
+def _labels(table: Any, label: str, class_names: Sequence[str], name: str) -> np.ndarray:
+    values = _values(table, label, name)
+    if getattr(table.features[label], "names", None):
+        return np.array(values, dtype=np.int64)
+    number = {text: place for place, text in enumerate(class_names)}
+    return np.array([number[str(value)] for value in values], dtype=np.int64)
+
+
+def _rows(table: Any, image: str, name: str) -> TableRows:
+    from datasets import Image
+
+    if image not in table.features:
+        raise BadData(f"{name} has no column {image!r}, only {', '.join(table.features)}")
+    only = table.select_columns([image])
+    stored = only.cast_column(image, Image(decode=False)) if isinstance(only.features[image], Image) else only
+    return TableRows(stored, image, name)

@@ -1,0 +1,92 @@
+"""What hubconf.py's entries do. Needs torch, timm, safetensors and huggingface_hub, and nothing else of ours installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo import lifecycle, registry, shelf
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.run import Run
+from learngene_zoo.sizes import SYNONYMS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+SUFFIX = "_vit"
+
+
+def entries() -> list[str]:
+    """`METHOD_vit` for every registered method."""
+    return [f"{name}{SUFFIX}" for name in registry.references()]
+
+
+def entry(name: str) -> Callable[..., nn.Module]:
+    """The entry of that name. Raises `AttributeError`, as a module does, if no method has it."""
+    if name not in entries():
+        raise AttributeError(f"no entry named {name!r}; there are {', '.join(entries())}")
+    method = name.removesuffix(SUFFIX)
+    function = partial(method_vit, method)
+    function.__doc__ = (
+        f"A Vision Transformer from a learngene of the method {method}.\n\n"
+        "The same parameters as `descendant`; `learngene` may be left out where the shelf has one of this method."
+    )
+    return function
+
+
+def method_vit(
+    method: str, task: str | None = None, *, learngene: str | Path | None = None, **options: Any
+) -> nn.Module:
+    """A model from a learngene of one method: the one named, else the shelf's.
+
+    Raises `WrongCall` if the learngene is another method's.
+    """
+    gene = load(shelf.find(learngene if learngene is not None else method))
+    if gene.config.method != method:
+        raise WrongCall(
+            f"{learngene} is a learngene of {gene.config.method}, not of {method}; use the entry `descendant`"
+        )
+    return build(gene, task, **options)
+
+
+def build(
+    learngene: str | Path | Learngene,
+    task: str | None = None,
+    *,
+    pretrained: bool = True,
+    seed: int = 0,
+    device: str = "cpu",
+    **sizes: Any,
+) -> nn.Module:
+    """A plain timm model in eval mode. `sizes` are those of `lifecycle.expand`, in our words or timm's.
+
+    Raises the errors of `lifecycle.expand`.
+    """
+    gene = learngene if isinstance(learngene, Learngene) else load(shelf.find(learngene))
+    sizes = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
+    if task is not None and "classes" not in sizes:
+        sizes["classes"] = classes_of(task)
+    made = lifecycle.expand(gene, run=Run(seed=seed, device=device), **sizes)
+    if not pretrained:
+        made = _forgotten(made, seed)
+    return made.model().to(device)
+
+
+def classes_of(task: str) -> int:
+    """How many classes a task has; those of the catalogue are known without opening them."""
+    from learngene_zoo.tasks.catalogue import names, open_task
+
+    known = {entry.name: entry.classes for entry in names()}
+    return known[task] if task in known else open_task(task).classes
+
+
+def _forgotten(made: Any, seed: int) -> Any:
+    """The same model with timm's initial weights."""
+    from learngene_zoo.descendant import assemble
+
+    scratch = assemble(made.spec, {}, seed=seed, mean=made.mean, std=made.std)
+    return replace(made, state=scratch.state, inherited=frozenset())

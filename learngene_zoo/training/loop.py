@@ -1,0 +1,88 @@
+"""The one training loop: a generator of steps. Whoever evaluates, anneals or stops does so in the body of the `for`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.training.device import open_device
+from learngene_zoo.training.drop_path import stochastic_depth
+from learngene_zoo.training.engine import Engine, Groups
+from learngene_zoo.training.groups import parameter_groups
+from learngene_zoo.training.metrics import metrics_file
+from learngene_zoo.training.progress import progress_bar
+from learngene_zoo.training.step import Step
+from learngene_zoo.training.trackers import tracking
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.loader import Loader
+
+__all__ = ["Step", "train"]
+
+SAVING_SHARE = 20  # writing checkpoints takes about a twentieth of the time at most, however large they are
+
+
+def train(
+    objective: nn.Module,
+    loader: Loader,
+    recipe: Recipe,
+    run: Run,
+    *,
+    groups: Groups = parameter_groups,
+    unused: bool = False,
+    seconds_between_checkpoints: float = 30.0,
+    label: str = "training",
+) -> Iterator[Step]:
+    """Minimise `objective(batch)`, named scalar losses that are means over the batch, over `recipe.epochs` of `loader`.
+
+    The objective moves to the run's device. After the last step it holds the trained weights (their moving average with
+    `recipe.ema`, which warms up as min(ema, 1 - step^(-2/3))) and is in eval mode. With `run.resume` training goes on
+    from the newest checkpoint in `run.folder`; a finished one is loaded and yields nothing. On one CPU process the result
+    is equal to the last bit to that of a training that was never interrupted, provided that whatever the body of the
+    `for` sets on the objective lies in its buffers. `unused` allows parameters that some steps do not use. With
+    `seconds_between_checkpoints` 0 there is one after every step; with more, large ones are written more rarely.
+
+    Under torchrun the processes share each batch and have equal weights throughout; the first writes.
+
+    Raises `WrongCall`, `Unavailable`, `Refused` before the first step, and `TrainingFailed` for a loss that is not
+    finite; the last good checkpoint stays.
+    """
+    device = open_device(run)
+    if recipe.epochs == 0:
+        objective.to(device).eval()
+        return
+    if loader.steps == 0:
+        raise WrongCall(
+            f"{loader.images} training images do not fill one batch of {recipe.batch_size}; use smaller ones"
+        )
+    engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
+    with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
+        done = engine.begin()
+        outlets = [
+            stack.enter_context(metrics_file(run.folder, done)),
+            stack.enter_context(tracking(engine.accelerator, run, label)),
+        ]
+        draw = stack.enter_context(progress_bar(run, label, done, engine.steps))
+        saved, pause = time.monotonic(), seconds_between_checkpoints
+        for step in engine.remaining(done):
+            for log in outlets:
+                log({"epoch": step.epoch, "lr": step.lr, "loss": step.loss, **_prefixed(step)}, step.step)
+            draw(step)
+            yield step
+            if step.step == step.steps or time.monotonic() - saved >= pause:
+                seconds = engine.save(step.step)
+                saved = time.monotonic()
+                if pause:
+                    pause = max(seconds_between_checkpoints, SAVING_SHARE * seconds)
+    engine.finish()
+
+
+def _prefixed(step: Step) -> dict[str, float]:
+    return {f"loss/{name}": value for name, value in step.losses.items()}

@@ -1,0 +1,3 @@
+"""The version, alone in a file that costs nothing to read."""
+
+__version__ = "0.1.0"

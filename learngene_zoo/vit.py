@@ -1,0 +1,95 @@
+"""Between a spec, its tensors and timm's module: `empty`, `model_of`, `state_of`, `spec_of`, `shapes`, `initial`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from learngene_zoo.arena import uninitialised
+from learngene_zoo.axes import block_of, is_head, is_last_norm, is_stem, kinds
+from learngene_zoo.errors import BadFile
+from learngene_zoo.folder import State, Tensors
+from learngene_zoo.initial import Scheme, initial
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.spec_reading import spec_of
+from learngene_zoo.timm_config import ARCHITECTURE
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
+
+__all__ = [
+    "Scheme",
+    "block_of",
+    "check_state",
+    "empty",
+    "initial",
+    "is_head",
+    "is_last_norm",
+    "is_stem",
+    "model_of",
+    "shapes",
+    "spec_of",
+    "state_of",
+]
+
+
+def shapes(spec: ViTSpec) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter, by closed form, in the order of timm's state_dict."""
+    return {name: kind.shape(spec) for name, kind in kinds(spec)}
+
+
+def empty(spec: ViTSpec, **extra: Any) -> VisionTransformer:
+    """timm's module for a spec, its parameters on the meta device; `extra` are further arguments of timm's (dropout).
+
+    No random number is drawn.
+    """
+    import timm
+
+    with torch.device("meta"):
+        model = timm.create_model(ARCHITECTURE, weight_init="skip", **spec.timm_args(), **extra)
+    # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets timm's defaults.
+    model.weight_init_mode = ""
+    getattr(model, "_model_args", {}).pop("weight_init", None)
+    return model
+
+
+def model_of(spec: ViTSpec, state: State, *, dtype: torch.dtype = torch.float32, **extra: Any) -> VisionTransformer:
+    """A model with these tensors, in eval mode, trainable, in memory of its own: `state` stays as it is.
+
+    Raises `BadFile` if a tensor is missing, extra or of another shape.
+    """
+    check_state(state, spec, "this state")
+    model = empty(spec, **extra)
+    owned = uninitialised(shapes(spec), dtype)
+    for name, tensor in owned.items():
+        tensor.copy_(state[name])
+    model.load_state_dict(owned, strict=True, assign=True)
+    return model.eval()
+
+
+def state_of(model: torch.nn.Module) -> State:
+    """The tensors of a model, sharing its memory, without gradients."""
+    return {name: tensor.detach() for name, tensor in model.state_dict().items()}
+
+
+def check_state(state: State, spec: ViTSpec, where: str) -> None:
+    """Raises `BadFile`, naming the first tensor that is missing, extra or of another shape than `spec` wants."""
+    wanted, found = shapes(spec), shapes_in(state)
+    for name, shape in wanted.items():
+        if name not in found:
+            raise BadFile(f"{where} lacks the tensor {name} of shape {shape}")
+        if found[name] != shape:
+            raise BadFile(f"{where}: the tensor {name} has shape {found[name]}; {shape} is wanted")
+        if not (state.floating(name) if isinstance(state, Tensors) else state[name].is_floating_point()):
+            raise BadFile(f"{where}: the tensor {name} holds no floating point numbers")
+    extra = sorted(set(found) - set(wanted))
+    if extra:
+        raise BadFile(f"{where} holds the tensor {extra[0]}, which this model does not have")
+
+
+def shapes_in(state: State) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor; of a file's tensors from its header alone."""
+    if isinstance(state, Tensors):
+        return state.shapes()
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}

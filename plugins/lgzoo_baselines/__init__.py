@@ -1,0 +1,1 @@
+"""Baselines and controls: what every method has to beat, and what tells knowledge from scale."""

@@ -1,0 +1,71 @@
+"""Scratch: random weights of any size, the arm without inheritance. Cold.
+
+Two arms, because the papers' is confounded: timm's initialisation (normal with a standard deviation of 0.02) is a weak
+start for narrow models, and a method may win by scale alone. `fan_in` draws with 1/sqrt(fan_in) instead. Judge a method
+against the stronger of the two, and against its own `shuffled` control.
+
+The learngene holds no tensors, only the shape of the ancestry model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from learngene_zoo.learngene import Learngene, LearngeneConfig
+from learngene_zoo.method import Expander, Extractor, Member, Method, Target
+from learngene_zoo.spec import ViTSpec
+
+if TYPE_CHECKING:
+    from learngene_zoo.ancestry import Ancestry
+    from learngene_zoo.descendant import Descendant
+    from learngene_zoo.run import Run
+    from learngene_zoo.tasks.task import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape(Extractor):
+    """Keep the ancestry model's shape and none of its weights."""
+
+    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+        """All there is."""
+        return LearngeneConfig(method=SCRATCH.name, spec=ancestries[0])
+
+    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
+        """No computation."""
+        return Learngene(config=self.outline([ancestries[0].spec]), state={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw(Expander):
+    """Draw every tensor."""
+
+    init: Annotated[Literal["timm", "fan_in"], "timm's initialisation, or a standard deviation of 1/sqrt(fan_in)"] = (
+        "timm"
+    )
+
+    def family(self, config: LearngeneConfig) -> list[Member]:
+        """Every depth up to 5/4 of the ancestry model's, at its width. Any other size may be asked for by name."""
+        most = math.ceil(1.25 * config.spec.layers)
+        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, most + 1)]
+
+    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
+        """Each tensor is a function of the run's seed and the tensor's name. Raises `WrongCall` for an impossible shape."""
+        from learngene_zoo.descendant import assemble
+
+        mean, std = learngene.config.normalisation
+        spec = target.apply(learngene.config.spec)
+        provenance = {"init": self.init}
+        return assemble(spec, {}, seed=run.seed, scheme=self.init, mean=mean, std=std, provenance=provenance)
+
+
+SCRATCH = Method(
+    name="scratch",
+    title="random weights: timm's initialisation, or one scaled to the width",
+    paper="",
+    expander=Draw(),
+    presets={"mini": Shape(), "paper": Shape(), "smoke": Shape()},
+    tasks="none",
+)

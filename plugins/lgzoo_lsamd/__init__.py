@@ -1,0 +1,1 @@
+"""LSAMD: learngene search across multiple data sets. `method.py` is the algorithm box; start there."""

@@ -1,0 +1,70 @@
+"""From the ancestry model to the kept blocks, and from the kept blocks to a descendant. Cold at its top.
+
+A learngene's tensors keep the names they have in the ancestry model (timm's, blocks counted from 0), so that a block can
+be told by its name: of the kept blocks 1, 4, 5 the artifact holds `blocks.0.*`, `blocks.3.*` and `blocks.4.*`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from learngene_zoo.axes import block_of, is_head
+from learngene_zoo.errors import BadFile
+from learngene_zoo.learngene import Learngene
+from learngene_zoo.spec import ViTSpec
+
+if TYPE_CHECKING:
+    from learngene_zoo.descendant import Descendant
+    from learngene_zoo.folder import State
+
+Shape = tuple[int, ...]
+
+
+def base_blocks(state: State, kept: Collection[int]) -> State:
+    """Of an ancestry model's tensors (shared, not copied): stem, last norm, and the blocks `kept`, counted from 1."""
+    from learngene_zoo.surgery import only
+
+    return only(state, _inside(kept))
+
+
+def build(learngene: Learngene, spec: ViTSpec, sources: Sequence[int], *, seed: int) -> Descendant:
+    """A descendant whose block `i` is the ancestry's block `sources[i]` (counted from 1), with a fresh head.
+
+    Every tensor is read once, however often its block is repeated. Raises `BadFile` if the learngene lacks one.
+    """
+    from learngene_zoo.descendant import assemble
+    from learngene_zoo.surgery import resize_positions, take_blocks
+
+    config = learngene.config
+    _check(learngene, set(sources))
+    held = base_blocks(learngene.state, set(sources))
+    parts = resize_positions(take_blocks(held, [source - 1 for source in sources]), config.spec, spec)
+    mean, std = config.normalisation
+    return assemble(spec, parts, seed=seed, mean=mean, std=std, provenance={"blocks": list(sources)})
+
+
+def _check(learngene: Learngene, kept: Collection[int]) -> None:
+    """Stem, kept blocks and last norm must be there, whole: `assemble` would draw what is not, and nobody would notice."""
+    from learngene_zoo.vit import shapes, shapes_in
+
+    where = str(learngene.folder or "the learngene")
+    wanted, found = (_parts(every, kept) for every in (shapes(learngene.config.spec), shapes_in(learngene.state)))
+    for name, shape in wanted.items():
+        if found.get(name) != shape:
+            what = f"has shape {found[name]} in {name}" if name in found else f"lacks the tensor {name}"
+            raise BadFile(f"{where} {what}; shape {shape} is wanted: extract or fetch it again")
+    extra = sorted(set(found) - set(wanted))
+    if extra:
+        raise BadFile(f"{where} holds the tensor {extra[0]}, which its model does not have; extract or fetch it again")
+
+
+def _parts(every: Mapping[str, Shape], kept: Collection[int]) -> dict[str, Shape]:
+    inside = _inside(kept)
+    return {name: shape for name, shape in every.items() if inside(name)}
+
+
+def _inside(kept: Collection[int]) -> Callable[[str], bool]:
+    """Whether a tensor belongs to stem, last norm or the blocks `kept`."""
+    blocks = {None, *(block - 1 for block in kept)}
+    return lambda name: block_of(name) in blocks and not is_head(name)

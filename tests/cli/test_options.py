@@ -1,0 +1,134 @@
+"""Options derive from settings, and what was typed (and only that) comes back as settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, options_of
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.spec import ViTSpec
+
+FIRST, SECOND = Recipe(epochs=2), Recipe(epochs=5)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toy:
+    """One of every kind of setting."""
+
+    rounds: Annotated[int, "how often"] = 3
+    rate: float = 0.5
+    name: str = "a"
+    place: Path = Path("here")
+    loud: bool = False
+    side: Literal["left", "right"] = "left"
+    keep: tuple[int, ...] | None = None
+    sides: tuple[Literal["left", "right"], ...] = ()
+    limit: int | None = 7
+    training: Recipe = FIRST
+    tuning: Recipe = SECOND
+
+
+def typed(words: list[str], settings: object = Toy()) -> object:
+    """What a command with these settings receives from a line."""
+    received: list[object] = []
+    command = SettingsCommand(
+        "toy", params=[*options_of(settings)], callback=lambda **_: received.append(chosen(settings))
+    )
+    command.main(words, standalone_mode=False)
+    return received[0]
+
+
+def usage_error(words: list[str]) -> str:
+    with pytest.raises(click.UsageError) as caught:
+        typed(words)
+    return caught.value.format_message()
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ([], {}),
+        (["--rounds", "4"], {"rounds": 4}),
+        (["--rate", "1e-3"], {"rate": 1e-3}),
+        (["--name", "b"], {"name": "b"}),
+        (["--place", "there"], {"place": Path("there")}),
+        (["--loud"], {"loud": True}),
+        (["--no-loud"], {"loud": False}),
+        (["--side", "right"], {"side": "right"}),
+        (["--keep", "1,4,5"], {"keep": (1, 4, 5)}),
+        (["--keep", "1", "--keep", "4,5"], {"keep": (1, 4, 5)}),
+        (["--keep", "1, 4"], {"keep": (1, 4)}),
+        (["--keep", "none"], {"keep": None}),
+        (["--sides", "left,right"], {"sides": ("left", "right")}),
+        (["--limit", "none"], {"limit": None}),
+        (["--limit", "0"], {"limit": 0}),
+        (["--epochs", "9"], {"training": Recipe(epochs=9)}),
+        (["--tuning-epochs", "9", "--tuning-clip", "1"], {"tuning": Recipe(epochs=9, clip=1.0)}),
+    ],
+)
+def test_what_is_typed_is_what_changes(words: list[str], changes: dict[str, object]) -> None:
+    assert typed(words) == replace(Toy(), **changes)  # type: ignore[arg-type]
+
+
+def test_a_default_that_is_typed_overrides_another_presets_value() -> None:
+    options = options_of(Toy())
+    received: list[object] = []
+    command = click.Command("toy", params=[*options], callback=lambda **_: received.append(chosen(Toy(rounds=99))))
+    command.main([], standalone_mode=False)
+    command.main(["--rounds", "3"], standalone_mode=False)
+    assert received == [Toy(rounds=99), Toy(rounds=3)]
+
+
+def test_settings_that_only_fit_together_are_set_together() -> None:
+    spec = ViTSpec(layers=2, width=96, heads=3)
+    assert typed(["--heads", "5", "--width", "40"], spec) == replace(spec, width=40, heads=5)
+    recipe = Recipe(batch_size=128, accumulate=2)
+    assert typed(["--batch-size", "9", "--accumulate", "3"], recipe) == replace(recipe, batch_size=9, accumulate=3)
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["--rounds", "x"], ["--rounds", "'x' is no integer"]),
+        (["--rounds", "1.5"], ["--rounds", "no integer"]),
+        (["--rounds", "none"], ["--rounds", "no integer"]),
+        (["--rate", "fast"], ["--rate", "no number"]),
+        (["--rate", "nan"], ["--rate", "no finite number"]),
+        (["--rate", "inf"], ["--rate", "no finite number"]),
+        (["--side", "up"], ["--side", "'left', 'right'"]),
+        (["--sides", "left,up"], ["--sides", "'up'", "'left', 'right'"]),
+        (["--keep", "1,x"], ["--keep", "'x' is no integer"]),
+        (["--rund", "1"], ["--rund", "--rounds"]),
+    ],
+)
+def test_what_cannot_be_meant_is_named(words: list[str], names: list[str]) -> None:
+    message = usage_error(words)
+    assert all(name in message for name in names), message
+
+
+def test_the_help_shows_choices_and_defaults_and_keeps_settings_apart() -> None:
+    params = [*options_of(Toy()), click.Option(["--json"], is_flag=True, help="Print JSON.")]
+    text = CliRunner().invoke(SettingsCommand("toy", params=params), ["--help"], terminal_width=200).stdout
+    settings, options = text.split("\nOptions:")
+    for words in ("how often  [default: 3]", "--side [left|right]", "--keep INTEGER,...", "--loud / --no-loud"):
+        assert words in settings
+    assert "--json" in options
+    assert "--json" not in settings
+
+
+def test_quantities_are_read_as_people_write_them() -> None:
+    assert Count().convert("20M", None, None) == 20_000_000
+    assert Seconds().convert("15ms", None, None) == 0.015
+
+
+def test_a_flag_that_says_no_has_a_plain_opposite() -> None:
+    spec = ViTSpec(layers=2, width=32, heads=2)
+    flags = {option.opts[0]: option.secondary_opts for option in options_of(spec) if isinstance(option, click.Option)}
+    assert flags["--no-embed-class"] == ["--embed-class"]
+    assert flags["--qk-norm"] == ["--no-qk-norm"]

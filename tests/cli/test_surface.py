@@ -1,0 +1,198 @@
+"""What people see before they compute: help, lists, plans, completion. In-process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from learngene_zoo import registry
+from learngene_zoo.cli.main import TABLE, main
+from learngene_zoo.run import Run
+from learngene_zoo.version import __version__
+
+# LSAMD, Table 2: params and FLOPs of 5 to 15 layers as thop counts them, 100 classes, 224 x 224.
+TABLE_2 = {
+    5: (36_108_388, 7_094_059_008),
+    6: (43_196_260, 8_489_613_312),
+    7: (50_284_132, 9_885_167_616),
+    8: (57_372_004, 11_280_721_920),
+    9: (64_459_876, 12_676_276_224),
+    10: (71_547_748, 14_071_830_528),
+    11: (78_635_620, 15_467_384_832),
+    12: (85_723_492, 16_862_939_136),
+    13: (92_811_364, 18_258_493_440),
+    14: (99_899_236, 19_654_047_744),
+    15: (106_987_108, 21_049_602_048),
+}
+DEIT = ["--ancestry", "timm:deit_base_patch16_224", "--classes", "100"]
+
+
+def call(*words: str) -> Result:
+    result = CliRunner().invoke(main, list(words))
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def test_the_plan_of_lsamd_is_the_papers_table_2() -> None:
+    rows = json.loads(call("plan", "lsamd", *DEIT, "--keep", "1,4,5,7,8", "--convention", "thop", "--json").stdout)
+    assert {row["layers"]: (row["params"], row["flops"]) for row in rows} == TABLE_2
+    assert [row["layers"] for row in rows] == sorted(TABLE_2)
+    assert all((row["width"], row["heads"]) == (768, 12) for row in rows)
+    assert sum(row["params"] for row in rows) == 787_025_228  # the paper's 787.03 M
+
+
+def test_a_plan_without_keep_lists_every_depth_that_could_come() -> None:
+    def depths(*words: str) -> list[int]:
+        return [row["layers"] for row in json.loads(call("plan", "lsamd", *DEIT, *words, "--json").stdout)]
+
+    assert depths("--top", "none") == list(range(1, 16))  # a search by threshold may keep any number of blocks
+    assert depths("--threshold", "2") == list(range(1, 16))
+    assert depths() == list(range(5, 16))  # the default preset keeps five
+
+
+def test_a_plan_can_be_narrowed_and_read_by_people() -> None:
+    rows = json.loads(call("plan", "lsamd", *DEIT, "--layers", "7", "--image-size", "64", "--json").stdout)
+    assert len(rows) == 1
+    assert rows[0]["flops"] < TABLE_2[7][1]
+    text = call("plan", "lsamd", *DEIT, "--convention", "thop").stdout
+    assert "50.28M" in text
+    assert "9.89G" in text
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_every_command_has_help_with_an_example(name: str) -> None:
+    text = call(name, "--help").stdout
+    assert text.startswith(f"Usage: lgzoo {name}")
+    assert f"lgzoo {name}" in text.partition("\n")[2], "an example"
+
+
+def test_the_one_line_of_every_command_is_in_the_help() -> None:
+    text = call("--help").stdout
+    assert all(summary in text for _, summary in TABLE.values())
+    assert call("-h").stdout == text
+
+
+def test_the_table_names_commands_that_exist() -> None:
+    context = click.Context(main)
+    for name in TABLE:
+        command = main.get_command(context, name)  # type: ignore[attr-defined]
+        assert command is not None
+        assert command.name == name
+
+
+def test_the_version() -> None:
+    assert call("--version").stdout == f"lgzoo {__version__}\n"
+
+
+def test_bare_calls_show_the_help_as_a_wrong_call() -> None:
+    for words in ([], ["extract"], ["plan"]):
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 2
+        assert "Usage: lgzoo" in result.stderr
+        assert result.stdout == ""
+
+
+def test_every_registered_method_has_its_own_commands() -> None:
+    for verb in ("extract", "plan"):
+        text = call(verb, "--help").stdout
+        assert all(name in text for name in registry.references())
+    text = call("extract", "lsamd", "--help").stdout
+    settings, options = text.split("\nOptions:")
+    assert "--keep INTEGER,..." in settings
+    assert "--epochs INTEGER" in settings
+    for common in ("--device", "--seed", "--precision", "--threads", "--workers", "--out", "--force", "--resume"):
+        assert common in options
+    for common in ("--quiet", "--offline", "--json", "--tracker", "--ancestry", "--task", "--preset"):
+        assert common in options
+
+
+def test_lists_are_flat() -> None:
+    methods = json.loads(call("list", "methods", "--json").stdout)
+    assert {row["name"] for row in methods} == set(registry.references())
+    tasks = json.loads(call("list", "tasks", "--json").stdout)
+    assert "digits" in {row["name"] for row in tasks}
+    assert all(isinstance(row["classes"], int) for row in tasks)
+    everything = json.loads(call("list", "--json").stdout)
+    assert {row["kind"] for row in everything} >= {"method", "task"}
+    for row in everything:
+        assert not any(isinstance(value, dict) for value in row.values())
+    assert all(name in call("list").stdout for name in ("methods:", "learngenes:", "tasks:", "lsamd", "digits"))
+
+
+def test_show_a_task_and_a_method() -> None:
+    assert json.loads(call("show", "digits", "--json").stdout)["classes"] == 10
+    assert "train" in call("show", "digits").stdout
+
+
+def test_the_demo_prints_its_table_and_what_it_allows_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"layers": 6, "params": 700_000, "flops": 9_000_000}
+    row |= {"lsamd": 0.913, "shuffled": 0.7, "scratch_timm": 0.6, "scratch_fan_in": 0.9}
+    row |= {"over_scratch": 0.013, "over_scratch_low": -0.01, "over_scratch_high": 0.03}
+    row |= {"over_shuffled": 0.213, "over_shuffled_low": 0.2, "over_shuffled_high": 0.23}
+
+    def tell(out: Path, run: Run, full: bool, force: bool, say: Callable[[str], None]) -> list[dict[str, float]]:
+        say(f"telling into {out}")
+        return [row]
+
+    monkeypatch.setattr("learngene_zoo.demo.tell", tell)
+    told = call("demo", "-o", "story")
+    assert "telling into story" in told.stderr
+    for words in ("91.3", "700.00K", "+1.3 points over the stronger scratch twin", "within its interval", "curves.png"):
+        assert words in told.stdout
+    assert told.stderr.splitlines()[-1].startswith("next: lgzoo expand")
+    assert json.loads(call("demo", "--json", "-q").stdout) == [{**row, "path": "demo"}]
+
+
+def test_completion_scripts_and_what_they_ask_for() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "_LGZOO_COMPLETE" in call("completion", shell).stdout
+    assert completed("lgzoo ex") == ["extract", "expand"]
+    assert "lsamd" in completed("lgzoo extract ls")
+    assert "--routing" in completed("lgzoo extract lsamd --ro")
+    assert completed("lgzoo extract lsamd --routing i") == ["image"]
+    assert "--layers" in completed("lgzoo expand --la")
+
+
+def test_the_help_costs_click_and_nothing_else() -> None:
+    code = "import sys; from learngene_zoo.cli.main import main; main(['--help'], standalone_mode=False)"
+    watch = "import atexit, sys; atexit.register(lambda: print('LOADED', *sys.modules));"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-c", watch + code], env=environment, capture_output=True, text=True)
+    loaded = set(done.stdout.partition("LOADED")[2].split())
+    assert "click" in loaded
+    assert not loaded & {"rich", "torch", "timm", "numpy", "datasets", "importlib.metadata", "learngene_zoo.lifecycle"}
+
+
+def completed(line: str) -> list[str]:
+    """What the shell is offered for the last word of a line."""
+    environment = {"_LGZOO_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    result = CliRunner(env=environment).invoke(main, [], prog_name="lgzoo")
+    return [row.partition(",")[2] for row in result.stdout.splitlines()]
+
+
+def test_the_options_of_an_expander_come_from_the_learngene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from learngene_zoo.learngene import Learngene, LearngeneConfig
+    from learngene_zoo.spec import ViTSpec
+
+    monkeypatch.chdir(tmp_path)
+    config = LearngeneConfig(method="scratch", spec=ViTSpec(layers=2, width=16, heads=2, image_size=16, patch_size=8))
+    Learngene(config=config, state={}).save(Path("mine"))
+    assert "--init" not in call("expand", "--help").stdout
+    assert "--init [timm|fan_in]" in call("expand", "mine", "--help").stdout
+    for line in (
+        "expand mine --init fan_in --layers 1 -o a",
+        "expand --init fan_in mine --layers 1 -o b",
+        "expand --layers 1 --init=fan_in mine -o c",
+        "expand --layers 1 -o d mine --init fan_in",
+    ):
+        call(*line.split())
+        place = Path(line.split()[line.split().index("-o") + 1])
+        assert json.loads((place / "config.json").read_text())["learngene"]["init"] == "fan_in"

@@ -1,0 +1,83 @@
+"""The verbs one after the other, with no word more than needed: the output of each is the input of the next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from learngene_zoo.cli.main import main
+
+BRIEF = ["--epochs", "1", "--images", "16", "--batch-size", "8"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pictures of two classes that a small model can tell apart."""
+    from PIL import Image
+
+    root = tmp_path_factory.mktemp("data") / "photos"
+    for colour, pixel in {"red": (200, 40, 40), "blue": (40, 40, 200)}.items():
+        (root / colour).mkdir(parents=True)
+        for i in range(20):
+            shade = tuple(min(255, value + 2 * i) for value in pixel)
+            Image.new("RGB", (16, 16), shade).save(root / colour / f"{i}.png")
+    return root
+
+
+def call(*words: str) -> Result:
+    result = CliRunner().invoke(main, [*words, "--threads", "1"])
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def test_train_extract_expand_finetune_evaluate(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    task = ["--task", f"folder:{photos}"]
+    size = ["--layers", "3", "--width", "32", "--heads", "2", "--image-size", "16", "--patch-size", "8"]
+    made = call("train", *task, *size, *BRIEF, "--json")
+    assert json.loads(made.stdout) == {"path": "ancestry"}
+    made = call("extract", "lsamd", *task, "--ancestry", "ancestry", "--keep", "1,3")
+    assert made.stdout == "learngene\n"
+    assert json.loads(Path("learngene/config.json").read_text())["tasks"] == []  # --keep looks at no data
+    assert made.stderr.splitlines()[-1].startswith("next: lgzoo expand --layers 4")
+    call("expand", "--layers", "4", *task)
+    call("finetune", *BRIEF)
+    row = json.loads(call("evaluate", "--json").stdout)
+    assert (row["split"], row["metric"]) == ("test", "accuracy")
+    assert 0 <= row["low"] <= row["value"] <= row["high"] <= 1
+    call("evaluate", "descendant", "--split", "validation", "-o", "numbers.json")
+    assert json.loads(Path("numbers.json").read_text())["split"] == "validation"
+    shown = json.loads(CliRunner().invoke(main, ["show", "finetuned", "--json"]).stdout)
+    assert (shown["layers"], shown["width"], shown["method"]) == (4, 32, "lsamd")
+    sizes = json.loads(CliRunner().invoke(main, ["show", "learngene", "--json"]).stdout)
+    assert [entry["layers"] for entry in sizes] == [2, 3, 4]
+    assert "ancestry" in CliRunner().invoke(main, ["show", "learngene"]).stdout
+
+
+def test_finetune_under_the_same_seed_writes_the_same_weights(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    task = ["--task", f"folder:{photos}"]
+    size = ["--layers", "1", "--width", "16", "--heads", "2", "--image-size", "16", "--patch-size", "8"]
+    for out in ("a", "b"):
+        call("train", *task, *size, *BRIEF, "-o", out, "--seed", "3")
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+
+
+def test_doctor_opens_a_task(photos: Path) -> None:
+    result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{photos}", "--json"])
+    row = json.loads(result.stdout)
+    assert (row["classes"], row["first_image"]) == (2, "3x16x16")
+    assert row["first_class"] in ("red", "blue")
+
+
+def test_doctor_looks_at_everything() -> None:
+    result = CliRunner().invoke(main, ["doctor", "--json"])
+    rows = {row["what"]: row for row in json.loads(result.stdout)}
+    assert {"python", "torch", "timm", "threads", "devices", "method lsamd", "task digits", "shelf"} <= set(rows)
+    assert rows["task digits"]["status"] == "ok"
+    assert result.exit_code == (1 if any(row["status"] == "bad" for row in rows.values()) else 0)

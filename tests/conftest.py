@@ -1,0 +1,58 @@
+"""What all tests share: few threads, no network, and places of their own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Before anything imports huggingface_hub, which reads them once.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+ROOT = Path(__file__).resolve().parent.parent
+log = logging.getLogger(__name__)
+
+
+@pytest.fixture
+def checkout() -> Path:
+    """The folder of the checkout. No test writes into it."""
+    return ROOT
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> Callable[[list[str], Callable[[str], bool]], str]:
+    """A function that runs a program in two processes and returns what they print.
+
+    It tries once more, and logs it, if they die before their first step, as `began` judges by what they printed: torchrun's
+    port can be taken by others.
+    """
+
+    def run(program: list[str], began: Callable[[str], bool]) -> str:
+        for attempt in (1, 2):
+            place = Path(tempfile.mkdtemp(prefix="torchrun-", dir=tmp_path))
+            command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+            command += ["--redirects", "3", "--log-dir", str(place), *program]
+            path = os.pathsep.join([str(ROOT), str(ROOT / "plugins"), os.environ.get("PYTHONPATH", "")])
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
+            output = _logs(place, "stdout.log")
+            if done.returncode == 0:
+                return output
+            if attempt == 2 or began(output):
+                break
+            log.warning("torchrun died before its first step; trying once more: %s", done.stderr[-500:])
+        raise AssertionError(done.stderr + _logs(place, "stderr.log"))
+
+    return run
+
+
+def _logs(folder: Path, name: str) -> str:
+    return "".join(file.read_text() for file in sorted(folder.rglob(name)))

@@ -1,0 +1,410 @@
+"""Ancestry models: where they may come from, what is pinned, what is refused. No network: the Hub is stood in for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+import timm
+import torch
+from huggingface_hub import errors as hub
+from safetensors.torch import save_file
+
+from learngene_zoo import shelf
+from learngene_zoo.ancestry import BUNDLED_CARD, ancestry_spec, open_ancestry, sha256
+from learngene_zoo.descendant import assemble
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
+from learngene_zoo.hub_file import Repository, fetch
+from learngene_zoo.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.timm_config import timm_config
+from learngene_zoo.vit import initial, model_of
+
+SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
+IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def write_folder(place: Path, spec: ViTSpec = SPEC, dtype: torch.dtype = torch.float32, **root: object) -> Path:
+    """An ancestry folder in timm's layout, as anybody could have written it."""
+    place.mkdir(parents=True, exist_ok=True)
+    config = timm_config(spec, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), class_names=(), licence="mit")
+    (place / "config.json").write_text(json.dumps({**config, **root}))
+    save_file({name: tensor.to(dtype) for name, tensor in initial(spec, 0).items()}, place / "model.safetensors")
+    return place
+
+
+def test_a_folder_is_opened_and_pinned(tmp_path: Path) -> None:
+    place = write_folder(tmp_path, label_names=["a", "b", "c"], something_of_theirs=1)
+    found = open_ancestry(str(place))
+    assert found.spec == SPEC == ancestry_spec(str(place))
+    assert (found.record.source, found.record.licence, found.record.revision) == (str(place), "mit", None)
+    assert found.record.sha256 == sha256(place / "model.safetensors")
+    assert (found.record.mean, found.record.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
+    assert (found.view.image_size, found.view.channels, found.view.mean) == (32, 3, (0.1, 0.2, 0.3))
+    assert found.class_names == ("a", "b", "c")
+    theirs = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
+    assert torch.equal(found.model()(IMAGES_BCHW), theirs(IMAGES_BCHW))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_widened(tmp_path: Path, dtype: torch.dtype) -> None:
+    found = open_ancestry(str(write_folder(tmp_path, dtype=dtype)))
+    drawn = initial(SPEC, 0)
+    assert all(torch.equal(tensor, drawn[name].to(dtype).float()) for name, tensor in found.state.items())
+
+
+def test_a_file_with_its_config_beside_it(tmp_path: Path) -> None:
+    place = write_folder(tmp_path)
+    (place / "model.safetensors").rename(place / "weights.safetensors")
+    assert open_ancestry(str(place / "weights.safetensors")).spec == SPEC
+
+
+def test_a_file_with_the_name_of_its_architecture(tmp_path: Path) -> None:
+    with torch.device("meta"):
+        spec = ancestry_spec("timm:test_vit.r160_in1k")
+    save_file(dict(initial(spec, 0)), tmp_path / "w.safetensors")
+    found = open_ancestry(f"{tmp_path}/w.safetensors#test_vit")
+    assert (found.spec, found.record.licence) == (spec, "unknown")
+    with pytest.raises(BadFile, match=r"no config.json beside .*#architecture"):
+        open_ancestry(f"{tmp_path}/w.safetensors")
+
+
+def test_a_descendant_can_be_an_ancestry(tmp_path: Path) -> None:
+    made = assemble(SPEC, {}, seed=0, provenance={"licence": "apache-2.0"})
+    found = open_ancestry(str(made.save(tmp_path / "model")))
+    assert found.record.licence == "apache-2.0"
+    assert torch.equal(found.model()(IMAGES_BCHW), made.model()(IMAGES_BCHW))
+
+
+def test_the_bundled_one_lies_on_the_shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelf, "cards_folder", lambda: tmp_path)
+    with pytest.raises(Unavailable, match="no bundled ancestry"):
+        open_ancestry("bundled")
+    write_folder(tmp_path / BUNDLED_CARD)
+    found = open_ancestry("bundled")
+    assert (found.record.source, found.spec) == ("bundled", SPEC)
+    assert ancestry_spec("bundled") == SPEC
+
+
+# --- what a config may say ------------------------------------------------------------------------------------------
+
+
+def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
+    """What a config leaves out is what timm takes: the number of classes, the channels, the size of the images."""
+    args = {"embed_dim": 32, "depth": 1, "num_heads": 2, "drop_path_rate": 0.1, "act_layer": None}
+    cfg = {"num_classes": 4, "input_size": [1, 64, 64], "fixed_input_size": True}
+    for root in (
+        {"architecture": "deit_tiny_patch16_224", "model_args": args, "pretrained_cfg": cfg},
+        {"architecture": "deit3_small_patch16_224", "model_args": args, "pretrained_cfg": {}, "num_classes": 7},
+        {"architecture": "vit_tiny_patch16_384", "model_args": {**args, "img_size": [32, 32]}, "pretrained_cfg": cfg},
+        {"architecture": "vit_little_patch16_reg4_gap_256", "model_args": args, "pretrained_cfg": {"num_classes": 2}},
+        {"architecture": "test_vit", "num_classes": 6},
+        {"architecture": "vit_tiny_patch16_384", "pretrained_cfg": {}},
+        {"architecture": "vit_small_patch14_dinov2", "pretrained_cfg": {}},
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(root))
+        (tmp_path / "model.safetensors").touch()
+        spec = ancestry_spec(str(tmp_path))
+        with torch.device("meta"):
+            theirs = timm.create_model(f"local-dir:{tmp_path}", weight_init="skip")
+        ours = {name: tensor.shape for name, tensor in initial(spec, 0).items()}
+        assert ours == {name: tensor.shape for name, tensor in theirs.state_dict().items()}, root
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"architecture": None}, "names no timm architecture"),
+        ({"architecture": ["ViTForImageClassification"]}, "names no timm architecture"),
+        ({"architecture": "vit_bose_patch16_224"}, "no timm model named 'vit_bose_patch16_224'; did you mean vit_base"),
+        ({"architecture": "resnet18"}, "resnet18 is no Vision Transformer .* supported are"),
+        ({"architecture": "../../etc/passwd"}, "no timm model named"),
+        ({"model_args": ["depth"]}, "model_args is list"),
+        ({"model_args": {"depth": "12"}}, 'layers is "12"; a value of type int is wanted'),
+        ({"model_args": {"depth": 10**12}}, "layers is 1000000000000; it must lie between 1 and 512"),
+        ({"model_args": {"embed_dim": 10**6, "num_heads": 1}}, "width is 1000000"),
+        ({"model_args": {"num_heads": 5}}, "5 heads do not divide"),
+        ({"model_args": {"norm_layer": "rmsnorm"}}, "model_args holds 'norm_layer'"),
+        (
+            {"model_args": {"pretrained_cfg_overlay": {"file": "/etc/passwd"}}},
+            "model_args holds 'pretrained_cfg_overlay'",
+        ),
+        ({"model_args": {"img_size": [32, 16]}}, "only square"),
+        ({"model_args": {"global_pool": "map"}}, 'pool is "map"'),
+        ({"pretrained_cfg": 3}, "pretrained_cfg is int"),
+        ({"pretrained_cfg": {"input_size": [3, "x", 1]}}, "input_size is"),
+        ({"pretrained_cfg": {"input_size": [3, 32, 16], "fixed_input_size": True}}, "only square"),
+        ({"pretrained_cfg": {"mean": "x"}}, "mean is x"),
+        ({"pretrained_cfg": {"std": [0.1, 0.0, 0.1]}}, "std is .* positive number"),
+        ({"num_classes": True, "model_args": {}}, "classes is true"),
+        ({"label_names": {"0": "a"}}, "label_names must be a list of strings"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_configs_that_are_refused(tmp_path: Path, changes: dict, message: str) -> None:
+    place = write_folder(tmp_path, **changes)
+    with pytest.raises(ZooError, match=message) as error:
+        open_ancestry(str(place))
+    assert "\n" not in str(error.value)
+
+
+def test_an_average_serves_channels_that_a_config_has_no_numbers_for(tmp_path: Path) -> None:
+    place = write_folder(tmp_path, SPEC.with_(channels=1))
+    assert open_ancestry(str(place)).record.mean == pytest.approx((0.2,))
+
+
+# --- files that are refused -----------------------------------------------------------------------------------------
+
+
+def _pickle_instead(place: Path) -> None:
+    (place / "model.safetensors").rename(place / "pytorch_model.bin")
+
+
+def _truncate(place: Path) -> None:
+    whole = (place / "model.safetensors").read_bytes()
+    (place / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+
+
+def _rewrite(change: Callable[[dict], object]) -> Callable[[Path], None]:
+    def spoil(place: Path) -> None:
+        state = dict(initial(SPEC, 0))
+        change(state)
+        save_file(state, place / "model.safetensors")
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda place: (place / "config.json").unlink(), "no config.json beside"),
+        (lambda place: (place / "config.json").write_text("{"), "not valid JSON"),
+        (lambda place: (place / "config.json").write_text('{"method": "lsamd"}'), "holds a learngene"),
+        (lambda place: (place / "model.safetensors").unlink(), "holds no weights"),
+        (_pickle_instead, "may run code when opened; convert it"),
+        (_truncate, "no readable safetensors"),
+        (
+            _rewrite(lambda state: state["norm.weight"].fill_(float("nan"))),
+            "norm.weight holds values that are not finite",
+        ),
+        (_rewrite(lambda state: state.pop("norm.weight")), "lacks the tensor norm.weight"),
+        (_rewrite(lambda state: state.update(other=torch.ones(1))), "holds the tensor other"),
+        (_rewrite(lambda state: state.update(cls_token=torch.ones(1, 1, 8))), r"cls_token has shape \(1, 1, 8\)"),
+        (_rewrite(lambda state: state.update(cls_token=torch.ones(1, 1, 32).int())), "no floating point numbers"),
+    ],
+)
+def test_folders_that_are_refused(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
+    place = write_folder(tmp_path)
+    spoil(place)
+    with pytest.raises(BadFile, match=message) as error:
+        open_ancestry(str(place))
+    assert str(place) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".bin", ".npz", ".pkl", ".ckpt", ".PTH"])
+def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"weights{suffix}").write_bytes(b"\x80\x04")
+    for source in (f"{tmp_path}/weights{suffix}", f"{tmp_path}/weights{suffix}#vit_tiny_patch16_224"):
+        with pytest.raises(BadFile, match="may run code when opened"):
+            open_ancestry(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("deit_base_patch16_224", "did you mean timm:deit_base_patch16_224?"),
+        ("deit_bas_patch16_224", "did you mean timm:deit_base_patch16_224?"),
+        ("timm/vit_tiny", "did you mean hf-hub:timm/vit_tiny?"),
+        ("hfhub:timm/vit_tiny", "no kind of ancestry named 'hfhub'; did you mean hf-hub?"),
+        ("./nowhere", "there is no file or folder nowhere to open"),
+        ("./nowhere.safetensors#vit_tiny_patch16_224", "there is no file or folder nowhere.safetensors"),
+        ("timm:", "names no model"),
+        ("", "without a name"),
+        (
+            "timm:deit_bose_patch16_224",
+            "no timm model named 'deit_bose_patch16_224'; did you mean deit_base_patch16_224",
+        ),
+        ("timm:deit_base_patch16_224.nobody", "no pretrained tag of deit_base_patch16_224 named"),
+        ("timm:zzzzzzzzzzzz", "list_models"),
+        ("timm:resnet18", "resnet18 is no Vision Transformer but one of timm.models.resnet; supported are"),
+        ("timm:swin_tiny_patch4_window7_224", "is no Vision Transformer"),
+        ("timm:deit_tiny_distilled_patch16_224", "VisionTransformerDistilled is no plain ViT"),
+        ("timm:vit_so400m_patch14_siglip_224", "pooling 'map'"),
+        ("timm:vit_base_patch16_clip_224.openai", "supported are"),
+        ("timm:vit_giant_patch14_dinov2", "GluMlp"),
+    ],
+)
+def test_sources_that_cannot_be_meant(source: str, message: str) -> None:
+    for call in (open_ancestry, ancestry_spec):
+        with pytest.raises(WrongCall, match=message.replace("?", r"\?")) as error:
+            call(source)
+        assert "\n" not in str(error.value)
+
+
+# --- timm and the Hub -----------------------------------------------------------------------------------------------
+
+
+class LocalHub:
+    """Stands in for `hf_hub_download`: repositories are folders, laid out as the Hub's cache lays them out."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.asked = root, []
+
+    def repository(self, name: str) -> Path:
+        place = self.root / f"models--{name.replace('/', '--')}" / "snapshots" / COMMIT
+        place.mkdir(parents=True, exist_ok=True)
+        return place
+
+    def __call__(self, repo_id: str, filename: str, *, revision: str | None, local_files_only: bool) -> str:
+        self.asked.append((repo_id, filename, revision, local_files_only))
+        path = self.repository(repo_id) / filename
+        if not path.is_file():
+            raise hub.LocalEntryNotFoundError("x") if local_files_only else hub.EntryNotFoundError("x")
+        return str(path)
+
+
+@pytest.fixture
+def local_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LocalHub:
+    fake = LocalHub(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", fake)
+    return fake
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_hub_repository_is_pinned_to_its_commit(local_hub: LocalHub, offline: bool) -> None:
+    place = write_folder(local_hub.repository("somebody/vit"))
+    (place / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n# A model\n")
+    found = open_ancestry("hf-hub:somebody/vit@v1", offline=offline)
+    assert (found.spec, found.record.revision, found.record.licence) == (SPEC, COMMIT, "cc-by-4.0")
+    assert found.record.sha256 == sha256(place / "model.safetensors")
+    assert local_hub.asked[0] == ("somebody/vit", "config.json", "v1", offline)
+    assert {asked[2] for asked in local_hub.asked[1:]} == {COMMIT}  # all of one commit, whatever the tag does meanwhile
+    assert ancestry_spec("hf-hub:somebody/vit@v1", offline=offline) == SPEC
+
+
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        (None, "unknown"),
+        ("# no front matter", "unknown"),
+        ("---\ntags: [a]\n---\n", "unknown"),
+        ("---\nlicense: other\nlicense_name: house\n---\n", "house"),
+        ("---\nlicense: [mit, bsd]\n---\n", "unknown"),
+        ("---\n- a\n- b\n---\n", "unknown"),
+        ("---\nlicense: [\n---\n", "unknown"),
+    ],
+)
+def test_the_licence_is_what_the_card_says(local_hub: LocalHub, card: str | None, licence: str) -> None:
+    place = write_folder(local_hub.repository("somebody/vit"))
+    if card is not None:
+        (place / "README.md").write_text(card)
+    assert open_ancestry("hf-hub:somebody/vit").record.licence == licence
+
+
+def test_a_name_of_timms_lies_in_timms_repository(local_hub: LocalHub) -> None:
+    spec = ancestry_spec("timm:test_vit.r160_in1k")
+    place = local_hub.repository("timm/test_vit.r160_in1k")
+    save_file(dict(initial(spec, 0)), place / "model.safetensors")
+    found = open_ancestry("timm:test_vit")
+    assert (found.spec, found.record.revision) == (spec, COMMIT)
+    assert found.record.source == "timm:test_vit"
+    assert found.record.licence == timm.get_pretrained_cfg("test_vit").license
+    assert found.record.mean == tuple(timm.get_pretrained_cfg("test_vit").mean)
+
+
+def test_weights_in_a_layout_that_timm_converts(local_hub: LocalHub) -> None:
+    spec = ancestry_spec("timm:test_vit.r160_in1k")
+    state = {f"module.{name}": tensor for name, tensor in initial(spec, 0).items()} | {"mask_token": torch.zeros(1)}
+    place = local_hub.repository("timm/test_vit.r160_in1k")
+    old = {name.removeprefix("module."): tensor for name, tensor in state.items()}  # as DINOv2 is published
+    save_file(old, place / "model.safetensors")
+    found = open_ancestry("timm:test_vit").state
+    assert all(torch.equal(found[name], tensor) for name, tensor in initial(spec, 0).items())
+    assert "mask_token" not in found
+
+
+@pytest.mark.parametrize("name", ["module.cls_token", "visual.class_embedding", "encoder.x", "conv1.weight"])
+def test_weights_in_no_layout_that_timm_knows(local_hub: LocalHub, name: str) -> None:
+    place = write_folder(local_hub.repository("somebody/vit"))
+    save_file({name: torch.zeros(3)}, place / "model.safetensors")
+    with pytest.raises(BadFile, match=r"model\.safetensors") as error:
+        open_ancestry("hf-hub:somebody/vit")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [
+        ("vit_base_patch16_224.augreg_in21k", 21843),
+        ("vit_base_patch16_224.mae", 0),
+        ("deit_tiny_patch16_224.fb_in1k", 1000),
+    ],
+)
+def test_a_tag_may_mean_another_head(name: str, classes: int) -> None:
+    assert ancestry_spec(f"timm:{name}").classes == classes
+
+
+def test_the_specs_of_known_names_come_from_the_table() -> None:
+    assert ancestry_spec("timm:deit_base_patch16_224") is ARCHITECTURES["deit_base_patch16_224"]
+    assert ancestry_spec("timm:vit_small_patch14_reg4_dinov2").registers == 4
+
+
+def _error(kind: type[Exception], message: str = "first line\nsecond line") -> Exception:
+    if issubclass(kind, hub.HfHubHTTPError):
+        return kind(message, response=SimpleNamespace(headers={}, request=None, status_code=404))  # type: ignore[arg-type]
+    return kind(message)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (hub.RepositoryNotFoundError, WrongCall, "there is no Hub repository a/b"),
+        (hub.RevisionNotFoundError, WrongCall, "a/b has no revision 'v9'"),
+        (hub.GatedRepoError, Unavailable, "is gated"),
+        (hub.EntryNotFoundError, BadFile, "a/b@v9 has no config.json"),
+        (hub.LocalEntryNotFoundError, Unavailable, "the Hub cannot be reached"),
+        (hub.HFValidationError, WrongCall, "'a/b' is no name of a Hub repository"),
+        (hub.HfHubHTTPError, Unavailable, "cannot be downloaded: first line"),
+        (OSError, Unavailable, "cannot be downloaded: first line"),
+    ],
+)
+def test_what_the_hub_answers(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception], kind: type[ZooError], message: str
+) -> None:
+    def failing(*arguments: object, **options: object) -> str:
+        raise _error(error)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", failing)
+    with pytest.raises(kind, match=message) as raised:
+        open_ancestry("hf-hub:a/b@v9")
+    assert "\n" not in str(raised.value)
+
+
+def test_offline_and_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real client, with a cache that holds nothing."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(Unavailable, match="not cached and this run is offline"):
+        open_ancestry("hf-hub:a/b", offline=True)
+    with pytest.raises(Unavailable, match="not cached and this run is offline"):
+        open_ancestry("timm:test_vit", offline=True)
+    with pytest.raises(WrongCall, match="is no name of a Hub repository"):
+        open_ancestry("hf-hub:a/b/../c", offline=True)
+
+
+def test_a_file_outside_a_cache_has_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: str(tmp_path / "config.json"))
+    with pytest.raises(BadFile, match="revision is unknown"):
+        fetch(Repository("a/b"), "config.json", offline=False)
+
+
+def test_an_ancestry_is_not_changed_by_its_models(tmp_path: Path) -> None:
+    found = open_ancestry(str(write_folder(tmp_path)))
+    before = {name: tensor.clone() for name, tensor in found.state.items()}
+    with torch.no_grad():
+        for tensor in found.model().parameters():
+            tensor.zero_()
+    assert all(torch.equal(found.state[name], before[name]) for name in before)
+    assert torch.equal(found.model()(IMAGES_BCHW), model_of(SPEC, before)(IMAGES_BCHW))

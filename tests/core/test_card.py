@@ -1,0 +1,115 @@
+"""Cards: valid front matter whatever a user typed, and nothing claimed that is not known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from learngene_zoo.card import descendant_card, learngene_card
+from learngene_zoo.learngene import AncestryRecord, LearngeneConfig, TaskRecord
+from learngene_zoo.settings import to_json
+from learngene_zoo.spec import ViTSpec
+
+SPEC = ViTSpec(layers=3, width=32, heads=2, classes=10, image_size=16, patch_size=8)
+TIMM = AncestryRecord(
+    source="timm:deit_tiny_patch16_224.fb_in1k", spec=SPEC, revision="a" * 40, sha256="b" * 64, licence="apache-2.0"
+)
+HUB = AncestryRecord(source="hf-hub:org/repo@v1", spec=SPEC, licence="mit")
+LOCAL = AncestryRecord(source="/somewhere/model", spec=SPEC)
+TASK = TaskRecord(name="cifar", source="hf:org/cifar:plain", classes=10, images=500, licence="mit")
+NASTY = 'x"\n---\nlicense: mit\n`|[a]: {b}\x85\u2028\ud800```'
+
+
+def front(card: str) -> dict[str, Any]:
+    _, matter, _ = card.split("---\n", 2)
+    return yaml.safe_load(matter)
+
+
+def config(*ancestries: AncestryRecord, **rest: Any) -> LearngeneConfig:
+    return LearngeneConfig(method="lsamd", spec=SPEC, ancestries=ancestries, **rest)
+
+
+def test_a_learngenes_card_says_what_it_was_made_from() -> None:
+    card = learngene_card(config(TIMM, tasks=(TASK,), settings={"top": 2}, seed=7, metrics={"accuracy": 0.5}))
+    matter = front(card)
+    assert matter["license"] == "apache-2.0"
+    assert matter["library_name"] == "timm"
+    assert matter["pipeline_tag"] == "image-classification"
+    assert matter["base_model"] == ["timm/deit_tiny_patch16_224.fb_in1k"]
+    assert matter["datasets"] == ["org/cifar"]
+    assert "lsamd" in matter["tags"]
+    for said in ("a" * 40, "b" * 64, '"top": 2', '"seed": 7', '"accuracy": 0.5', "lgzoo expand"):
+        assert said in card
+
+
+@pytest.mark.parametrize(
+    ("ancestries", "licence", "name"),
+    [
+        ((), "unknown", None),
+        ((LOCAL,), "unknown", None),
+        ((TIMM, LOCAL), "unknown", None),
+        ((TIMM, HUB), "other", "apache-2.0 AND mit"),
+        ((HUB,), "mit", None),
+    ],
+)
+def test_a_licence_that_is_not_known_stays_unknown(
+    ancestries: tuple[AncestryRecord, ...], licence: str, name: str | None
+) -> None:
+    matter = front(learngene_card(config(*ancestries)))
+    assert matter["license"] == licence
+    assert matter.get("license_name") == name
+
+
+def test_only_the_hubs_models_are_named_as_such() -> None:
+    assert front(learngene_card(config(HUB, LOCAL)))["base_model"] == ["org/repo"]
+    assert "base_model" not in front(learngene_card(config(LOCAL)))
+
+
+def test_nothing_a_user_typed_escapes_the_front_matter() -> None:
+    nasty = AncestryRecord(source=NASTY, spec=SPEC, licence=NASTY)
+    task = TaskRecord(name=NASTY, source=NASTY, licence=NASTY)
+    card = learngene_card(
+        LearngeneConfig(method=NASTY, spec=SPEC, ancestries=(nasty,), tasks=(task,), details={NASTY: [NASTY]})
+    )
+    matter = front(card)
+    assert set(matter) == {"license", "license_name", "library_name", "pipeline_tag", "tags"}
+    assert matter["license"] == "other"
+    assert card.count("\n---\n") == 1
+    assert card.count("```") % 2 == 0
+    card.encode("utf-8")
+
+
+def test_a_descendants_card_has_its_metrics_as_the_hub_reads_them() -> None:
+    metrics = {"task": "cifar", "validation_accuracy": 0.75, "test_accuracy": 0.5}
+    ours = {
+        "format": 1,
+        "spec": SPEC,
+        "inherited": ["cls_token"],
+        "method": "lsamd",
+        "ancestries": [TIMM],
+        "metrics": metrics,
+        "trained_on": TASK,
+    }
+    card = descendant_card({"architecture": "vit_base_patch16_224", "learngene": to_json(ours)})
+    matter = front(card)
+    [index] = matter["model-index"]
+    assert [result["metrics"][0]["value"] for result in index["results"]] == [0.75, 0.5]
+    assert {result["dataset"]["type"] for result in index["results"]} == {"org/cifar"}
+    assert "timm.create_model" in card
+    assert "1 tensors inherited" in card
+
+
+def test_a_descendant_of_which_nothing_is_known_still_has_a_card() -> None:
+    card = descendant_card({"learngene": {"format": 1, "spec": to_json(SPEC), "inherited": [], "task": None}})
+    assert front(card)["license"] == "unknown"
+    assert "model-index" not in front(card)
+
+
+def test_a_model_trained_from_scratch_has_the_licence_its_maker_gave_it() -> None:
+    ours = {"format": 1, "spec": to_json(SPEC), "inherited": [], "task": None}
+    assert front(descendant_card({"learngene": {**ours, "licence": "apache-2.0"}}))["license"] == "apache-2.0"
+    assert front(descendant_card({"learngene": ours}))["license"] == "unknown"
+    heir = {**ours, "licence": "apache-2.0", "ancestries": to_json([LOCAL])}
+    assert front(descendant_card({"learngene": heir}))["license"] == "unknown"

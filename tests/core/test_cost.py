@@ -1,0 +1,96 @@
+"""The closed forms count what the papers' counters count: exact numbers, no tolerance."""
+
+import json
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from learngene_zoo.cost import block_params, cost, flops, params
+from learngene_zoo.spec import ViTSpec, architecture
+from learngene_zoo.vit import ARCHITECTURE
+
+TABLE_2 = json.loads((Path(__file__).parents[1] / "data" / "lsamd_table2.json").read_text())["rows"]
+TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
+VARIANTS = [
+    {},
+    {"class_token": False, "pool": "avg"},
+    {"registers": 3},
+    {"registers": 3, "no_embed_class": True},
+    {"layer_scale": 1e-5},
+    {"pool": "avg", "fc_norm": False},
+    {"fc_norm": True},
+    {"pool": "avgmax"},
+    {"qk_norm": True},
+    {"pre_norm": True},
+    {"final_norm": False},
+    {"qkv_bias": False},
+    {"proj_bias": False},
+    {"mlp_ratio": 2.7},
+    {"channels": 1},
+    {"classes": 0},
+    {"dynamic_image_size": True},
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "wanted_params", "wanted_flops"),
+    [
+        ("deit_tiny_patch16_224", 5_717_416, 1_258_411_200),
+        ("deit_small_patch16_224", 22_050_664, 4_608_338_304),
+        ("deit_base_patch16_224", 86_567_656, 17_582_740_224),
+    ],
+)
+def test_deit_as_fvcore_counts_it(name: str, wanted_params: int, wanted_flops: int) -> None:
+    spec = architecture(name)
+    assert spec is not None
+    assert (cost(spec).params, cost(spec).flops) == (wanted_params, wanted_flops)
+
+
+@pytest.mark.parametrize("row", TABLE_2, ids=lambda row: f"{row['layers']}-layers")
+def test_the_second_table_of_lsamd(row: dict) -> None:
+    spec = architecture("deit_base_patch16_224")
+    assert spec is not None
+    found = cost(spec.with_(layers=row["layers"], classes=100), "thop")
+    assert (found.params, found.flops) == (row["params"], row["flops"])
+    assert round(found.params / 1e6, 2) == row["published_params_m"]
+    assert round(found.flops / 1e9, 2) == row["published_flops_g"]
+
+
+def test_a_block_of_a_usual_vit() -> None:
+    assert all(block_params(TINY.with_(width=d)) == 12 * d * d + 13 * d for d in (32, 192, 384, 768))
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_against_the_model_itself(changes: dict) -> None:
+    spec = TINY.with_(**changes)
+    model = timm.create_model(ARCHITECTURE, **spec.timm_args()).eval()
+    products, attention, normed = _counted(model, torch.zeros(1, spec.channels, 32, 32))
+    assert params(spec) == sum(tensor.numel() for tensor in model.parameters())
+    assert flops(spec) == products + attention + 5 * normed
+    assert flops(spec, "thop") == products + 4 * normed
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_thop_sees_only_the_parameters_of_layers(changes: dict) -> None:
+    spec = TINY.with_(**changes)
+    model = timm.create_model(ARCHITECTURE, **spec.timm_args())
+    seen = (nn.Linear, nn.Conv2d, nn.LayerNorm)
+    layers = [module for module in model.modules() if isinstance(module, seen)]
+    assert params(spec, "thop") == sum(tensor.numel() for layer in layers for tensor in layer.parameters())
+
+
+def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
+    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through a LayerNorm."""
+    normed = []
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.register_forward_hook(lambda module, inputs, output: normed.append(output.numel()))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(images)
+    by_operation = {str(operation): count // 2 for operation, count in counter.get_flop_counts()["Global"].items()}
+    attention = sum(count for operation, count in by_operation.items() if "attention" in operation)
+    return sum(by_operation.values()) - attention, attention, sum(normed)

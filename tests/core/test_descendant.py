@@ -1,0 +1,344 @@
+"""Descendants: assembled from parts, written as timm reads them, opened strictly, and open without this package."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+
+from learngene_zoo import surgery
+from learngene_zoo.cost import cost
+from learngene_zoo.descendant import (
+    Descendant,
+    assemble,
+    fingerprint_of,
+    load_descendant,
+    open_descendant,
+    shuffled,
+    stem_only,
+)
+from learngene_zoo.errors import BadFile, Refused, WrongCall
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.vit import initial, is_head, is_last_norm, is_stem, shapes
+
+SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
+IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+PARTS = surgery.without_head(initial(SPEC, 7))
+
+
+def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
+    """A descendant that inherits everything but its head."""
+    given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "lsamd", "seed": 3}, **fields}
+    return assemble(spec, surgery.without_head(initial(spec, 7)), seed=1, **given)  # type: ignore[arg-type]
+
+
+# --- assembling -----------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_inherited_and_the_rest_is_drawn() -> None:
+    whole = assemble(SPEC, PARTS, seed=1)
+    assert whole.inherited == set(PARTS)
+    assert list(whole.state) == list(shapes(SPEC))
+    assert all(whole.state[name] is PARTS[name] for name in PARTS)
+    assert torch.equal(whole.state["head.weight"], initial(SPEC, 1)["head.weight"])
+    assert not torch.equal(whole.state["head.weight"], assemble(SPEC, PARTS, seed=2).state["head.weight"])
+    assert fingerprint_of(whole) == fingerprint_of(assemble(SPEC, PARTS, seed=1))
+
+
+def test_a_part_may_be_anything_from_nothing_to_all() -> None:
+    assert assemble(SPEC, {}, seed=1).inherited == frozenset()
+    assert assemble(SPEC, initial(SPEC, 1), seed=2).inherited == set(shapes(SPEC))
+    drawn = assemble(SPEC, {}, seed=1, scheme="fan_in").state
+    assert all(torch.equal(drawn[name], tensor) for name, tensor in initial(SPEC, 1, "fan_in").items())
+
+
+def test_parts_that_do_not_fit() -> None:
+    with pytest.raises(WrongCall, match=r"part blocks\.2\.norm1\.weight does not exist"):
+        assemble(SPEC, {"blocks.2.norm1.weight": torch.ones(32)}, seed=0)
+    with pytest.raises(WrongCall, match=r"part norm\.weight has shape \(31,\), .* needs \(32,\)"):
+        assemble(SPEC, {"norm.weight": torch.ones(31)}, seed=0)
+
+
+def test_what_a_descendant_says_of_itself() -> None:
+    model = made()
+    assert (model.view.image_size, model.view.channels, model.view.mean, model.view.std) == (
+        32,
+        3,
+        model.mean,
+        model.std,
+    )
+    assert model.cost() == cost(SPEC)
+    assert model.cost("thop") == cost(SPEC, "thop")
+    assert assemble(SPEC.with_(channels=1), {}, seed=0).mean == (0.5,)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mean": (0.1,)}, "mean and std have 1 and 3 values for 3 channels"),
+        ({"class_names": ("a",)}, "1 class names for 3"),
+    ],
+)
+def test_numbers_that_do_not_fit(fields: dict, message: str) -> None:
+    with pytest.raises(WrongCall, match=message):
+        made(**fields)
+
+
+@pytest.mark.parametrize(
+    ("provenance", "licence"),
+    [
+        ({}, "unknown"),
+        ({"licence": "mit"}, "mit"),
+        ({"ancestries": [{"licence": "mit"}, {"licence": "bsd"}]}, "bsd AND mit"),
+        ({"ancestries": [{"licence": "mit"}, {"licence": "unknown"}]}, "unknown"),
+        ({"ancestries": [{}]}, "unknown"),
+        ({"ancestries": []}, "unknown"),
+        ({"ancestries": ["x"]}, "unknown"),
+        ({"ancestries": "x"}, "unknown"),
+    ],
+)
+def test_a_licence_is_inherited(provenance: dict, licence: str) -> None:
+    assert made(provenance=provenance).licence == licence
+
+
+def test_the_model_is_timms_and_knows_its_images() -> None:
+    model = made(class_names=("a", "b", "c")).model()
+    assert type(model).__module__.startswith("timm.")
+    assert not model.training
+    wanted = timm.data.resolve_model_data_config(model)
+    assert list(wanted["input_size"]) == [3, 32, 32]
+    assert (list(wanted["mean"]), list(wanted["std"])) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    assert list(model.pretrained_cfg["label_names"]) == ["a", "b", "c"]
+
+
+def test_the_model_has_memory_of_its_own() -> None:
+    whole = replace(made(), state=surgery.take_blocks(made().state, [1, 1]))
+    before = fingerprint_of(whole)
+    model = whole.model()
+    with torch.no_grad():
+        model.blocks[0].mlp.fc1.weight.zero_()
+    assert fingerprint_of(whole) == before
+    assert not torch.equal(model.blocks[1].mlp.fc1.weight, model.blocks[0].mlp.fc1.weight)
+
+
+def test_timm_can_save_the_model(tmp_path: Path) -> None:
+    model = made().model()
+    timm.models.save_for_hf(model, tmp_path, safe_serialization=True)
+    again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
+    assert torch.equal(again(IMAGES_BCHW), model(IMAGES_BCHW))
+
+
+# --- tasks and controls ---------------------------------------------------------------------------------------------
+
+
+def test_a_model_made_for_a_task_keeps_its_head() -> None:
+    for start in (made(task="digits"), made()):
+        tuned = start.for_task("digits", ("a", "b", "c"), seed=9)
+        assert (tuned.task, tuned.class_names) == ("digits", ("a", "b", "c"))
+        assert torch.equal(tuned.state["head.weight"], start.state["head.weight"])
+
+
+@pytest.mark.parametrize("names", [("a", "b", "c"), ("a", "b")])
+def test_a_model_of_another_task_gets_a_fresh_head(names: tuple[str, ...]) -> None:
+    start = made(task="letters")
+    tuned = start.for_task("digits", names, seed=9)
+    assert (tuned.task, tuned.spec.classes, tuned.class_names) == ("digits", len(names), names)
+    assert all(torch.equal(tuned.state[name], start.state[name]) == (not is_head(name)) for name in PARTS)
+    assert tuned.state["head.weight"].shape == (len(names), 32)
+    assert not torch.equal(tuned.state["head.weight"], start.state["head.weight"][: len(names)])
+    assert (tuned.provenance, tuned.mean, tuned.inherited) == (start.provenance, start.mean, start.inherited)
+    assert tuned.model()(IMAGES_BCHW).shape == (2, len(names))
+
+
+def test_the_shuffled_control_keeps_every_distribution() -> None:
+    start = made()
+    control = shuffled(start, 5)
+    for name, tensor in start.state.items():
+        assert torch.equal(control.state[name].flatten().sort()[0], tensor.flatten().sort()[0])
+    constant = {name for name in PARTS if PARTS[name].unique().numel() == 1}
+    moved = {name for name in start.state if not torch.equal(control.state[name], start.state[name])}
+    assert moved == start.inherited - constant
+    assert fingerprint_of(control) == fingerprint_of(shuffled(start, 5)) != fingerprint_of(shuffled(start, 6))
+    assert (control.inherited, control.provenance, control.folder) == (start.inherited, start.provenance, None)
+
+
+def test_the_stem_control_keeps_stem_and_norm() -> None:
+    start = made()
+    control = stem_only(start, 5)
+    kept = {name for name in start.inherited if is_stem(name) or is_last_norm(name)}
+    assert control.inherited == kept
+    drawn = initial(SPEC, 5)
+    for name in start.state:
+        source = start.state if name in kept or is_head(name) else drawn
+        assert torch.equal(control.state[name], source[name]), name
+
+
+def test_other_tensors_must_fit() -> None:
+    with pytest.raises(BadFile, match="lacks the tensor cls_token"):
+        made().with_state({})
+
+
+# --- the folder -----------------------------------------------------------------------------------------------------
+
+
+def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
+    start = made(task="digits", class_names=("a", "b", "c"), provenance={"method": "x", "metrics": {"accuracy": 0.5}})
+    assert start.save(tmp_path / "model") == tmp_path / "model"
+    again = load_descendant(tmp_path / "model")
+    assert replace(again, state=start.state, folder=None) == start
+    assert again.folder == tmp_path / "model"
+    assert fingerprint_of(again) == fingerprint_of(start)
+    assert fingerprint_of(open_descendant(tmp_path / "model")) == fingerprint_of(start)
+    assert open_descendant(start) is start
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+
+
+def test_half_precision_on_disk(tmp_path: Path) -> None:
+    start = made()
+    start.save(tmp_path / "half", dtype="fp16")
+    assert {tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()} == {torch.float16}
+    model = load_descendant(tmp_path / "half").model()
+    assert {tensor.dtype for tensor in model.parameters()} == {torch.float32}
+    assert torch.allclose(model(IMAGES_BCHW), start.model()(IMAGES_BCHW), atol=2e-2)
+
+
+def test_a_folder_is_not_overwritten_but_by_force(tmp_path: Path) -> None:
+    start = made()
+    start.save(tmp_path / "model")
+    opened = load_descendant(tmp_path / "model")
+    other = shuffled(start, 1)
+    with pytest.raises(Refused, match="--force"):
+        other.save(tmp_path / "model")
+    other.save(tmp_path / "model", force=True)
+    assert fingerprint_of(load_descendant(tmp_path / "model")) == fingerprint_of(other)
+    assert fingerprint_of(opened) == fingerprint_of(start)  # what was opened before is still what it was
+
+
+def test_a_fingerprint_is_of_the_function() -> None:
+    start = made()
+    assert fingerprint_of(start) == fingerprint_of(replace(start, task="x", provenance={}))
+    assert fingerprint_of(start) != fingerprint_of(replace(start, mean=(0.0, 0.0, 0.0)))
+    assert fingerprint_of(start) != fingerprint_of(start.with_state({**start.state, "cls_token": torch.ones(1, 1, 32)}))
+    assert fingerprint_of(start.with_state(surgery.cast(start.state, torch.bfloat16)))
+
+
+ALONE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "learngene_zoo":
+            raise ImportError("blocked")
+
+sys.meta_path.insert(0, Blocked())
+sys.modules.pop("learngene_zoo", None)
+import pathlib, timm, torch
+from safetensors.torch import load_file
+
+torch.set_num_threads(1)
+for place in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    case = load_file(place / "case.safetensors")
+    model = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
+    with torch.no_grad():
+        print(place.name, (model(case["images"]) - case["wanted"]).abs().max().item())
+    images = timm.data.resolve_model_data_config(model)
+    assert list(images["mean"]) == [0.1, 0.2, 0.3] and list(images["input_size"]) == [3, 32, 32], images
+    assert timm.create_model(f"local-dir:{place}", pretrained=True, num_classes=9)(case["images"]).shape == (2, 9)
+try:
+    import learngene_zoo
+except ImportError:
+    print("alone")
+"""
+
+
+def test_timm_opens_a_folder_in_a_process_without_this_package(tmp_path: Path) -> None:
+    cases = {
+        "plain": made(class_names=("a", "b", "c")),
+        "registers": made(SPEC.with_(registers=2, class_token=False, pool="avg", no_embed_class=True)),
+        "scales": made(SPEC.with_(layer_scale=1e-2, qk_norm=True, mlp_ratio=2.7)),
+        "other-norms": made(SPEC.with_(pre_norm=True, fc_norm=True, qkv_bias=False)),
+        "dynamic": made(SPEC.with_(dynamic_image_size=True, final_norm=False)),
+    }
+    for name, case in cases.items():
+        place = case.save(tmp_path / "folders" / name)
+        wanted = {"images": IMAGES_BCHW, "wanted": case.model()(IMAGES_BCHW).detach()}
+        save_file(wanted, place / "case.safetensors")
+    command = [sys.executable, "-I", "-c", ALONE, str(tmp_path / "folders")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:-1] == [*(f"{name} 0.0" for name in sorted(cases)), "alone"]
+
+
+# --- folders that are refused ---------------------------------------------------------------------------------------
+
+
+def _config(change: Callable[[dict], object]) -> Callable[[Path], None]:
+    def spoil(place: Path) -> None:
+        config = json.loads((place / "config.json").read_text())
+        change(config)
+        (place / "config.json").write_text(json.dumps(config))
+
+    return spoil
+
+
+def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
+    def spoil(place: Path) -> None:
+        state = {name: tensor.clone() for name, tensor in load_file(place / "model.safetensors").items()}
+        change(state)
+        save_file(state, place / "model.safetensors")
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda place: (place / "config.json").unlink(), "config.json does not exist"),
+        (lambda place: (place / "model.safetensors").unlink(), "model.safetensors does not exist"),
+        (lambda place: (place / "model.safetensors").write_bytes(b"\x80\x04"), "no readable safetensors"),
+        (_config(lambda c: c.pop("learngene")), "can be an --ancestry"),
+        (_config(lambda c: (c.clear(), c.update(method="lsamd", format=1))), "holds a learngene, not a model"),
+        (_config(lambda c: c["learngene"].update(format=2)), "format is 2; this version reads format 1"),
+        (_config(lambda c: c["learngene"].pop("format")), "format is None"),
+        (_config(lambda c: c["learngene"].pop("spec")), "'spec' is missing"),
+        (_config(lambda c: c["learngene"]["spec"].update(layers="2")), "a value of type int is wanted"),
+        (_config(lambda c: c["learngene"]["spec"].update(width=10**9)), "width is 1000000000"),
+        (_config(lambda c: c["learngene"]["spec"].update(heads=5)), "5 heads do not divide"),
+        (_config(lambda c: c["learngene"]["spec"].update(colour=5)), "unknown key 'colour'"),
+        (_config(lambda c: c["learngene"].update(inherited=["../x"])), "inherited names '../x'"),
+        (_config(lambda c: c["learngene"].update(task=3)), "task is 3"),
+        (_config(lambda c: c["model_args"].update(depth=3)), "contradicts itself: layers is 3 for timm and 2"),
+        (_config(lambda c: c["model_args"].update(num_heads=2)), "contradicts itself: heads is 2"),
+        (_config(lambda c: c["model_args"].update(act_layer="silu")), "model_args holds 'act_layer'"),
+        (_config(lambda c: c.update(architecture="resnet18")), "resnet18 is no Vision Transformer"),
+        (_config(lambda c: c.update(file="/etc/passwd")), "unknown key 'file'"),
+        (_config(lambda c: c.update(label_names=["a"])), "1 class names for 3 classes"),
+        (_config(lambda c: c["pretrained_cfg"].update(std=[0, 1, 1])), "positive number per channel"),
+        (_tensors(lambda t: t.pop("norm.weight")), "lacks the tensor norm.weight"),
+        (_tensors(lambda t: t.update(other=torch.ones(1))), "holds the tensor other"),
+        (_tensors(lambda t: t.update({"norm.weight": torch.ones(31)})), r"norm.weight has shape \(31,\)"),
+        (_tensors(lambda t: t.update({"norm.weight": torch.ones(32).int()})), "no floating point numbers"),
+        (_tensors(lambda t: t["norm.weight"].fill_(float("inf"))), "norm.weight holds values that are not finite"),
+    ],
+)
+def test_folders_that_are_refused(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
+    place = made(class_names=("a", "b", "c")).save(tmp_path / "model")
+    spoil(place)
+    with pytest.raises((BadFile, WrongCall), match=message) as error:
+        load_descendant(place).model()
+    assert "\n" not in str(error.value)
+
+
+def test_there_is_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(WrongCall, match=r"no model folder at .*lgzoo expand"):
+        load_descendant(tmp_path / "nowhere")

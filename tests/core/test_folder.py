@@ -1,0 +1,218 @@
+"""Folders are written whole or not at all; what is read is checked before it is used."""
+
+import errno
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from learngene_zoo import folder
+from learngene_zoo.errors import BadFile, Refused, Unavailable
+from learngene_zoo.folder import (
+    Tensors,
+    claim,
+    load_result,
+    new_file,
+    new_folder,
+    read_json,
+    save_result,
+    write_json,
+    write_tensors,
+)
+
+
+def everything(place: Path) -> dict[str, bytes]:
+    """Every file below a folder, hidden ones too."""
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+def fill(path: Path, text: str, force: bool = False) -> None:
+    with new_folder(path, force) as draft:
+        (draft / "file").write_text(text)
+        (draft / "inner").mkdir()
+        (draft / "inner" / "file").write_text(text)
+
+
+def test_a_folder_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    with new_folder(path) as draft:
+        (draft / "file").write_text("x")
+        assert not path.exists()
+    assert everything(tmp_path) == {"a/b/file": b"x"}
+
+
+def test_an_existing_folder_is_refused_and_with_force_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    fill(path, "old")
+    (path / "more").write_text("old")
+    with pytest.raises(Refused, match="--force"):
+        fill(path, "new")
+    assert everything(tmp_path)["out/file"] == b"old"
+    fill(path, "new", force=True)
+    assert everything(tmp_path) == {"out/file": b"new", "out/inner/file": b"new"}
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), ValueError("bad"), OSError(errno.ENOSPC, "No space left on device")]
+)
+def test_a_failure_in_the_middle_leaves_what_was_there(tmp_path: Path, error: BaseException) -> None:
+    fill(tmp_path / "out", "old")
+    before = everything(tmp_path)
+    wanted = Unavailable if isinstance(error, OSError) else type(error)
+
+    def half() -> None:
+        with new_folder(tmp_path / "out", force=True) as draft:
+            (draft / "file").write_text("half")
+            raise error
+
+    with pytest.raises(wanted) as raised:
+        half()
+    assert everything(tmp_path) == before
+    if wanted is Unavailable:
+        assert "No space left on device; nothing was changed" in str(raised.value)
+
+
+def test_a_failure_while_exchanging_puts_the_old_one_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path / "out", "old")
+    before = everything(tmp_path)
+    replace = os.replace
+
+    def failing(source: Path, target: Path) -> None:
+        if str(source).endswith(".tmp"):
+            raise OSError(errno.EIO, "Input/output error")
+        replace(source, target)
+
+    monkeypatch.setattr(folder.os, "replace", failing)
+    with pytest.raises(Unavailable, match="Input/output error"):
+        fill(tmp_path / "out", "new", force=True)
+    assert everything(tmp_path) == before
+
+
+def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(Refused, match="is a file, not a folder"):
+        claim(tmp_path / "file", force=True)
+    with pytest.raises(Refused, match="is a file, so"):
+        claim(tmp_path / "file" / "out", force=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Refused, match="holds the folder you are in"):
+        claim(Path(), force=True)
+    monkeypatch.setattr(folder.os, "access", lambda place, mode: False)
+    with pytest.raises(Unavailable, match="no permission"):
+        claim(tmp_path / "out", force=False)
+
+
+def test_a_new_file_keeps_its_suffix_and_appears_whole(tmp_path: Path) -> None:
+    with new_file(tmp_path / "plot.png") as draft:
+        assert draft.suffix == ".png"
+        draft.write_text("x")
+    with pytest.raises(Refused), new_file(tmp_path / "plot.png"):
+        pass
+
+    def half() -> None:
+        with new_file(tmp_path / "plot.png", force=True) as draft:
+            draft.write_text("half")
+            raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        half()
+    assert everything(tmp_path) == {"plot.png": b"x"}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "not valid JSON"),
+        (b"[1]", "no JSON object"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b" " * (folder.MOST_JSON_BYTES + 1), "larger than 16 MiB"),
+    ],
+    ids=["cut", "list", "bytes", "deep", "large"],
+)
+def test_json_that_is_none(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(BadFile, match=message) as error:
+        read_json(tmp_path / "config.json")
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadFile, match="does not exist"):
+        read_json(tmp_path / "other.json")
+
+
+def test_json_is_written_without_what_json_has_not(tmp_path: Path) -> None:
+    write_json(tmp_path / "a.json", {"é": [1, None, 0.5]})
+    assert read_json(tmp_path / "a.json") == {"é": [1, None, 0.5]}
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "b.json", {"nan": float("nan")})
+
+
+def test_tensors_that_share_memory_are_written_each(tmp_path: Path) -> None:
+    whole = torch.arange(12.0).view(3, 4)
+    state = {"whole": whole, "again": whole, "row": whole[1], "turned": whole.T, "count": torch.tensor([3])}
+    write_tensors(tmp_path / "t.safetensors", state)
+    read = Tensors(tmp_path / "t.safetensors")
+    assert set(read) == set(state)
+    assert all(torch.equal(read[name], state[name]) for name in state)
+    assert read.shapes()["turned"] == (4, 3)
+    assert read.floating("row")
+    assert not read.floating("count")
+    assert load_file(tmp_path / "t.safetensors").keys() == state.keys()
+    with pytest.raises(KeyError):
+        read["none"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_not_finite_is_refused_when_it_is_read(
+    tmp_path: Path, dtype: torch.dtype, value: float
+) -> None:
+    bad = torch.zeros(1000, dtype=dtype)
+    bad[777] = value
+    save_file({"good": torch.ones(3, dtype=dtype), "bad": bad}, tmp_path / "t.safetensors")
+    read = Tensors(tmp_path / "t.safetensors")
+    assert torch.equal(read["good"], torch.ones(3, dtype=dtype))
+    with pytest.raises(BadFile, match="tensor bad holds values that are not finite"):
+        read["bad"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_finite_numbers_whose_sum_overflows_are_fine(tmp_path: Path, dtype: torch.dtype) -> None:
+    save_file({"large": torch.full((1000,), torch.finfo(dtype).max, dtype=dtype)}, tmp_path / "t.safetensors")
+    assert Tensors(tmp_path / "t.safetensors")["large"].max() == torch.finfo(dtype).max
+
+
+def _header(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x80\x04pickle",
+        _header(json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}})) + b"\0" * 15,
+        _header(json.dumps({"a": {"dtype": "F32", "shape": [10**15], "data_offsets": [0, 16]}})) + b"\0" * 16,
+        _header(json.dumps({"a": {"dtype": "F32", "shape": [4], "data_offsets": [-16, 0]}})) + b"\0" * 16,
+        _header("{"),
+        struct.pack("<Q", 2**60),
+    ],
+    ids=["empty", "pickle", "truncated", "absurd", "negative", "no json", "endless header"],
+)
+def test_files_that_are_no_safetensors(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "t.safetensors").write_bytes(content)
+    with pytest.raises(BadFile, match="no readable safetensors file") as error:
+        Tensors(tmp_path / "t.safetensors")
+    assert "\n" not in str(error.value)
+    with pytest.raises(BadFile, match="does not exist"):
+        Tensors(tmp_path / "other.safetensors")
+
+
+def test_results_of_parts(tmp_path: Path) -> None:
+    save_result(tmp_path / "done", {"a": torch.ones(2)}, [1, "two"])
+    state, record = load_result(tmp_path / "done")
+    assert torch.equal(state["a"], torch.ones(2))
+    assert record == [1, "two"]

@@ -1,0 +1,102 @@
+"""The registry: a view of entry points, read from metadata or from a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from learngene_zoo import registry
+from learngene_zoo.errors import BadFile, WrongCall
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty place that is searched for packages first."""
+    place = tmp_path / "site"
+    place.mkdir()
+    monkeypatch.syspath_prepend(str(place))
+    return place
+
+
+def install(site: Path, package: str, points: str, source: str = "") -> None:
+    """What pip leaves of a package with entry points."""
+    info = site / f"{package}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{points}\n")
+    (site / f"{package}.py").write_text(source)
+
+
+def test_the_methods_in_tree_are_found_and_load() -> None:
+    good, broken = registry.methods()
+    assert {"lsamd", "scratch", "pretrain_finetune", "shuffled", "stem"} <= {method.name for method in good}
+    assert not broken
+
+
+def test_a_checkout_takes_its_own_table_before_that_of_an_installed_version(site: Path) -> None:
+    if not registry._checkout():
+        pytest.skip("not a checkout")
+    before = registry.references()
+    install(site, "learngene-zoo", "lsamd = lgzoo_older:LSAMD")
+    assert registry.references() == before
+
+
+def test_an_unknown_method_is_answered_with_the_nearest() -> None:
+    with pytest.raises(WrongCall, match="did you mean lsamd"):
+        registry.load("lsmad")
+
+
+def test_finding_methods_imports_none_of_them(site: Path) -> None:
+    install(site, "zoo_bomb", "bomb = zoo_bomb:METHOD", "raise SystemError('imported')")
+    assert registry.references()["bomb"] == "zoo_bomb:METHOD"
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("raise RuntimeError('not today')", "fails to import: RuntimeError.*not today"),
+        ("import a_package_that_is_not_there", "fails to import: ModuleNotFoundError"),
+        ("", "fails to import: AttributeError"),
+        ("METHOD = 3", "is a int, not a learngene_zoo Method"),
+        ("from lgzoo_baselines.scratch import SCRATCH as METHOD", "names itself 'scratch'"),
+    ],
+)
+def test_a_broken_plugin_is_reported_and_disturbs_nobody(site: Path, source: str, says: str) -> None:
+    module = f"zoo_broken_{len(source)}"  # a name that no other case has imported
+    install(site, module, f"broken = {module}:METHOD", source)
+    good, [broken] = registry.methods()
+    assert "lsamd" in {method.name for method in good}
+    assert broken.name == "broken"
+    with pytest.raises(BadFile, match=says):
+        registry.load("broken")
+
+
+def test_two_methods_of_one_name_are_an_error(site: Path) -> None:
+    install(site, "zoo_twin", "lsamd = zoo_twin:METHOD")
+    with pytest.raises(WrongCall, match=r"two methods are named 'lsamd'.*uninstall one"):
+        registry.references()
+
+
+def test_one_reference_found_twice_is_one_method(site: Path) -> None:
+    before = registry.references()
+    install(site, "zoo_copy", f"lsamd = {before['lsamd']}")
+    assert registry.references() == before
+
+
+def test_a_checkout_without_metadata_has_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not registry._checkout():
+        pytest.skip("the package does not lie in a checkout")
+    everything = registry.references()
+    monkeypatch.setattr(registry, "entry_points", lambda group: [])
+    assert set(registry.references()) <= set(everything)
+    assert "lsamd" in registry.references()
+
+
+def test_another_projects_table_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "learngene_zoo").mkdir()
+    (tmp_path / "pyproject.toml").write_text(
+        f'[project]\nname = "other"\n[project.entry-points."{registry.GROUP}"]\nx = "y:z"\n'
+    )
+    monkeypatch.setattr(registry, "__file__", str(tmp_path / "learngene_zoo" / "registry.py"))
+    assert registry._checkout() == []

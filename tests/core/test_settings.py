@@ -1,0 +1,127 @@
+"""One reading of frozen dataclasses: options, JSON, fingerprints."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import fingerprint, from_json, settings_of, to_json, with_settings
+from learngene_zoo.spec import ViTSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    lr: Annotated[float, "how fast"] = 0.1
+    steps: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    mode: Literal["a", "b"] = "a"
+    keep: Annotated[tuple[int, ...] | None, "which"] = None
+    quiet: bool = False
+    place: Path | None = None
+    training: Inner = Inner()
+    tuning: Inner = Inner(lr=0.2)
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str
+    pair: tuple[int, int] = (1, 2)
+    rest: Mapping[str, Any] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    spec: ViTSpec | None = None
+
+
+def test_the_first_nested_settings_have_no_prefix_and_later_ones_have() -> None:
+    assert [s.name for s in settings_of(Outer())] == [
+        *("mode", "keep", "quiet", "place", "lr", "steps", "tuning_lr", "tuning_steps")
+    ]
+
+
+def test_a_taken_name_is_prefixed() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Clash:
+        lr: float = 1.0
+        inner: Inner = Inner()
+
+    assert [s.name for s in settings_of(Clash())] == ["lr", "inner_lr", "steps"]
+
+
+def test_what_an_option_knows() -> None:
+    known = {s.name: s for s in settings_of(Outer())}
+    assert known["mode"].choices == ("a", "b")
+    assert (known["keep"].kind, known["keep"].repeated, known["keep"].optional, known["keep"].help) == (
+        int,
+        True,
+        True,
+        "which",
+    )
+    assert (known["tuning_lr"].option, known["tuning_lr"].default, known["tuning_lr"].path) == (
+        "tuning-lr",
+        0.2,
+        ("tuning", "lr"),
+    )
+
+
+def test_values_that_only_fit_together_are_set_together() -> None:
+    spec = with_settings(ViTSpec(layers=1, width=32, heads=4), {"width": 30, "heads": 5})
+    assert (spec.width, spec.heads) == (30, 5)
+
+
+def test_setting_leaves_by_name() -> None:
+    changed = with_settings(Outer(), {"tuning_lr": 0.5, "lr": 0.4, "keep": (1, 2)})
+    assert (changed.tuning.lr, changed.training.lr, changed.keep, changed.tuning.steps) == (0.5, 0.4, (1, 2), 3)
+    with pytest.raises(WrongCall, match="did you mean tuning_lr"):
+        with_settings(Outer(), {"tunin_lr": 1.0})
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Outer(),
+        Outer(keep=(1, 2), place=Path("a/b"), training=Inner(lr=3.0)),
+        Recipe(),
+        ViTSpec(layers=2, width=8, heads=2),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_json_and_back(value: Any) -> None:
+    assert from_json(type(value), to_json(value), "here") == value
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ([], "an object is wanted"),
+        ({}, "'name' is missing"),
+        ({"name": 3}, "a value of type str"),
+        ({"name": "x", "nmae": 1}, "unknown key 'nmae'"),
+        ({"name": "x", "pair": [1]}, "2 values are wanted"),
+        ({"name": "x", "pair": 3}, "a list is wanted"),
+        ({"name": "x", "pair": [1, True]}, "a value of type int"),
+        ({"name": "x", "rest": []}, "an object is wanted"),
+        ({"name": "x", "numbers": {"a": float("inf")}}, "finite number"),
+        ({"name": "x", "spec": {"layers": 2, "width": 8, "heads": 3}}, "3 heads do not divide"),
+        ({"name": "x", "spec": {"layers": 2, "width": 8, "heads": 2, "pool": "sum"}}, "must be one of token"),
+    ],
+)
+def test_json_that_is_refused(data: Any, message: str) -> None:
+    with pytest.raises(BadFile, match=message) as error:
+        from_json(Record, data, "config.json")
+    assert str(error.value).startswith("config.json")
+    assert "\n" not in str(error.value)
+
+
+def test_an_integer_serves_as_a_float() -> None:
+    assert from_json(Inner, {"lr": 1}, "here") == Inner(lr=1.0)
+
+
+def test_a_fingerprint_is_of_the_data_alone() -> None:
+    assert fingerprint({"a": 1, "b": (2, 3)}) == fingerprint({"b": [2, 3], "a": 1})
+    assert fingerprint(Outer()) != fingerprint(Outer(quiet=True))

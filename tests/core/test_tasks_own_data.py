@@ -1,0 +1,302 @@
+"""The user's own data: found in each layout, missing splits made, and whatever is wrong with it said in one line."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from learngene_zoo.errors import BadData, Unavailable, WrongCall
+from learngene_zoo.tasks import fashion_mnist, hub_data
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.idx import read_idx
+from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.view import View
+
+VIEW = View(image_size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
+MODES = {"RGB": 3, "L": 1, "RGBA": 4}
+
+
+def picture(number: int, mode: str = "RGB", size: tuple[int, int] = (20, 12)) -> Image.Image:
+    shape = (size[1], size[0], MODES[mode])
+    pixels = np.random.default_rng(number).integers(0, 256, shape, dtype=np.uint8)
+    return Image.fromarray(pixels.squeeze(), mode)
+
+
+def encoded(number: int) -> bytes:
+    stream = io.BytesIO()
+    picture(number).save(stream, "png")
+    return stream.getvalue()
+
+
+def class_folders(top: Path, counts: dict[str, int]) -> Path:
+    for name, count in counts.items():
+        (top / name).mkdir(parents=True)
+        for number in range(count):
+            picture(number, tuple(MODES)[number % 3], (14 + number, 20)).save(top / name / f"{number}.png")
+    return top
+
+
+def test_a_folder_of_classes_becomes_three_splits(tmp_path: Path) -> None:
+    task = open_task(f"folder:{class_folders(tmp_path, {'cat': 20, 'dog': 10})}")
+    assert task.class_names == ("cat", "dog")
+    assert dict(task.sizes) == {"train": 22, "validation": 2, "test": 6}
+    assert np.bincount(task.split("test").labels).tolist() == [4, 2]
+    parts = [set(task.split(name).members.tolist()) for name in task.sizes]  # type: ignore[attr-defined]
+    assert set.union(*parts) == set(range(30))
+    again = open_task(f"folder:{tmp_path}")
+    assert all((task.split(name).labels == again.split(name).labels).all() for name in task.sizes)
+
+
+@pytest.mark.parametrize("augment", ["none", "light", "rand"])
+def test_images_of_any_size_and_mode_fit_the_view(tmp_path: Path, augment: Any) -> None:
+    task = open_task(f"folder:{class_folders(tmp_path, {'cat': 9, 'dog': 9})}")
+    alone, helped = (
+        next(Loader(task, "train", VIEW, batch_size=12, augment=augment, workers=workers).epoch(0))
+        for workers in (0, 1)
+    )
+    assert alone.images.shape == (12, 3, 16, 16)
+    assert torch.equal(alone.images, helped.images)
+
+
+def test_named_splits_are_used(tmp_path: Path) -> None:
+    for name, count in (("train", 6), ("val", 2), ("test", 3)):
+        class_folders(tmp_path / name, {"a": count, "b": count})
+    assert dict(open_task(f"folder:{tmp_path}").sizes) == {"train": 12, "validation": 4, "test": 6}
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "one class": (lambda top: class_folders(top, {"cat": 3}), "one class"),
+    "an empty class": (lambda top: class_folders(top, {"cat": 3, "dog": 0}), "dog holds no image"),
+    "nothing": (lambda top: None, "no class folders"),
+    "only a test split": (lambda top: class_folders(top / "test", {"a": 2, "b": 2}), "holds no image|one class"),
+    "too few": (lambda top: class_folders(top, {"a": 1, "b": 0}) and (top / "b").rmdir(), "one class"),
+    "splits that differ": (
+        lambda top: (class_folders(top / "train", {"a": 2, "b": 2}), class_folders(top / "test", {"a": 2, "c": 2})),
+        "differ in class 'b'",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FOLDER_FAULTS)
+def test_faults_of_folders(tmp_path: Path, fault: str) -> None:
+    make, words = FOLDER_FAULTS[fault]
+    make(tmp_path)
+    with pytest.raises(BadData, match=words) as caught:
+        open_task(f"folder:{tmp_path}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("content", [encoded(0)[:200], b"no image", b""])
+def test_an_unreadable_image_is_named(tmp_path: Path, content: bytes, workers: int) -> None:
+    class_folders(tmp_path, {"cat": 9, "dog": 9})
+    for file in (tmp_path / "dog").iterdir():
+        file.write_bytes(content)
+    task = open_task(f"folder:{tmp_path}")
+    with pytest.raises(BadData, match=r"dog/\d\.png: the image cannot be read"):
+        list(Loader(task, "train", VIEW, batch_size=4, workers=workers).epoch(0))
+
+
+@pytest.mark.parametrize("kind", ["folder", "parquet"])
+def test_a_missing_path_is_named(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(BadData, match="nowhere"):
+        open_task(f"{kind}:{tmp_path / 'nowhere'}")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_progress_bars() -> None:
+    import datasets
+
+    datasets.disable_progress_bars()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def table(
+    count: int, *, names: list[str] | None = None, label: str = "label", image: str = "image", **more: Any
+) -> Any:
+    from datasets import ClassLabel, Dataset, Features, Value
+    from datasets import Image as ImageFeature
+
+    labels = [number % 3 if names else "xyz"[number % 3] for number in range(count)]
+    rows = {image: [{"bytes": encoded(number), "path": None} for number in range(count)], label: labels, **more}
+    features = {image: ImageFeature(), label: ClassLabel(names=names) if names else Value("string")}
+    return Dataset.from_dict(rows, features=Features({**features, **{key: Value("int64") for key in more}}))
+
+
+@pytest.mark.usefixtures("cache")
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"names": ["p", "q", "r"]}, ("p", "q", "r")),
+        ({"names": ["p", "q", "r"], "label": "fine_label", "image": "img"}, ("p", "q", "r")),
+        ({}, ("x", "y", "z")),
+        ({"label": "category", "number": list(range(30))}, ("x", "y", "z")),
+    ],
+)
+def test_columns_are_read_from_the_features(tmp_path: Path, settings: dict[str, Any], names: tuple[str, ...]) -> None:
+    (tmp_path / "data").mkdir()
+    table(30, **settings).to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
+    for reference in (f"parquet:{tmp_path / 'data'}", f"parquet:{tmp_path / 'data' / 'train-00000-of-00001.parquet'}"):
+        task = open_task(reference)
+        assert task.class_names == names
+        assert sum(task.sizes.values()) == 30
+        batch = next(Loader(task, "train", VIEW, batch_size=8, workers=1).epoch(0))
+        assert batch.images.shape == (8, 3, 16, 16)
+    wanted = np.array(picture(5))
+    everything = task.split("train")
+    place = everything.members.tolist().index(5) if 5 in everything.members else None  # type: ignore[attr-defined]
+    if place is not None:
+        assert (everything.__getitems__([place])[0].permute(1, 2, 0).numpy() == wanted).all()
+        assert everything.labels[place] == 5 % 3
+
+
+@pytest.mark.usefixtures("cache")
+def test_faults_of_parquet(tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    file = tmp_path / "train.parquet"
+    Dataset.from_dict({"text": ["a", "b"], "label": [0, 1]}).to_parquet(file)
+    with pytest.raises(BadData, match="no image column, only text, label"):
+        open_task(f"parquet:{file}")
+    table(9).remove_columns("label").to_parquet(file)
+    with pytest.raises(BadData, match="no label column, only image"):
+        open_task(f"parquet:{file}")
+    table(9, names=["a", "b", "c", "d"]).to_parquet(file)
+    with pytest.raises(BadData, match="class 'd' has no training images"):
+        open_task(f"parquet:{file}")
+    file.write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(BadData, match=r"train\.parquet cannot be read"):
+        open_task(f"parquet:{file}")
+    table(9).to_parquet(file)
+    table(9).map(lambda row: {"label": "w"}).to_parquet(tmp_path / "test.parquet")
+    with pytest.raises(BadData, match="class 'w' of test is not in train"):
+        open_task(f"parquet:{tmp_path}")
+    (tmp_path / "test.parquet").rename(tmp_path / "other.parquet")
+    with pytest.raises(BadData, match="of no split"):
+        open_task(f"parquet:{tmp_path}")
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_torn_image_in_a_table_is_named_by_its_row(tmp_path: Path) -> None:
+    rows = table(12).to_dict()
+    rows["image"][7] = {"bytes": rows["image"][7]["bytes"][:90], "path": None}
+    torn = table(12).from_dict(rows, features=table(12).features)
+    torn.to_parquet(tmp_path / "train.parquet")
+    table(6).to_parquet(tmp_path / "validation.parquet")
+    table(6).to_parquet(tmp_path / "test.parquet")
+    task = open_task(f"parquet:{tmp_path}")
+    with pytest.raises(BadData, match="row 7: the image cannot be read"):
+        list(Loader(task, "train", VIEW, batch_size=4).epoch(0))
+
+
+def test_the_hub_s_layout_is_read_and_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    from datasets import DatasetDict
+
+    asked = []
+    tables = DatasetDict(train=table(30, names=["p", "q", "r"]), valid=table(6, names=["p", "q", "r"]))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(hub_data, "_pinned", lambda name, revision: ("0" * 40, "mit"))
+    monkeypatch.setattr(hub_data, "_load", lambda *call: asked.append(call) or tables)
+    task = open_task("hf:some/data:small")
+    assert asked == [("some/data", "small", "0" * 40, False)]
+    assert (task.revision, task.licence) == ("0" * 40, "mit")
+    assert dict(task.sizes) == {"train": 24, "validation": 6, "test": 6}
+
+
+def test_what_the_hub_says_is_put_in_our_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def failing(error: Exception) -> None:
+        def load(*_: Any, **__: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(datasets, "load_dataset", load)
+
+    failing(RuntimeError("Dataset scripts are no longer supported, but found data.py"))
+    with pytest.raises(BadData, match=r"script.*refs/convert/parquet"):
+        open_task("hf:some/data", offline=True)
+    failing(ValueError("Config name is missing. Please pick one among ['a', 'b']"))
+    with pytest.raises(WrongCall, match="hf:some/data:CONFIG"):
+        open_task("hf:some/data", offline=True)
+    failing(ConnectionError("Couldn't reach 'some/data' on the Hub"))
+    with pytest.raises(Unavailable, match="not in the cache"):
+        open_task("hf:some/data", offline=True)
+
+
+def test_what_is_not_cached_is_unavailable_offline() -> None:
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    for reference in ("hf:learngene-zoo-tests/no-such-data", "cifar10"):
+        with pytest.raises(Unavailable, match="offline"):
+            open_task(reference, offline=True)
+    assert before == constants.HF_HUB_OFFLINE
+
+
+@pytest.mark.parametrize("reference", ["digit", "folder:", "hf:alone", "hf:a/b/c", "tar:x"])
+def test_references_that_cannot_be_meant(reference: str) -> None:
+    with pytest.raises(WrongCall):
+        open_task(reference)
+
+
+def idx_folder(folder: Path, train: int = 5200, test: int = 30) -> Path:
+    for prefix, count in (("train", train), ("t10k", test)):
+        images = np.random.default_rng(count).integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        labels = (np.arange(count) % 10).astype(np.uint8)
+        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            with gzip.open(folder / f"{prefix}-{name}-ubyte.gz", "wb", compresslevel=1) as file:
+                file.write(header + array.tobytes())
+    return folder
+
+
+def test_fashion_mnist_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(fashion_mnist.VARIABLE, str(idx_folder(tmp_path)))
+    task = open_task("fashion_mnist")
+    train, validation, test = (task.split(name) for name in ("train", "validation", "test"))
+    assert (len(train), len(validation), len(test)) == (200, 5000, 30)
+    images = test.__getitems__([3])
+    assert images.shape == (1, 3, 32, 32)
+    assert not images[..., :2].any()
+    assert torch.equal(images[0, 0], images[0, 2])
+    assert test.labels[3] == 3
+    monkeypatch.setenv(fashion_mnist.VARIABLE, str(tmp_path / "gone"))
+    with pytest.raises(BadData, match="LGZOO_FASHION_MNIST"):
+        open_task("fashion_mnist")
+
+
+def test_idx_files_are_read_strictly(tmp_path: Path) -> None:
+    path = idx_folder(tmp_path, 20, 20) / "train-labels-idx1-ubyte.gz"
+    whole = gzip.decompress(path.read_bytes())
+    assert read_idx(path, 1).tolist() == [number % 10 for number in range(20)]
+    with pytest.raises(BadData, match="not the IDX file"):
+        read_idx(path, 3)
+    for content in (whole[:-1], whole + b"x"):
+        path.write_bytes(gzip.compress(content))
+        with pytest.raises(BadData, match="bytes for shape"):
+            read_idx(path, 1)
+    for torn in (gzip.compress(whole)[:-9], b"no archive", b""):
+        path.write_bytes(torn)
+        with pytest.raises(BadData, match="train-labels"):
+            read_idx(path, 1)
+    with pytest.raises(BadData, match="cannot be read"):
+        read_idx(tmp_path / "none.gz", 1)

@@ -1,0 +1,236 @@
+"""The parts of training: schedule, groups, seeds, mixing, drop path, devices, objectives, the guard, checkpoints."""
+
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from training_toy import Batch
+
+from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.training import checkpoint
+from learngene_zoo.training.checkpoint import Checkpoint
+from learngene_zoo.training.device import open_device
+from learngene_zoo.training.drop_path import stochastic_depth
+from learngene_zoo.training.groups import parameter_groups
+from learngene_zoo.training.mixing import mixing
+from learngene_zoo.training.objectives import Classification
+from learngene_zoo.training.progress_guard import stalled
+from learngene_zoo.training.schedule import learning_rate
+from learngene_zoo.training.seeds import seed_step
+from learngene_zoo.training.step import Step
+
+
+def rates(**settings) -> list[float]:
+    recipe = Recipe(epochs=10, lr=1.0, **settings)
+    return [learning_rate(recipe, step, 10) for step in range(1, 101)]
+
+
+def test_cosine():
+    values = rates(min_lr=0.2)
+    assert values[0] == 1.0
+    assert values[50] == pytest.approx(0.6)
+    assert values == sorted(values, reverse=True)
+    assert 0.2 < values[-1] < 0.201
+
+
+def test_poly():
+    assert rates(schedule="poly", power=0.9) == pytest.approx([(1 - t / 100) ** 0.9 for t in range(100)])
+
+
+def test_warmup_rises_linearly_to_the_peak_and_the_rest_follows():
+    values = rates(schedule="constant", warmup=2.0)
+    assert values[:20] == pytest.approx([n / 20 for n in range(1, 21)])
+    assert set(values[20:]) == {1.0}
+    shorter = [learning_rate(Recipe(epochs=8, lr=1.0), step, 10) for step in range(1, 81)]
+    assert rates(warmup=2.0)[20:] == shorter
+
+
+def test_warmup_longer_than_training():
+    assert rates(warmup=20.0)[-1] == 0.5
+
+
+def test_decay_is_for_matrices_only():
+    from timm.models.vision_transformer import VisionTransformer
+
+    vit = VisionTransformer(img_size=8, patch_size=4, embed_dim=8, depth=1, num_heads=1, num_classes=3, init_values=0.1)
+    vit.pos_embed.requires_grad_(True)
+    vit.patch_embed.requires_grad_(False)
+    decayed, others = parameter_groups(nn.ModuleDict({"model": vit}), Recipe(weight_decay=0.3))
+    names = {id(parameter): name for name, parameter in vit.named_parameters()}
+    assert {names[id(p)] for p in decayed["params"]} == {
+        "blocks.0.attn.qkv.weight",
+        "blocks.0.attn.proj.weight",
+        "blocks.0.mlp.fc1.weight",
+        "blocks.0.mlp.fc2.weight",
+        "head.weight",
+    }
+    assert {"cls_token", "pos_embed", "norm.weight", "blocks.0.ls1.gamma"} <= {names[id(p)] for p in others["params"]}
+    assert len(decayed["params"]) + len(others["params"]) == len(names) - 2
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
+
+
+def draws() -> tuple:
+    return torch.rand(3).tolist(), np.random.rand(3).tolist(), random.random()
+
+
+def test_seeds_are_functions_of_seed_step_and_rank(monkeypatch):
+    def at(seed, step, rank="0"):
+        monkeypatch.setenv("RANK", rank)
+        seed_step(seed, step)
+        return draws()
+
+    assert at(1, 2) == at(1, 2)
+    assert len({repr(at(*where)) for where in [(1, 2), (1, 3), (2, 2), (1, 2, "1")]}) == 4
+
+
+@pytest.mark.parametrize("size", [1, 5, 8])
+@pytest.mark.parametrize("recipe", [Recipe(mixup=1.0), Recipe(cutmix=1.0), Recipe(mixup=0.5, cutmix=0.5)])
+def test_mixing_keeps_the_shares_of_labels(size, recipe):
+    seed_step(0, 1)
+    images = torch.arange(size).float()[:, None, None, None].expand(size, 3, 8, 8)
+    batch = Batch(images, torch.arange(size), torch.arange(size))
+    mixed = mixing(recipe, classes=size)(batch)
+    assert mixed.images.shape == images.shape
+    assert mixed.labels.shape == (size, size)
+    torch.testing.assert_close(mixed.labels.sum(dim=1), torch.ones(size))
+    # Image i is constantly i, so that the mean pixel and the mean label are mixed alike.
+    torch.testing.assert_close(mixed.images.mean(dim=(1, 2, 3)), mixed.labels @ torch.arange(size).float())
+    assert torch.equal(batch.images, torch.arange(size).float()[:, None, None, None].expand(size, 3, 8, 8))
+
+
+def test_no_mixing():
+    assert mixing(Recipe(), classes=3) is None
+
+
+def test_drop_path_rises_linearly_and_goes_away():
+    import timm
+
+    vit = timm.create_model("vit_tiny_patch16_224", img_size=32, embed_dim=8, num_heads=1, depth=3)
+    with stochastic_depth(nn.ModuleDict({"model": vit}), 0.4):
+        assert [getattr(block.drop_path1, "drop_prob", 0.0) for block in vit.blocks] == pytest.approx([0.0, 0.2, 0.4])
+        assert [getattr(block.drop_path2, "drop_prob", 0.0) for block in vit.blocks] == pytest.approx([0.0, 0.2, 0.4])
+    assert all(isinstance(block.drop_path1, nn.Identity) for block in vit.blocks)
+
+
+def test_classification_with_hard_and_soft_labels():
+    torch.manual_seed(0)
+    logits, labels = torch.randn(6, 4), torch.tensor([0, 1, 2, 3, 0, 1])
+    for target in (labels, functional.one_hot(labels, 4).float()):
+        objective = Classification(nn.Identity(), label_smoothing=0.1)
+        loss = objective(SimpleNamespace(images=logits, labels=target))["cross_entropy"]
+        shares = 0.9 * functional.one_hot(labels, 4) + 0.1 / 4
+        torch.testing.assert_close(loss, -(shares * logits.log_softmax(dim=1)).sum(dim=1).mean())
+
+
+def test_devices():
+    assert open_device(Run()) == torch.device("cpu")
+    for wrong in ("cpu:1", "cuda:x", "gpu", "", "cuda:-1"):
+        with pytest.raises(WrongCall, match="device"):
+            open_device(Run(device=wrong))
+    with pytest.raises(WrongCall, match="threads is 0"):
+        open_device(Run(threads=0))
+
+
+def test_a_device_that_is_not_here(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(Unavailable, match="no cuda device here"):
+        open_device(Run(device="cuda"))
+
+
+def test_threads_are_applied():
+    before = torch.get_num_threads()
+    try:
+        open_device(Run(threads=2))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def steps(losses: list[float], first: int = 1, total: int | None = None):
+    for number, loss in enumerate(losses, start=first):
+        yield Step(epoch=0, step=number, steps=total or len(losses), losses={"a": loss}, lr=0.1, end_of_epoch=False)
+
+
+def test_the_guard_stops_what_stays_at_chance():
+    guarded = stalled(steps([math.log(10)] * 1000), 10)
+    assert [next(guarded).step for _ in range(99)] == list(range(1, 100))
+    with pytest.raises(TrainingFailed, match=r"after 100 of 1000 steps the loss is 2\.303"):
+        next(guarded)
+
+
+def test_the_guard_lets_pass_what_learns_what_is_short_and_what_is_resumed():
+    chance = math.log(10)
+    falling = [chance * (1 - n / 1000) for n in range(1000)]
+    assert len(list(stalled(steps(falling), 10))) == 1000
+    assert len(list(stalled(steps([chance] * 40), 10))) == 40
+    assert len(list(stalled(steps([chance] * 100, first=500, total=1000), 10))) == 100
+
+
+def written(folder, step, **training):
+    weights = {"a": torch.full((3,), float(step)), "n": torch.tensor(step)}
+    made = Checkpoint(step=step, training=training, tensors={"weights": weights, "step": {"a": torch.tensor(1.0)}})
+    checkpoint.save(folder, made)
+    return made
+
+
+def test_checkpoints_round_trip_and_replace_each_other(tmp_path):
+    written(tmp_path, 9)
+    written(tmp_path, 10, label="x")
+    assert [place.name for place in tmp_path.iterdir()] == ["checkpoint-10"]
+    found = checkpoint.newest(tmp_path, {"label": "x"})
+    assert found is not None
+    assert found.step == 10
+    assert torch.equal(found.tensors["weights"]["a"], torch.full((3,), 10.0))
+    assert found.tensors["weights"]["n"].dtype == torch.int64
+    with pytest.raises(Refused, match="label x"):
+        checkpoint.newest(tmp_path, {"label": "y"})
+
+
+def damage_cut(place):
+    data = (place / checkpoint.TENSORS).read_bytes()
+    (place / checkpoint.TENSORS).write_bytes(data[: len(data) // 2])
+
+
+def damage_record(place):
+    (place / checkpoint.RECORD).write_text('{"format": 1, "step": ')
+
+
+def damage_keys(place):
+    (place / checkpoint.RECORD).write_text('{"format": 1}')
+
+
+def damage_format(place):
+    (place / checkpoint.RECORD).write_text('{"format": 99}')
+
+
+def damage_missing(place):
+    (place / checkpoint.TENSORS).unlink()
+
+
+@pytest.mark.parametrize("damage", [damage_cut, damage_record, damage_keys, damage_format, damage_missing])
+def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, damage):
+    written(tmp_path / "other", 3)
+    written(tmp_path, 12)
+    (tmp_path / "other" / "checkpoint-3").rename(tmp_path / "checkpoint-3")
+    damage(tmp_path / "checkpoint-12")
+    found = checkpoint.newest(tmp_path, {})
+    assert found is not None
+    assert found.step == 3
+
+
+def test_no_checkpoints(tmp_path):
+    assert checkpoint.newest(tmp_path / "nowhere", {}) is None
+    (tmp_path / "checkpoint-x").mkdir()
+    (tmp_path / ".checkpoint-4.77.tmp").mkdir()
+    assert checkpoint.newest(tmp_path, {}) is None
+    checkpoint.forget_drafts(tmp_path)
+    assert [place.name for place in tmp_path.iterdir()] == ["checkpoint-x"]

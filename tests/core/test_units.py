@@ -1,0 +1,49 @@
+"""20M, 3G, 15ms: there and back."""
+
+import pytest
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.units import human_count, human_seconds, parse_count, parse_seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("20M", 20_000_000),
+        ("3G", 3 * 10**9),
+        ("3b", 3 * 10**9),
+        ("1.5k", 1500),
+        ("7", 7),
+        (" 2 T ", 2 * 10**12),
+        ("1e3", 1000),
+    ],
+)
+def test_counts(text: str, value: int) -> None:
+    assert parse_count(text) == value
+
+
+@pytest.mark.parametrize(("text", "value"), [("15ms", 0.015), ("2s", 2.0), ("250us", 0.00025), ("1.5 s", 1.5)])
+def test_durations(text: str, value: float) -> None:
+    assert parse_seconds(text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize("text", ["", "M", "-3M", "0", "3X", "20 M M", "1e999", "inf", "nan", "0x10"])
+def test_what_is_no_count(text: str) -> None:
+    with pytest.raises(WrongCall, match="20M"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize("text", ["15", "15m", "-1ms", "0ms", "ms", "fast"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(WrongCall, match="15ms"):
+        parse_seconds(text)
+
+
+def test_for_people() -> None:
+    assert [human_count(value) for value in (999, 1234, 5_717_416, 17_582_740_224)] == [
+        "999",
+        "1.23K",
+        "5.72M",
+        "17.58G",
+    ]
+    assert [human_seconds(value) for value in (0.012, 3.44, 306, 3720)] == ["12ms", "3.4s", "5m 06s", "1h 02m"]

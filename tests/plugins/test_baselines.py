@@ -1,0 +1,218 @@
+"""The baselines' and controls' own laws; what every method must keep is in test_contract.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.method import Target
+from learngene_zoo.run import Run
+from learngene_zoo.settings import with_settings
+from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.vit import is_head
+
+SIZE = Target(layers=2, classes=3)
+
+
+def expanded(learngene: Learngene, target: Target = SIZE, seed: int = 0, **settings: Any) -> Any:
+    expander = with_settings(registry.load(learngene.config.method).expander, settings)
+    return lifecycle.expand(learngene, target=target, expander=expander, run=Run(seed=seed))
+
+
+def made(name: str, **settings: Any) -> Learngene:
+    method = registry.load(name)
+    extractor = with_settings(method.presets["smoke"], settings)
+    ancestries = [tiny_ancestry()] if method.ancestries[1] else []
+    learngene = extractor(ancestries, [tiny_task()] if method.tasks == "one" else [], Run())
+    records = tuple(ancestry.record for ancestry in ancestries)
+    return learngene.with_config(ancestries=records or learngene.config.ancestries)
+
+
+# scratch
+
+
+def test_scratch_holds_nothing_and_survives_being_written(tmp_path: Path) -> None:
+    kept = load(made("scratch").save(tmp_path / "scratch"))
+    assert dict(kept.state) == {}
+    model = expanded(kept)
+    assert model.inherited == frozenset()
+    assert model.spec.layers == 2
+
+
+def test_scratch_builds_up_to_five_quarters_of_the_ancestry() -> None:
+    learngene = made("scratch")
+    layers = [member.spec.layers for member in registry.load("scratch").expander.family(learngene.config)]
+    assert layers == [1, 2, 3, 4]  # of 3: ceil(3.75)
+
+
+def test_scratch_leaves_the_grid_where_the_shape_is_possible() -> None:
+    model = expanded(made("scratch"), Target(layers=9, width=48, heads=3, classes=3, image_size=32))
+    assert (model.spec.layers, model.spec.width, model.spec.heads, model.spec.image_size) == (9, 48, 3, 32)
+    with pytest.raises(WrongCall, match="heads do not divide"):
+        expanded(made("scratch"), Target(width=33))
+
+
+def test_scratchs_two_arms_have_their_own_scale() -> None:
+    """std 0.02 against 1/sqrt(fan in), at 32 inputs; 3072 numbers, so 10 % is far beyond chance."""
+    stds = {
+        i: expanded(made("scratch"), init=i).state["blocks.0.attn.qkv.weight"].std().item() for i in ("timm", "fan_in")
+    }
+    assert stds["timm"] == pytest.approx(0.02, rel=0.1)
+    assert stds["fan_in"] == pytest.approx(32**-0.5, rel=0.1)
+
+
+def test_scratch_is_a_function_of_the_seed() -> None:
+    first, second, other = (expanded(made("scratch"), seed=seed).state["head.weight"] for seed in (1, 1, 2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+# pretrain_finetune
+
+
+def test_every_size_is_trained_and_taken_whole() -> None:
+    learngene = made("pretrain_finetune", depths=(2, 1))
+    assert learngene.config.details == {"depths": [1, 2]}
+    assert learngene.config.spec.layers == 2
+    assert set(learngene.config.metrics) == {"layers-1", "layers-2"}
+    prefixes = {name.split("/")[0] for name in learngene.state}
+    assert prefixes == {"layers-1", "layers-2"}
+    for layers in (1, 2):
+        model = expanded(learngene, Target(layers=layers, classes=3))
+        assert model.inherited == {name for name in model.state if not is_head(name)}
+        for name in model.inherited:
+            assert torch.equal(model.state[name], learngene.state[f"layers-{layers}/{name}"])
+
+
+def test_the_sizes_are_trained_apart_from_each_other() -> None:
+    """Each is a part with its own seed: another depth beside it changes nothing."""
+    both, one = made("pretrain_finetune", depths=(1, 2)), made("pretrain_finetune", depths=(1,))
+    for name, tensor in one.state.items():
+        assert torch.equal(tensor, both.state[name]), name
+
+
+def test_a_size_that_is_finished_is_loaded_and_not_trained_again(tmp_path: Path) -> None:
+    """The finished part's tensors are replaced by ones: a resumed run must bring those back."""
+    from safetensors.torch import load_file, save_file
+
+    extractor = with_settings(registry.load("pretrain_finetune").presets["smoke"], {"depths": (1, 2)})
+    first = extractor([tiny_ancestry()], [tiny_task()], Run(folder=tmp_path))
+    file = tmp_path / "parts" / "layers-1" / "done" / "model.safetensors"
+    save_file({name: torch.ones_like(tensor) for name, tensor in load_file(file).items()}, file)
+    again = extractor([tiny_ancestry()], [tiny_task()], Run(folder=tmp_path, resume=True))
+    assert again.config == first.config
+    for name, tensor in again.state.items():
+        wanted = torch.ones_like(tensor) if name.startswith("layers-1/") else first.state[name]
+        assert torch.equal(tensor, wanted), name
+
+
+def test_training_really_changes_the_weights() -> None:
+    still = made("pretrain_finetune", depths=(1,), epochs=0)
+    moved = made("pretrain_finetune", depths=(1,))
+    assert not torch.equal(
+        still.state["layers-1/blocks.0.attn.qkv.weight"], moved.state["layers-1/blocks.0.attn.qkv.weight"]
+    )
+
+
+def test_a_size_that_was_not_pretrained_is_refused() -> None:
+    learngene = made("pretrain_finetune", depths=(1, 3), epochs=0)
+    with pytest.raises(WrongCall, match="no model with 2 layers was pretrained; there are 1, 3"):
+        expanded(learngene)
+    with pytest.raises(WrongCall, match="width 32 and 2 heads"):
+        expanded(learngene, Target(layers=1, width=64))
+
+
+@pytest.mark.parametrize("depths", [(), (1, 1), (0, 1), (1000,)])
+def test_depths_that_cannot_be_meant_are_refused(depths: tuple[int, ...]) -> None:
+    with pytest.raises(WrongCall, match="depths is"):
+        with_settings(registry.load("pretrain_finetune").extractor, {"depths": depths})
+
+
+@pytest.mark.parametrize("details", [{}, {"depths": "12"}, {"depths": [True]}, {"depths": [1.5]}, {"depths": [0]}])
+def test_depths_of_an_artifact_are_not_trusted(details: dict[str, Any]) -> None:
+    learngene = made("pretrain_finetune", depths=(1,), epochs=0).with_config(details=details)
+    with pytest.raises(BadFile, match="depths"):
+        expanded(learngene, Target(layers=1))
+
+
+def test_an_artifact_without_the_tensors_of_a_size_is_refused() -> None:
+    learngene = made("pretrain_finetune", depths=(1, 2), epochs=0)
+    fewer = replace(learngene, state={n: t for n, t in learngene.state.items() if n.startswith("layers-1/")})
+    with pytest.raises(BadFile, match="lacks the tensors of its model with 2 layers"):
+        expanded(fewer)
+
+
+# the controls
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """An LSAMD learngene of the blocks 1 and 3."""
+    ancestry = tiny_ancestry()
+    extractor = with_settings(registry.load("lsamd").extractor, {"keep": (1, 3)})
+    return extractor([ancestry], [], Run()).with_config(ancestries=(ancestry.record,)).save(tmp_path / "base")
+
+
+def test_shuffled_keeps_every_entry_and_moves_it_within_its_tensor(base: Path) -> None:
+    true, control = expanded(load(base)), expanded(made("shuffled", of=str(base)))
+    assert control.inherited == true.inherited
+    for name in true.state:
+        ours, theirs = true.state[name].flatten(), control.state[name].flatten()
+        assert torch.equal(ours.sort().values, theirs.sort().values), name
+        moved = not torch.equal(ours, theirs)
+        assert moved == (name in true.inherited and len(ours.unique()) > 1), name
+
+
+def test_stem_keeps_the_stem_and_draws_the_blocks(base: Path) -> None:
+    true, control = expanded(load(base)), expanded(made("stem", of=str(base)))
+    assert control.inherited
+    assert not any(name.startswith("blocks.") or is_head(name) for name in control.inherited)
+    assert torch.equal(control.state["patch_embed.proj.weight"], true.state["patch_embed.proj.weight"])
+    assert not torch.equal(control.state["blocks.0.mlp.fc1.weight"], true.state["blocks.0.mlp.fc1.weight"])
+
+
+@pytest.mark.parametrize("name", ["shuffled", "stem"])
+def test_a_control_has_the_family_and_the_provenance_of_what_it_controls_for(
+    name: str, base: Path, tmp_path: Path
+) -> None:
+    control = lifecycle.extract(name, extractor=with_settings(registry.load(name).extractor, {"of": str(base)}))
+    theirs = registry.load("lsamd").expander.family(load(base).config)
+    ours = registry.load(name).expander.family(control.config)
+    assert [member.spec for member in ours] == [member.spec for member in theirs]
+    assert control.config.ancestries == load(base).config.ancestries
+    assert control.config.licence == "apache-2.0"
+    assert len(control.config.details["sha256"]) == 64
+
+
+def test_a_control_passes_settings_on_to_the_other_methods_expander(base: Path) -> None:
+    control = made("shuffled", of=str(base))
+    target = Target(layers=4, classes=3)
+    assert (
+        expanded(control, target, base=("expansion=cyclic",)).provenance["blocks"]
+        == (expanded(load(base), target, expansion="cyclic").provenance["blocks"])
+    )
+    for wrong, says in (
+        ("expansion", "NAME=VALUE"),
+        ("expnsion=cyclic", "did you mean expansion"),
+        ("expansion=1", "must be one of"),
+    ):
+        with pytest.raises(WrongCall, match=says):
+            expanded(control, target, base=(wrong,))
+
+
+def test_a_control_of_nothing_is_refused() -> None:
+    with pytest.raises(WrongCall, match="no folder or learngene named"):
+        made("shuffled", of="nothing-of-that-name")
+
+
+def test_a_control_without_the_others_config_is_refused(base: Path) -> None:
+    control = made("stem", of=str(base)).with_config(details={})
+    with pytest.raises(BadFile, match=r"details\.config of a stem learngene"):
+        expanded(control)

@@ -1,0 +1,134 @@
+"""From kept blocks to descendants: whose tensors they get, without a copy, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from learngene_zoo import learngene as learngenes
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.folder import Tensors
+from learngene_zoo.learngene import AncestryRecord, Learngene, LearngeneConfig
+from learngene_zoo.method import Target
+from learngene_zoo.run import Run
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.vit import initial, is_head
+from lgzoo_lsamd.expansion import base_blocks
+from lgzoo_lsamd.method import LSAMD, Expand
+
+SPEC = ViTSpec(layers=5, width=32, heads=2, classes=7, image_size=16, patch_size=8)
+KEPT = [1, 4, 5]
+RECORD = AncestryRecord(source="test", spec=SPEC, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+
+
+@pytest.fixture(scope="module")
+def ancestor() -> dict[str, torch.Tensor]:
+    return dict(initial(SPEC, seed=0))
+
+
+@pytest.fixture
+def gene(ancestor) -> Learngene:
+    config = LearngeneConfig(method="lsamd", spec=SPEC, ancestries=(RECORD,), details={"kept": KEPT})
+    return Learngene(config=config, state=base_blocks(ancestor, KEPT))
+
+
+def expand(gene: Learngene, expander: Expand | None = None, **sizes: int):
+    return (expander or LSAMD.expander)(gene, Target(**sizes), Run(seed=3))
+
+
+def test_a_learngene_holds_the_kept_blocks_under_their_names_and_shares_their_memory(ancestor, gene) -> None:
+    blocks = {name.split(".")[1] for name in gene.state if name.startswith("blocks.")}
+    assert blocks == {"0", "3", "4"}
+    assert {"cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight"} <= set(gene.state)
+    assert not any(map(is_head, gene.state))
+    assert all(tensor is ancestor[name] for name, tensor in gene.state.items())
+
+
+def test_each_block_of_a_descendant_is_the_ancestrys_block_of_the_order(ancestor, gene) -> None:
+    descendant = expand(gene, layers=6)
+    for i, source in enumerate([1, 1, 4, 5, 5, 5]):  # two stages: (1) and (4, 5), the last first
+        assert descendant.state[f"blocks.{i}.mlp.fc1.weight"] is ancestor[f"blocks.{source - 1}.mlp.fc1.weight"]
+    assert descendant.state["norm.weight"] is ancestor["norm.weight"]
+    assert descendant.provenance["blocks"] == [1, 1, 4, 5, 5, 5]
+    assert set(descendant.state) - descendant.inherited == {"head.weight", "head.bias"}
+    assert (descendant.mean, descendant.std) == (RECORD.mean, RECORD.std)
+
+
+def test_expansion_and_priority_are_settings(gene) -> None:
+    cyclic = Expand(expansion="cyclic", priority="first-middle-last")
+    assert expand(gene, cyclic, layers=6).provenance["blocks"] == [1, 1, 1, 4, 5, 4]
+
+
+def test_the_silent_sizes_are_the_ancestrys(gene) -> None:
+    assert expand(gene).spec == SPEC
+    assert expand(gene, classes=3, layers=3).spec == SPEC.with_(classes=3, layers=3)
+
+
+def test_every_member_of_the_family_is_built_and_runs(gene) -> None:
+    for member in LSAMD.expander.family(gene.config):
+        descendant = LSAMD.expander(gene, member.target, Run())
+        assert descendant.spec == member.spec
+        assert sum(tensor.numel() for tensor in descendant.state.values()) == member.cost().params
+    assert descendant.model()(torch.zeros(2, 3, 16, 16)).shape == (2, 7)
+
+
+def test_more_layers_than_the_family_lists_can_be_asked_for(gene) -> None:
+    assert expand(gene, layers=20).spec.layers == 20
+
+
+def test_another_image_size_resamples_the_positions(ancestor, gene) -> None:
+    descendant = expand(gene, layers=3, image_size=32)
+    assert descendant.state["pos_embed"].shape == (1, 17, 32)
+    assert torch.equal(descendant.state["pos_embed"][:, 0], ancestor["pos_embed"][:, 0])
+    assert descendant.model()(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
+
+
+def test_the_head_is_drawn_from_the_seed(gene) -> None:
+    heads = [LSAMD.expander(gene, Target(layers=3), Run(seed=seed)).state["head.weight"] for seed in (1, 1, 2)]
+    assert torch.equal(heads[0], heads[1])
+    assert not torch.equal(heads[0], heads[2])
+
+
+def test_from_disk_only_what_is_used_is_read_and_that_once(gene, tmp_path: Path, monkeypatch) -> None:
+    loaded = learngenes.load(gene.save(tmp_path / "gene"))
+    read = []
+    original = Tensors.__getitem__
+    monkeypatch.setattr(Tensors, "__getitem__", lambda self, name: read.append(name) or original(self, name))
+    descendant = expand(loaded, layers=9)
+    assert sorted(read) == sorted(set(read))
+    assert torch.equal(descendant.state["blocks.8.attn.qkv.weight"], gene.state["blocks.4.attn.qkv.weight"])
+
+
+def test_the_learngene_is_left_as_it_was(gene) -> None:
+    before = {name: tensor.clone() for name, tensor in gene.state.items()}
+    model = expand(gene, layers=8, image_size=32).model()
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    assert all(torch.equal(gene.state[name], tensor) for name, tensor in before.items())
+
+
+def test_sizes_that_cannot_be_reached(gene) -> None:
+    with pytest.raises(WrongCall, match="2 layers are fewer than the 3 blocks"):
+        expand(gene, layers=2)
+    with pytest.raises(WrongCall, match="width stays 32, not 64"):
+        expand(gene, width=64)
+    with pytest.raises(WrongCall, match="tile"):
+        expand(gene, image_size=20)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda state: state.pop("blocks.3.norm1.bias"), "lacks the tensor blocks.3.norm1.bias"),
+        (lambda state: state.pop("norm.weight"), "lacks the tensor norm.weight"),
+        (lambda state: state.update({"pos_embed": torch.zeros(1, 4, 32)}), r"shape \(1, 4, 32\) in pos_embed"),
+        (lambda state: state.update({"stranger": torch.zeros(1)}), "holds the tensor stranger"),
+    ],
+)
+def test_a_learngene_that_is_not_whole(gene, change, message: str) -> None:
+    state = dict(gene.state)
+    change(state)
+    with pytest.raises(BadFile, match=message):
+        expand(Learngene(config=gene.config, state=state), layers=4)

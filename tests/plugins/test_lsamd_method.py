@@ -1,0 +1,157 @@
+"""LSAMD as a method: its settings, its outline, its family and costs, what it refuses. Nothing here trains."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.learngene import LearngeneConfig
+from learngene_zoo.method import Target
+from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
+from learngene_zoo.spec import ViTSpec, architecture
+from lgzoo_lsamd.method import LSAMD, Expand, Search, kept_blocks, reachable
+from lgzoo_lsamd.rates import PAPER_RATES, check_rates
+
+KEPT = (1, 4, 5, 7, 8)
+DEIT = architecture("deit_base_patch16_224")
+
+# LSAMD, Table 2: layers, parameters in millions, FLOPs in billions, at 100 classes, and the same to the last digit.
+TABLE_2 = [
+    (5, 36.11, 7.09, 36108388, 7094059008),
+    (6, 43.20, 8.49, 43196260, 8489613312),
+    (7, 50.28, 9.89, 50284132, 9885167616),
+    (8, 57.37, 11.28, 57372004, 11280721920),
+    (9, 64.46, 12.68, 64459876, 12676276224),
+    (10, 71.55, 14.07, 71547748, 14071830528),
+    (11, 78.64, 15.47, 78635620, 15467384832),
+    (12, 85.72, 16.86, 85723492, 16862939136),
+    (13, 92.81, 18.26, 92811364, 18258493440),
+    (14, 99.90, 19.65, 99899236, 19654047744),
+    (15, 106.99, 21.05, 106987108, 21049602048),
+]
+
+
+def test_the_familys_costs_are_the_papers_table() -> None:
+    config = Search(keep=KEPT).outline([DEIT])
+    members = LSAMD.expander.family(replace(config, spec=config.spec.with_(classes=100)))
+    costs = [(member.spec.layers, *member.cost("thop").__dict__.values()) for member in members]
+    assert costs == [(layers, params, flops) for layers, _, _, params, flops in TABLE_2]
+    rounded = [(n, round(params / 1e6, 2), round(flops / 1e9, 2)) for n, params, flops in costs]
+    assert rounded == [row[:3] for row in TABLE_2]
+    assert sum(params for _, params, _ in costs) == 787025228
+
+
+@pytest.mark.parametrize(
+    ("settings", "depths"),
+    [
+        ({}, range(1, 16)),
+        ({"top": 3}, range(3, 16)),
+        ({"keep": (12, 2)}, range(2, 16)),
+        ({"top": 99}, range(12, 16)),
+        ({"threshold": 2.0}, range(1, 16)),
+        ({"threshold": 2.0, "top": 3}, range(1, 16)),
+        ({"keep": (12, 2), "threshold": 2.0, "top": 3}, range(2, 16)),
+    ],
+)
+def test_the_family_before_a_search_has_every_depth_that_could_come(settings: dict, depths: range) -> None:
+    members = LSAMD.expander.family(Search(**settings).outline([DEIT]))
+    assert [member.spec.layers for member in members] == list(depths)
+
+
+def test_the_outline_sorts_the_kept_blocks() -> None:
+    assert Search(keep=(8, 1, 5)).outline([DEIT]).details == {"kept": [1, 5, 8]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"keep": ()}, "at least one block"),
+        ({"keep": (3, 3)}, "each once"),
+        ({"threshold": float("nan")}, "threshold is nan"),
+        ({"top": 0}, "top is 0"),
+        ({"router_lr": 0.0}, "router_lr is 0.0"),
+        ({"balance_weight": -1.0}, "balance_weight is -1.0"),
+        ({"task_lr": ("letters",)}, "letters=1e-4"),
+        ({"task_lr": ("=1",)}, "letters=1e-4"),
+        ({"task_lr": ("letters=fast",)}, "letters=1e-4"),
+        ({"task_lr": ("letters=0",)}, "above 0"),
+        ({"task_lr": ("letters=inf",)}, "above 0"),
+    ],
+)
+def test_settings_that_cannot_be_meant(settings: dict, message: str) -> None:
+    with pytest.raises(WrongCall, match=message):
+        Search(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"keep": (1, 13)}, "blocks 1 to 12"),
+        ({"keep": (0, 1)}, "block 0"),
+    ],
+)
+def test_settings_that_do_not_fit_the_ancestry_model(settings: dict, message: str) -> None:
+    with pytest.raises(WrongCall, match=message):
+        Search(**settings).outline([DEIT])
+
+
+def test_each_task_has_its_learning_rate() -> None:
+    search = Search(task_lr=("letters=1e-4", "folder:a=b=2e-3"))
+    assert search.recipe("letters").lr == 1e-4
+    assert search.recipe("folder:a=b").lr == 2e-3
+    assert search.recipe("scripts") == search.training
+
+
+def test_a_rate_for_an_unknown_task_is_a_misspelling() -> None:
+    check_rates(LSAMD.presets["paper"].task_lr, ["letters"])  # the paper's other data sets need not be here
+    with pytest.raises(WrongCall, match="did you mean letters"):
+        check_rates(("leters=1e-4",), ["letters"])
+
+
+def test_the_paper_preset_is_the_papers_schedule() -> None:
+    paper = LSAMD.presets["paper"]
+    recipe = paper.training
+    assert (recipe.epochs, recipe.batch_size, recipe.schedule, recipe.power) == (50, 128, "poly", 0.9)
+    assert {name: paper.recipe(name).lr for name in PAPER_RATES} == PAPER_RATES
+    assert paper.recipe("cifar10").lr == 1e-6
+    assert paper.recipe("flowers102").lr == 5e-4
+
+
+@pytest.mark.parametrize("preset", LSAMD.presets)
+def test_the_recorded_settings_rebuild_the_extractor(preset: str) -> None:
+    extractor = LSAMD.presets[preset]
+    assert from_json(Search, to_json(extractor), "settings") == extractor
+    values = {setting.name: setting.default for setting in settings_of(extractor)}
+    assert with_settings(Search(), values) == extractor
+
+
+def test_another_width_or_head_count_is_refused_and_the_same_is_not() -> None:
+    spec = ViTSpec(layers=12, width=96, heads=3)
+    wanted = Target(layers=4, width=96, heads=3, classes=7, image_size=32)
+    assert reachable(spec, wanted) == spec.with_(layers=4, classes=7, image_size=32)
+    for target in (Target(width=48), Target(heads=6)):
+        with pytest.raises(WrongCall, match=r"stays (96|3), not (48|6); choose layers"):
+            reachable(spec, target)
+
+
+@pytest.mark.parametrize("kept", [None, [], "145", [0, 1], [1, 13], [2, 1], [1, 1], [1.0], [True], {"1": 2}])
+def test_details_that_name_no_blocks_are_a_bad_file(kept: object) -> None:
+    config = LearngeneConfig(method="lsamd", spec=DEIT, details={"kept": kept})
+    with pytest.raises(BadFile, match="kept blocks"):
+        kept_blocks(config)
+
+
+@pytest.mark.parametrize("top", ["3", -1, 10**9, 2.5])
+def test_a_foreign_outline_is_a_bad_file(top: object) -> None:
+    with pytest.raises(BadFile, match="top"):
+        Expand().family(LearngeneConfig(method="lsamd", spec=DEIT, details={"top": top}))
+
+
+def test_the_method_file_is_cold() -> None:
+    code = "import sys, lgzoo_lsamd.method; print([m for m in ('torch', 'timm', 'numpy', 'matplotlib') if m in sys.modules])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "[]"

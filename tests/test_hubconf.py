@@ -1,0 +1,216 @@
+"""torch.hub from a bare checkout: nothing of ours installed, only torch, timm, safetensors and huggingface_hub there.
+
+Each story runs in a process of its own that starts in an empty folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("hubconf.py", "pyproject.toml", "learngene_zoo", "plugins", "cards")
+OWNER, REF = "somebody", "v0.1.0"
+
+# Blocks what a bare machine does not have, and takes every installed copy of ours off the path.
+BARE = """
+import sys
+
+BLOCKED = ("click", "rich", "datasets", "accelerate", "sklearn", "matplotlib", "pandas", "pyarrow")
+
+
+class Others:
+    # Finds what the usual finders find, but nothing that is blocked.
+
+    def __init__(self, finders):
+        self.finders = finders
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] not in BLOCKED:
+            return next(filter(None, (finder.find_spec(name, path, target) for finder in self.finders)), None)
+
+    def find_distributions(self, *context):
+        for finder in self.finders:
+            yield from getattr(finder, "find_distributions", lambda *_: ())(*context)
+
+
+ours = [f for f in sys.meta_path if "editable" in f"{type(f).__module__} {getattr(f, '__module__', '')}"]
+sys.meta_path[:] = [Others([f for f in sys.meta_path if f not in ours])]
+# The virtual environment may lie inside the checkout; its packages stay.
+sys.path[:] = [p for p in sys.path if p not in ("REPOSITORY", "REPOSITORY/plugins")]
+for name in list(sys.modules):
+    if name.split(".")[0] in ("learngene_zoo", "lgzoo_lsamd", "lgzoo_baselines"):
+        del sys.modules[name]
+import torch
+torch.set_num_threads(1)
+""".replace("REPOSITORY", str(ROOT))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hub folder that holds this checkout as if torch.hub had downloaded it."""
+    hub = tmp_path_factory.mktemp("hub")
+    copy = hub / f"{OWNER}_learngene_zoo_{REF}"
+    copy.mkdir()
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+        elif source.exists():
+            shutil.copy(source, copy / part)
+    return hub
+
+
+@pytest.fixture(scope="module")
+def learngene(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small LSAMD learngene of 4 layers that keeps the blocks 1 and 3."""
+    from learngene_zoo.descendant import assemble
+    from learngene_zoo.learngene import Learngene, LearngeneConfig
+    from learngene_zoo.spec import ViTSpec
+    from lgzoo_lsamd.expansion import base_blocks
+
+    spec = ViTSpec(layers=4, width=16, heads=2, classes=5, image_size=16, patch_size=8)
+    config = LearngeneConfig(method="lsamd", spec=spec, details={"kept": [1, 3]})
+    state = base_blocks(assemble(spec, {}, seed=5).state, [1, 3])
+    return Learngene(config=config, state=state).save(tmp_path_factory.mktemp("gene") / "learngene")
+
+
+def story(code: str, cache: Path, learngene: Path, folder: Path) -> dict[str, object]:
+    """What the code puts into `told`. It sees COPY, HUB, GENE and OWNER_REF."""
+    names = {
+        "HUB": str(cache),
+        "COPY": str(next(cache.iterdir())),
+        "GENE": str(learngene),
+        "NAME": f"{OWNER}/learngene_zoo:{REF}",
+    }
+    head = "".join(f"{name} = {value!r}\n" for name, value in names.items())
+    whole = BARE + head + "told = {}\ntorch.hub.set_dir(HUB)\n" + textwrap.dedent(code)
+    whole += "\nimport json; print('TOLD', json.dumps(told))\n"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", whole], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stderr
+    line = next(line for line in ran.stdout.splitlines() if line.startswith("TOLD "))
+    return json.loads(line.removeprefix("TOLD "))
+
+
+def test_a_bare_checkout_builds_plain_timm_models(cache: Path, learngene: Path, tmp_path: Path) -> None:
+    told = story(
+        """
+        path = list(sys.path)
+        model = torch.hub.load(COPY, "lsamd_vit", task="digits", layers=3, learngene=GENE, source="local")
+        told["class"] = type(model).__module__ + "." + type(model).__name__
+        told["shape"] = list(model(torch.zeros(2, 3, 16, 16)).shape)
+        told["layers"] = len(model.blocks)
+        told["path unchanged"] = path == sys.path
+        again = torch.hub.load(COPY, "descendant", GENE, depth=3, num_classes=10, source="local", seed=0)
+        told["same"] = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
+        scratch = torch.hub.load(COPY, "lsamd_vit", pretrained=False, layers=3, learngene=GENE, source="local")
+        told["scratch classes"] = scratch.num_classes
+        told["scratch differs"] = not torch.equal(scratch.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
+        other = torch.hub.load(COPY, "lsamd_vit", layers=2, seed=1, learngene=GENE, source="local")
+        told["inherited"] = torch.equal(other.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
+        import lgzoo_baselines.stem  # a plugin that nothing has imported yet, after load has returned
+        from learngene_zoo import lifecycle
+        told["from"] = sorted({sys.modules[n].__file__.startswith(COPY) for n in sys.modules if n.startswith(("learngene_zoo", "lgzoo_"))})
+        told["finders"] = sum(hasattr(finder, "learngene_zoo_checkout") for finder in sys.meta_path)
+        told["blocked"] = [name for name in BLOCKED if name in sys.modules]
+        torch.save(model, "model.pt")
+        """,
+        cache,
+        learngene,
+        tmp_path,
+    )
+    assert told == {
+        "class": "timm.models.vision_transformer.VisionTransformer",
+        "shape": [2, 10],
+        "layers": 3,
+        "path unchanged": True,
+        "same": True,
+        "scratch classes": 5,
+        "scratch differs": True,
+        "inherited": True,
+        "from": [True],
+        "finders": 1,
+        "blocked": [],
+    }
+    code = "import sys, torch; m = torch.load('model.pt', weights_only=False); print(m(torch.zeros(1, 3, 16, 16)).shape[1])"
+    code += "; assert not any(name.startswith(('learngene_zoo', 'lgzoo_')) for name in sys.modules)"
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert ran.stdout.strip() == "10", ran.stderr
+
+
+def test_list_and_help_and_load_work_offline_from_the_hub_cache(cache: Path, learngene: Path, tmp_path: Path) -> None:
+    told = story(
+        """
+        asked = dict(trust_repo=True, skip_validation=True)
+        told["list"] = torch.hub.list(NAME, **asked)
+        told["help"] = [torch.hub.help(NAME, entry, **asked) for entry in ("lsamd_vit", "descendant", "scratch_vit")]
+        told["layers"] = len(torch.hub.load(NAME, "lsamd_vit", layers=2, learngene=GENE, **asked).blocks)
+        try:
+            torch.hub.load(NAME, "nothing_vit", **asked)
+        except RuntimeError as error:
+            told["unknown"] = str(error)
+        try:
+            torch.hub.load(NAME, "lsamd_vit", task="digitz", learngene=GENE, **asked)
+        except Exception as error:
+            told["task"] = str(error)
+        try:
+            torch.hub.load(NAME, "scratch_vit", learngene=GENE, **asked)
+        except Exception as error:
+            told["method"] = str(error)
+        """,
+        cache,
+        learngene,
+        tmp_path,
+    )
+    assert {"lsamd_vit", "descendant", "scratch_vit"} <= set(told["list"])  # type: ignore[call-overload]
+    assert all(name.endswith("_vit") or name == "descendant" for name in told["list"])  # type: ignore[attr-defined]
+    assert all("learngene" in text for text in told["help"])  # type: ignore[attr-defined]
+    assert told["layers"] == 2
+    assert "nothing_vit" in str(told["unknown"])
+    assert "did you mean digits?" in str(told["task"])
+    assert "learngene of lsamd, not of scratch" in str(told["method"])
+
+
+def test_a_copy_that_is_loaded_already_is_used_whole_and_said_once(
+    cache: Path, learngene: Path, tmp_path: Path
+) -> None:
+    told = story(
+        f"""
+        import warnings
+        sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "plugins")!r}]
+        import lgzoo_baselines
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                model = torch.hub.load(COPY, "lsamd_vit", layers=2, learngene=GENE, source="local")
+        told["said"] = sum("that copy is used" in str(warning.message) for warning in caught)
+        told["copies"] = sorted({{sys.modules[n].__file__.startswith(COPY) for n in sys.modules if n.startswith(("learngene_zoo", "lgzoo_"))}})
+        """,
+        cache,
+        learngene,
+        tmp_path,
+    )
+    assert told == {"said": 1, "copies": [False]}
+
+
+def test_hubconf_imports_nothing_but_the_standard_library() -> None:
+    code = f"""
+import sys, runpy
+runpy.run_path({str(ROOT / "hubconf.py")!r})
+print([name for name in ("torch", "timm", "numpy", "click", "learngene_zoo") if name in sys.modules])
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    ran = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
+    assert ran.stdout.strip() == "[]", ran.stderr

@@ -1,0 +1,104 @@
+"""A stranger's plugin: the two files of docs/plugins.md, built, installed and used in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def python(*arguments: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A process that finds packages in `site` first, then where this one does."""
+    paths = os.pathsep.join([str(site), *(path for path in sys.path if path)])
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments], env=environment, cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+
+
+def lgzoo(*words: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return python("-m", "learngene_zoo", *words, site=site, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the documented plugin is installed."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+    files = re.findall(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", page, flags=re.M | re.S)
+    assert [name for name, _ in files] == ["pyproject.toml", "lgzoo_first_blocks.py"]
+    source = tmp_path_factory.mktemp("plugin")
+    for name, text in files:
+        (source / name).write_text(text, encoding="utf-8")
+    place = tmp_path_factory.mktemp("site")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    done = subprocess.run([*pip, "--target", str(place), str(source)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return place
+
+
+def test_it_is_listed_and_has_a_command_of_its_own(site: Path, tmp_path: Path) -> None:
+    listed = lgzoo("list", "methods", site=site, cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "first_blocks" in listed.stdout
+    assert "lsamd" in listed.stdout
+    helped = lgzoo("extract", "first_blocks", "--help", site=site, cwd=tmp_path)
+    assert helped.returncode == 0, helped.stderr
+    assert "--keep INTEGER" in helped.stdout
+    assert "how many blocks" in helped.stdout
+
+
+def test_it_plans_without_a_word_of_it_in_the_zoo(site: Path, tmp_path: Path) -> None:
+    words = ("plan", "first_blocks", "--ancestry", "timm:deit_tiny_patch16_224", "--keep", "3", "--json")
+    planned = lgzoo(*words, site=site, cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert planned.stdout.count('"layers"') == 3
+
+
+def test_it_keeps_the_contract(site: Path, tmp_path: Path) -> None:
+    code = (
+        "from learngene_zoo.testing import check_method\n"
+        "from lgzoo_first_blocks import FIRST_BLOCKS\n"
+        "check_method(FIRST_BLOCKS)\nprint('kept')"
+    )
+    done = python("-c", code, site=site, cwd=tmp_path)
+    assert done.stdout == "kept\n", done.stderr
+
+
+def broken_copy(site: Path, place: Path, name: str, source: str) -> None:
+    """Another installed plugin beside nothing else."""
+    info = place / f"{name}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[learngene_zoo.methods]\n{source}\n")
+
+
+def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(site: Path, tmp_path: Path) -> None:
+    place = tmp_path / "site"
+    broken_copy(site, place, "zoo_sick", "sick = zoo_sick:METHOD")
+    (place / "zoo_sick.py").write_text("raise RuntimeError('not today')")
+    listed = lgzoo("list", "methods", site=place, cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    assert "lsamd" in listed.stdout
+    assert "sick" in listed.stderr
+    doctor = lgzoo("doctor", site=place, cwd=tmp_path)
+    assert doctor.returncode == 1, doctor.stdout
+    assert "not today" in doctor.stdout
+    extract = lgzoo("extract", "sick", site=place, cwd=tmp_path)
+    assert extract.returncode == 1
+    assert "not today" in extract.stderr
+    assert "Traceback" not in extract.stderr
+
+
+def test_two_methods_of_one_name_are_an_error(site: Path, tmp_path: Path) -> None:
+    place = tmp_path / "site"
+    broken_copy(site, place, "zoo_twin", "lsamd = zoo_twin:METHOD")
+    listed = lgzoo("list", "methods", site=place, cwd=tmp_path)
+    assert listed.returncode == 2, listed.stdout
+    assert "two methods are named 'lsamd'" in listed.stderr
+    assert "Traceback" not in listed.stderr

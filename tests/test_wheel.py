@@ -1,0 +1,89 @@
+"""The wheel: built from a copy of what is tracked, installed elsewhere, and used from there alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def call(*words: str, cwd: Path, **environment: str) -> str:
+    """stdout of a process that must end well."""
+    own = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    done = subprocess.run(list(words), cwd=cwd, env=own, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def tracked() -> list[str]:
+    """What git knows or would add: no build output, no cache."""
+    if shutil.which("git") is None or not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout: which files belong to the wheel is not known")
+    listed = call("git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", cwd=ROOT)
+    return [name for name in listed.split("\0") if name and (ROOT / name).is_file()]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the wheel is installed, without its dependencies."""
+    copy, dist, place = (tmp_path_factory.mktemp(name) for name in ("copy", "dist", "site"))
+    for name in tracked():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name)
+    (copy / "cards").mkdir(exist_ok=True)  # a shelf may be empty; git does not keep empty folders
+    pip = (sys.executable, "-m", "pip")
+    call(
+        *pip,
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "-w",
+        str(dist),
+        str(copy),
+        cwd=copy,
+    )
+    [wheel] = dist.glob("*.whl")
+    call(*pip, "install", "--quiet", "--no-deps", "--no-index", "--target", str(place), str(wheel), cwd=dist)
+    return place
+
+
+def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> None:
+    code = (
+        "import json, learngene_zoo, lgzoo_lsamd.method, lgzoo_baselines.scratch\n"
+        "from learngene_zoo import registry, shelf\n"
+        "modules = [learngene_zoo, lgzoo_lsamd.method, lgzoo_baselines.scratch]\n"
+        "print(json.dumps([[m.__file__ for m in modules], str(shelf.cards_folder()), shelf.names(),"
+        " list(registry.references())]))"
+    )
+    files, cards, names, methods = json.loads(call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site)))
+    assert all(Path(file).is_relative_to(site) for file in files)
+    assert not names or Path(cards) == site / "learngene_zoo" / "cards"
+    assert names == sorted(card.parent.name for card in (ROOT / "cards").glob("*/config.json"))
+    assert {"lsamd", "scratch", "pretrain_finetune", "shuffled", "stem"} <= set(methods)
+    assert (site / "learngene_zoo" / "py.typed").is_file()
+
+
+def test_the_command_line_lists_from_the_wheel(site: Path, tmp_path: Path) -> None:
+    rows = json.loads(
+        call(sys.executable, "-m", "learngene_zoo", "list", "methods", "--json", cwd=tmp_path, PYTHONPATH=str(site))
+    )
+    assert {"lsamd", "scratch"} <= {row["name"] for row in rows}
+
+
+def test_the_bundled_learngene_expands_from_the_wheel(site: Path, tmp_path: Path) -> None:
+    if not (ROOT / "cards" / "lsamd-mini").is_dir():
+        pytest.skip("no learngene is bundled")
+    words = ("expand", "lsamd", "--layers", "7", "--classes", "10", "-o", "seven")
+    call(sys.executable, "-m", "learngene_zoo", *words, cwd=tmp_path, PYTHONPATH=str(site))
+    code = "import timm; print(len(timm.create_model('local-dir:seven', pretrained=True).blocks))"
+    assert call(sys.executable, "-c", code, cwd=tmp_path).strip().endswith("7")
