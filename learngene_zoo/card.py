@@ -70,11 +70,11 @@ def descendant_card(config: Mapping[str, Any]) -> str:
     front = {
         **_licence(licence),
         "library_name": "timm",
-        "pipeline_tag": "image-classification",
+        "pipeline_tag": _kind(spec),
         "tags": ["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
         "base_model": _base_models(ancestries),
         "datasets": _datasets(tasks),
-        "model-index": _model_index(name, metrics, tasks),
+        "model-index": _model_index(name, _kind(spec), metrics, tasks),
     }
     made = {
         key: ours[key] for key in ("method", "learngene", "seed", "settings", "recipe", "training_seed") if key in ours
@@ -85,8 +85,7 @@ def descendant_card(config: Mapping[str, Any]) -> str:
         f"# {_plain(name)}",
         f"A Vision Transformer {origin}: {_shape(spec)}; {len(ours.get('inherited', ()))} tensors inherited.",
         "## Use it",
-        _fence('import timm\n\nmodel = timm.create_model("local-dir:FOLDER", pretrained=True)', "python"),
-        "`FOLDER` is this folder; nothing but timm is needed.",
+        _use(spec),
         "## How it was made",
         _ancestries(ancestries),
         _tasks(tasks),
@@ -187,19 +186,42 @@ def _datasets(records: Iterable[TaskRecord]) -> list[str]:
     return sorted({match[1] for match in matches if match})
 
 
-def _model_index(name: str, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]) -> list[Any]:
-    """Validation and test accuracy, as the Hub shows them."""
+def _kind(spec: ViTSpec) -> str:
+    """The Hub's word for what a model does."""
+    return "image-segmentation" if spec.dense else "image-classification"
+
+
+def _use(spec: ViTSpec) -> str:
+    """How to open a model."""
+    opened = 'model = timm.create_model("local-dir:FOLDER", pretrained=True)'
+    if not spec.dense:
+        return "\n\n".join(
+            [_fence(f"import timm\n\n{opened}", "python"), "`FOLDER` is this folder; nothing but timm is needed."]
+        )
+    ours = "import learngene_zoo.timm  # makes the dense head known to timm"
+    return "\n\n".join(
+        [
+            _fence(f"import timm\n\n{ours}\n\n{opened}", "python"),
+            "`FOLDER` is this folder. The model gives logits for every pixel; its head is no part of timm, so that the line "
+            "`import learngene_zoo.timm` is needed (`pip install learngene-zoo`).",
+        ]
+    )
+
+
+def _model_index(name: str, kind: str, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]) -> list[Any]:
+    """Accuracy, or mIoU, on validation and test images, as the Hub shows them."""
+    metric, word = ("mIoU", "mean_iou") if kind == "image-segmentation" else ("accuracy", "accuracy")
     results = [
         {
-            "task": {"type": "image-classification"},
+            "task": {"type": kind},
             "dataset": {
                 "name": tasks[0].name if tasks else metrics["task"],
                 "type": (_datasets(tasks) or ["other"])[0],
                 "split": split,
             },
-            "metrics": [{"type": "accuracy", "name": f"{split} accuracy", "value": metrics[f"{split}_accuracy"]}],
+            "metrics": [{"type": word, "name": f"{split} {metric}", "value": metrics[f"{split}_{metric}"]}],
         }
         for split in ("validation", "test")
-        if f"{split}_accuracy" in metrics and (tasks or "task" in metrics)
+        if f"{split}_{metric}" in metrics and (tasks or "task" in metrics)
     ]
     return [{"name": name, "results": results}] if results else []

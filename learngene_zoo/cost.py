@@ -3,9 +3,10 @@
 Two conventions, because the papers use two (one FLOP is one multiply-add in both):
 
 `fvcore`  (Learngene Pool, SN-Net; the default) convolutions, linear layers and attention's two matrix products; 5 per
-          element of every LayerNorm; nothing for softmax, GELU and additions. Every parameter counts.
+          element of every LayerNorm, 4 per number of a bilinear enlargement; nothing for softmax, GELU and additions.
+          Every parameter counts.
 `thop`    (LSAMD) convolutions and linear layers; 4 per element of every LayerNorm; attention's two products are not
-          seen. Nor are bare parameters: class token, registers, position embedding, layer scales.
+          seen, nor are enlargements. Nor are bare parameters: class token, registers, position embedding, layer scales.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from learngene_zoo.spec import ViTSpec
 
 Convention = Literal["fvcore", "thop"]
 _NORM = {"fvcore": 5, "thop": 4}
+_ENLARGED = {"fvcore": 4, "thop": 0}
 
 
 @dataclass(frozen=True, order=True)
@@ -89,6 +91,11 @@ def block_flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
 
 
 def tail_flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
-    """The final norm, over all tokens or over the pooled one, and the head."""
-    normed = spec.tokens if spec.norms_before_pool else 1 if spec.norms_after_pool else 0
-    return _NORM[convention] * normed * spec.width + spec.classes * spec.width
+    """The final norm, over all tokens or over what the head sees, and the head.
+
+    The head sees the pooled token; if the model is dense every patch, and its answers are then enlarged to the image.
+    """
+    seen = spec.patches if spec.dense else 1
+    normed = spec.tokens if spec.norms_before_pool else seen if spec.norms_after_pool else 0
+    enlarged = (spec.classes or spec.width) * spec.image_size**2 if spec.dense else 0
+    return _NORM[convention] * normed * spec.width + seen * spec.classes * spec.width + _ENLARGED[convention] * enlarged

@@ -1,7 +1,8 @@
 """`Descendant`: a model that came out of a learngene (or of training), as tensors, spec and provenance.
 
-Its folder is timm's: `timm.create_model("local-dir:PATH", pretrained=True)` opens it without this package. Ours is only
-the key `learngene` of its config.json. The tensors of a loaded one are read from disk when they are used.
+Its folder is timm's: `timm.create_model("local-dir:PATH", pretrained=True)` opens it without this package (a dense model's
+after `import learngene_zoo.timm`). Ours is only the key `learngene` of its config.json. The tensors of a loaded one are
+read from disk when they are used.
 """
 
 from __future__ import annotations
@@ -91,15 +92,15 @@ class Descendant:
         vit.check_state(state, self.spec, "this state")
         return replace(self, state=state, folder=None, **changes)  # type: ignore[arg-type]
 
-    def for_task(self, task: str, class_names: Sequence[str], *, seed: int) -> Descendant:
+    def for_task(self, task: str, class_names: Sequence[str], *, seed: int, dense: bool = False) -> Descendant:
         """This model for a task: with the head it has if it was made for this task, or for none, with as many classes.
 
-        Otherwise with a fresh head.
+        Otherwise with a fresh head. `dense` says whether the task asks for the class of every pixel.
         """
         names = tuple(class_names)
-        if self.task in (task, None) and self.spec.classes == len(names):
+        if self.task in (task, None) and self.spec.classes == len(names) and self.spec.dense == dense:
             return replace(self, task=task, class_names=names)
-        spec = self.spec.with_(classes=len(names))
+        spec = self.spec.with_(classes=len(names), dense=dense)
         fresh = assemble(spec, surgery.without_head(self.state), seed=seed, mean=self.mean, std=self.std)
         return replace(
             self,

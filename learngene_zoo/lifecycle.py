@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from learngene_zoo.descendant import Descendant
     from learngene_zoo.training.evaluate import Evaluation
 
-TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0)
+# The source task has as many images as are wanted, and attributes, which no augmentation leaves true.
+TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=1e-3, warmup=1.0)
 
 
@@ -66,7 +67,7 @@ def plan(
 
 def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
     """The members of an expander's grid that have the shape `target` names, with its classes and image size."""
-    spec = config.spec.with_(classes=target.classes, image_size=target.image_size)
+    spec = config.spec.with_(classes=target.classes, image_size=target.image_size, dense=target.dense)
     shape = {name: getattr(target, name) for name in ("layers", "width", "heads")}
     wanted = {name: value for name, value in shape.items() if value is not None}
     members = expander.family(replace(config, spec=spec))
@@ -142,8 +143,10 @@ def expand(
         from learngene_zoo.folder import claim
 
         claim(Path(out), force)
-    if target.task is not None and target.classes is None:
-        target = replace(target, classes=open_task(target.task, offline=run.offline).classes)
+    if target.task is not None and (target.classes is None or target.dense is None):
+        data = open_task(target.task, offline=run.offline)
+        classes = data.classes if target.classes is None else target.classes
+        target = replace(target, classes=classes, dense=data.dense if target.dense is None else target.dense)
     if budget:
         member = _affordable(gene.config, expander, target, budget, run)
         expander = with_settings(expander, member.settings)
@@ -185,7 +188,7 @@ def train(
 
     run = run or Run()
     data = open_task(task, offline=run.offline)
-    spec = spec.with_(classes=data.classes)
+    spec = spec.with_(classes=data.classes, dense=data.dense)
     settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
     run = begin(_place(out), "train", settings, run, force)
     start = assemble(
@@ -218,7 +221,7 @@ def finetune(
     data = open_task(task or start.task or DEFAULT_TARGET, offline=run.offline)
     settings = {"model": fingerprint_of(start), "task": to_json(data.record), "recipe": to_json(recipe)}
     run = begin(_place(out), "finetune", settings, run, force)
-    start = start.for_task(data.name, data.class_names, seed=derive_seed(run.seed, "head"))
+    start = start.for_task(data.name, data.class_names, seed=derive_seed(run.seed, "head"), dense=data.dense)
     return _kept(fit(start, data, recipe, run), out, run, force)
 
 
@@ -229,13 +232,19 @@ def evaluate(
     split: Literal["train", "validation", "test"] = "test",
     run: Run | None = None,
 ) -> Evaluation:
-    """The accuracy of a model on one split of a task (default: the task it was trained for)."""
+    """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for)."""
     from learngene_zoo.descendant import open_descendant
     from learngene_zoo.training.evaluate import evaluate as measure
 
     run = run or Run()
     descendant = open_descendant(model)
     data = open_task(task or descendant.task or DEFAULT_TARGET, offline=run.offline)
+    if descendant.spec.dense != data.dense:
+        each = {True: "pixel", False: "image"}
+        raise WrongCall(
+            f"the model gives one class per {each[descendant.spec.dense]} and {data.name} asks for one per "
+            f"{each[data.dense]}; train it first: lgzoo finetune --task {data.name}"
+        )
     if descendant.spec.classes != data.classes:
         raise WrongCall(
             f"the model has {descendant.spec.classes} classes and {data.name} has {data.classes}; "

@@ -33,10 +33,11 @@ class Target:
     classes: int | None = None
     image_size: int | None = None
     task: str | None = None
+    dense: bool | None = None  # one class per pixel instead of one per image, as segmentation tasks ask
 
     def apply(self, spec: ViTSpec) -> ViTSpec:
         """`spec` with what this target names. Raises `WrongCall` for an impossible shape."""
-        sizes = ("layers", "width", "heads", "classes", "image_size")
+        sizes = ("layers", "width", "heads", "classes", "image_size", "dense")
         return spec.with_(**{name: getattr(self, name) for name in sizes})
 
 
@@ -56,7 +57,12 @@ class Member:
         """The target that names exactly this member's shape."""
         spec = self.spec
         return Target(
-            layers=spec.layers, width=spec.width, heads=spec.heads, classes=spec.classes, image_size=spec.image_size
+            layers=spec.layers,
+            width=spec.width,
+            heads=spec.heads,
+            classes=spec.classes,
+            image_size=spec.image_size,
+            dense=spec.dense,
         )
 
 

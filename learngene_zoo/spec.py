@@ -77,6 +77,7 @@ class ViTSpec:
     fc_norm: bool | None = None
     no_embed_class: bool = False
     dynamic_image_size: bool = False
+    dense: bool = False  # one class per pixel instead of one per image: see dense.py; `pool` then has no effect
 
     def __post_init__(self) -> None:
         for name, most in LIMITS.items():

@@ -22,14 +22,16 @@ _TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropout", "Identity")
 
 
 def spec_of(model: nn.Module) -> ViTSpec:
-    """The spec of a timm `VisionTransformer`.
+    """The spec of a timm `VisionTransformer`, or of our `DenseVisionTransformer`.
 
     Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` has no word for (SwiGLU, another
     activation or norm, map pooling, no position embedding, rectangular images, ...): it names the feature.
     """
     from timm.models.vision_transformer import VisionTransformer
 
-    if type(model) is not VisionTransformer:
+    from learngene_zoo.dense import DenseVisionTransformer
+
+    if type(model) not in (VisionTransformer, DenseVisionTransformer):
         raise WrongCall(f"a {type(model).__name__} is no plain ViT; {SUPPORTED}")
     odd = _oddity(model)
     if odd:
@@ -66,6 +68,8 @@ def _oddity(model: VisionTransformer) -> str | None:
 
 
 def _read(model: VisionTransformer) -> ViTSpec:
+    from learngene_zoo.dense import DenseVisionTransformer
+
     block, patches = model.blocks[0], model.patch_embed
     normed_before, normed_after = (not isinstance(norm, nn.Identity) for norm in (model.norm, model.fc_norm))
     usual_fc_norm = model.global_pool != "token"
@@ -90,6 +94,7 @@ def _read(model: VisionTransformer) -> ViTSpec:
         fc_norm=None if normed_after == usual_fc_norm or not (normed_before or normed_after) else normed_after,
         no_embed_class=model.no_embed_class,
         dynamic_image_size=model.dynamic_img_size,
+        dense=type(model) is DenseVisionTransformer,
     )
 
 

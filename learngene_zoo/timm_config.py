@@ -17,6 +17,8 @@ from learngene_zoo.spec import TIMM_NAMES, ViTSpec, architecture
 
 # The registered timm model that every descendant is, with all of its arguments given, so that none of its defaults matters.
 ARCHITECTURE = "vit_base_patch16_224"
+# The one that dense descendants are: `import learngene_zoo.timm` makes it known to timm.
+DENSE_ARCHITECTURE = "learngene_dense_vit"
 
 # Arguments that change training only, or how a fresh model would start.
 _WITHOUT_EFFECT = {
@@ -29,12 +31,20 @@ _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+def architecture_name(spec: ViTSpec) -> str:
+    """What timm calls the architecture that this model is, given all of its arguments."""
+    return DENSE_ARCHITECTURE if spec.dense else ARCHITECTURE
+
+
 def timm_config(
     spec: ViTSpec, *, mean: Sequence[float], std: Sequence[float], class_names: Sequence[str], licence: str
 ) -> dict[str, Json]:
-    """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)` understands."""
+    """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)` understands.
+
+    For a dense model after `import learngene_zoo.timm`.
+    """
     config: dict[str, Json] = {
-        "architecture": ARCHITECTURE,
+        "architecture": architecture_name(spec),
         "num_classes": spec.classes,
         "num_features": spec.width,
         "global_pool": spec.pool,
@@ -87,8 +97,12 @@ def spec_in(config: Mapping[str, Json], where: str) -> ViTSpec:
 
 def _without_weights(name: str) -> ViTSpec:
     """An architecture by itself: the size of its images is mostly a matter of its pretrained weights, else 224."""
-    known = architecture(name)
-    return known.with_(image_size=224) if known else architecture_of_timm(name, pretrained_cfg={"num_classes": 1000})
+    known = architecture(ARCHITECTURE if name == DENSE_ARCHITECTURE else name)
+    return (
+        known.with_(image_size=224, dense=name == DENSE_ARCHITECTURE)
+        if known
+        else architecture_of_timm(name, pretrained_cfg={"num_classes": 1000})
+    )
 
 
 def _known_arguments(args: Mapping[str, Json], where: str) -> dict[str, Json]:

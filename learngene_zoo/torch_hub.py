@@ -68,20 +68,24 @@ def build(
     """
     gene = learngene if isinstance(learngene, Learngene) else load(shelf.find(learngene))
     sizes = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
-    if task is not None and "classes" not in sizes:
-        sizes["classes"] = classes_of(task)
+    if task is not None:
+        classes, dense = head_for(task)
+        sizes = {"classes": classes, "dense": dense, **sizes}
     made = lifecycle.expand(gene, run=Run(seed=seed, device=device), **sizes)
     if not pretrained:
         made = _forgotten(made, seed)
     return made.model().to(device)
 
 
-def classes_of(task: str) -> int:
-    """How many classes a task has; those of the catalogue are known without opening them."""
+def head_for(task: str) -> tuple[int, bool]:
+    """How many classes a task has, and whether every pixel has one; the catalogue knows without opening it."""
     from learngene_zoo.tasks.catalogue import names, open_task
 
-    known = {entry.name: entry.classes for entry in names()}
-    return known[task] if task in known else open_task(task).classes
+    known = {entry.name: (entry.classes, entry.kind == "segmentation") for entry in names()}
+    if task in known:
+        return known[task]
+    opened = open_task(task)
+    return opened.classes, opened.dense
 
 
 def _forgotten(made: Any, seed: int) -> Any:

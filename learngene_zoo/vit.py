@@ -13,7 +13,7 @@ from learngene_zoo.folder import State, Tensors
 from learngene_zoo.initial import Scheme, initial
 from learngene_zoo.spec import ViTSpec
 from learngene_zoo.spec_reading import spec_of
-from learngene_zoo.timm_config import ARCHITECTURE
+from learngene_zoo.timm_config import architecture_name
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -40,14 +40,18 @@ def shapes(spec: ViTSpec) -> dict[str, tuple[int, ...]]:
 
 
 def empty(spec: ViTSpec, **extra: Any) -> VisionTransformer:
-    """timm's module for a spec, its parameters on the meta device; `extra` are further arguments of timm's (dropout).
+    """timm's module for a spec (ours where it is dense), its parameters on the meta device.
+
+    `extra` are further arguments of timm's (dropout).
 
     No random number is drawn.
     """
     import timm
 
+    if spec.dense:
+        import learngene_zoo.dense  # noqa: F401  registers it
     with torch.device("meta"):
-        model = timm.create_model(ARCHITECTURE, weight_init="skip", **spec.timm_args(), **extra)
+        model = timm.create_model(architecture_name(spec), weight_init="skip", **spec.timm_args(), **extra)
     # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets timm's defaults.
     model.weight_init_mode = ""
     getattr(model, "_model_args", {}).pop("weight_init", None)

@@ -16,7 +16,7 @@ from learngene_zoo.testing import tiny_ancestry
 
 pytestmark = pytest.mark.slow
 
-TASKS = ["--task", "digits", "--task", "letters"]
+TASKS = ["--task", "digits", "--task", "objects"]
 BRIEF = ["--epochs", "2", "--images", "96", "--batch-size", "8", "--threads", "1", "--quiet"]
 
 

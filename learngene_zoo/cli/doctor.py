@@ -37,7 +37,12 @@ Status = Literal["ok", "bad", "info"]
 def doctor(task: str | None, hub: bool, offline: bool, as_json: bool) -> None:
     """Print the findings; exit 1 if one of them is bad."""
     if task is not None:
-        print_row(_opened(task, offline), as_json)
+        from learngene_zoo.tasks.first_row import first_row
+
+        row = first_row(task, offline)
+        print_row(row if as_json else {name: value for name, value in row.items() if value != []}, as_json)
+        if row["missing"]:
+            click.get_current_context().exit(1)
         return
     rows = list(_findings(hub))
     print_rows(rows, as_json)
@@ -131,34 +136,15 @@ def _hub() -> Row:
         return _row("hub", "bad", f"{address} cannot be reached: {error}")
 
 
-def _opened(reference: str, offline: bool) -> Row:
-    """A task, really opened: its sizes, and the first image and label of its training split."""
-    from learngene_zoo.tasks.catalogue import open_task
-
-    task = open_task(reference, offline=offline)
-    split = task.split("train")
-    label = int(split.labels[0])
-    image = split.__getitems__([0])[0]
-    size = tuple(image.shape) if hasattr(image, "shape") else (*image.size, image.mode)
-    return {
-        "task": task.name,
-        "classes": task.classes,
-        **{part: len(task.split(part)) for part in ("train", "validation", "test")},
-        "first_image": "x".join(map(str, size)),
-        "first_label": label,
-        "first_class": task.class_names[label] if task.class_names else str(label),
-        "licence": task.licence,
-        "revision": task.revision,
-    }
-
-
 command = click.Command(
     "doctor",
     callback=doctor,
     help="What is installed here, which methods and tasks work, and what does not. Exits 1 if something is broken.",
     epilog="\b\nExamples:\n  lgzoo doctor\n  lgzoo doctor --task folder:photos\n  lgzoo doctor --hub",
     params=[
-        click.Option(["--task"], help="Open this task and print its sizes and its first row instead."),
+        click.Option(
+            ["--task"], help="Fetch one row of this task, print its columns and sizes and what is missing instead."
+        ),
         click.Option(["--hub"], is_flag=True, help="Also ask whether the Hub can be reached."),
         offline_option(),
         json_option(),

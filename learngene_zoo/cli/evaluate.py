@@ -42,7 +42,7 @@ def evaluate(model: Path | None, task: str | None, split: Literal["train", "vali
 command = click.Command(
     "evaluate",
     callback=evaluate,
-    help="The accuracy of a model on one split of a task, with its 95 % interval.\n\n"
+    help="The accuracy of a model on one split of a task, or its mIoU where pixels have classes, with its 95 % interval.\n\n"
     "MODEL is a folder (default: ./finetuned, else ./descendant).",
     epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json",
     params=[

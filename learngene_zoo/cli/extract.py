@@ -73,5 +73,5 @@ command = MethodGroup(
     "extract",
     build=build,
     help="Condense an ancestry model into a learngene.\n\nEvery method has its own options: lgzoo extract METHOD --help.",
-    epilog="\b\nExamples:\n  lgzoo extract lsamd\n  lgzoo extract lsamd --task letters --task scripts -o mine",
+    epilog="\b\nExamples:\n  lgzoo extract lsamd\n  lgzoo extract lsamd --task objects --task signs -o mine",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,6 +11,10 @@ from learngene_zoo.cli.failures import note
 from learngene_zoo.cli.job import json_option
 from learngene_zoo.cli.output import Row, print_rows
 from learngene_zoo.errors import ZooError, unknown
+from learngene_zoo.tasks.suites import suites_of
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.entry import Entry
 
 
 def method_rows() -> list[Row]:
@@ -59,16 +64,19 @@ def task_rows() -> list[Row]:
     """Every task of the catalogue."""
     from learngene_zoo.tasks.catalogue import names
 
-    return [
-        {
-            "name": task.name,
-            "title": task.title,
-            "classes": task.classes,
-            **{part: task.sizes.get(part) for part in ("train", "validation", "test")},
-            "licence": task.licence,
-        }
-        for task in names()
-    ]
+    return [task_row(entry) for entry in names()]
+
+
+def task_row(entry: Entry) -> Row:
+    """One task of the catalogue, and the suites it is in."""
+    return {
+        "name": entry.name,
+        "title": entry.title,
+        "classes": entry.classes,
+        **{part: entry.sizes.get(part) for part in ("train", "validation", "test")},
+        "licence": entry.licence,
+        "suites": suites_of(entry.name),
+    }
 
 
 NOUNS: dict[str, Callable[[], list[Row]]] = {

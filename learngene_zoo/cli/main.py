@@ -18,6 +18,7 @@ TABLE = {
     "finetune": (f"{HERE}.finetune:command", "Train a model on a task."),
     "evaluate": (f"{HERE}.evaluate:command", "The accuracy of a model on a task."),
     "plot": (f"{HERE}.plot:command", "Draw a learngene as PNG or SVG."),
+    "bench": (f"{HERE}.bench:command", "Methods against their controls and scratch, on a suite of tasks."),
     "demo": (f"{HERE}.demo:command", "The whole story on the bundled models, in minutes."),
     "doctor": (f"{HERE}.doctor:command", "What is installed here, and what does not work."),
     "completion": (f"{HERE}.completion:command", "Print a completion script for bash, zsh or fish."),

@@ -1,48 +1,68 @@
-"""`lgzoo show NAME|FOLDER`: a method, a learngene, a model or a task."""
+"""`lgzoo show NAME|FOLDER`: a method, a learngene, a model, a task or a suite of tasks."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from learngene_zoo import lifecycle, registry, shelf
 from learngene_zoo.artifact import kind_of
-from learngene_zoo.cli.job import json_option
+from learngene_zoo.cli.job import json_option, offline_option
+from learngene_zoo.cli.listing import task_row
 from learngene_zoo.cli.output import Row, print_row, print_rows
 from learngene_zoo.cli.plan import convention_option, size_rows
 from learngene_zoo.cost import Convention, cost
-from learngene_zoo.errors import ZooError, unknown
+from learngene_zoo.errors import WrongCall, ZooError, unknown
 from learngene_zoo.folder import CONFIG, read_json
 from learngene_zoo.learngene import read_config
 from learngene_zoo.settings import Json
+from learngene_zoo.tasks.suites import SUITES, suite
+from learngene_zoo.tasks.task import SPLITS
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.task import Task
+
+OWN_DATA = ("folder:", "parquet:", "hf:", "wds:", "hf-stream:")
 
 
-def show(name: str, convention: Convention, as_json: bool) -> None:
-    """Print what `name` is."""
+def show(
+    name: str, sheet: Path | None, split: str, convention: Convention, force: bool, offline: bool, as_json: bool
+) -> None:
+    """Print what `name` is, and draw the sheet of a task."""
+    folder = None if _is_named(name) else _folder(name)
+    if sheet is not None and (folder is not None or name in registry.references() or name in SUITES):
+        raise WrongCall(f"a sheet is drawn of a task, and {name} is none; see `lgzoo list tasks`")
     if name in registry.references():
         _method(name, convention, as_json)
-        return
-    folder = _folder(name)
-    if folder is None:
-        print_row(_task(name), as_json)
+    elif folder is None and name in SUITES:
+        print_rows(_suite(name), as_json)
+    elif folder is None:
+        print_row(_task(name, sheet, split, force, offline), as_json)
     elif kind_of(folder) == "learngene":
         _learngene(folder, convention, as_json)
     else:
         print_row(_model(folder, convention), as_json)
 
 
+def _is_named(name: str) -> bool:
+    """Whether it cannot be a folder: a method, or one's own data."""
+    return name in registry.references() or name.startswith(OWN_DATA)
+
+
 def _folder(name: str) -> Path | None:
-    """The folder that a path or a name of the shelf means; None for the name of a task. Raises `WrongCall`."""
-    tasks = _task_names()
+    """The folder that a path or a name of the shelf means; None for a task or a suite. Raises `WrongCall`."""
+    others = {*_task_names(), *SUITES}
     try:
         return shelf.find(name)
     except ZooError:
-        if name in tasks:
+        if name in others:
             return None
         if "/" in name or Path(name).exists():
             raise
-        raise unknown("method, learngene or task", name, {*tasks, *registry.references(), *shelf.names()}) from None
+        known = {*others, *registry.references(), *shelf.names()}
+        raise unknown("method, learngene, task or suite", name, known) from None
 
 
 def _task_names() -> set[str]:
@@ -121,6 +141,7 @@ def _model(folder: Path, convention: Convention) -> Row:
     found = cost(spec, convention)
     ours = read_json(folder / CONFIG).get("learngene", {})
     metrics = ours.get("metrics") or {}
+    metric = "validation_mIoU" if spec.dense else "validation_accuracy"
     return {
         "model": str(folder),
         "layers": spec.layers,
@@ -132,30 +153,67 @@ def _model(folder: Path, convention: Convention) -> Row:
         "flops": found.flops,
         "method": ours.get("method"),
         "task": ours.get("task"),
-        "validation_accuracy": metrics.get("validation_accuracy"),
+        metric: metrics.get(metric),
     }
 
 
-def _task(name: str) -> Row:
+def _suite(name: str) -> list[Row]:
+    """The tasks of a suite, as `lgzoo list tasks` tells them."""
     from learngene_zoo.tasks.catalogue import names
 
-    task = next(task for task in names() if task.name == name)
-    parts = {part: task.sizes.get(part) for part in ("train", "validation", "test")}
-    return {
+    entries = {entry.name: entry for entry in names()}
+    return [task_row(entries[task]) for task in suite(name)]
+
+
+def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool) -> Row:
+    """What the catalogue says of a task; what is not in it, or is to be drawn, is opened."""
+    from learngene_zoo.tasks.catalogue import names, open_task
+
+    entry = next((entry for entry in names() if entry.name == name), None)
+    task = open_task(name, offline=offline) if entry is None or sheet is not None else None
+    told = task or entry
+    assert told is not None
+    row: dict[str, Json] = {
         "task": name,
-        "title": task.title,
-        "classes": task.classes,
-        **parts,
-        "licence": task.licence,
-        "description": task.description,
+        "title": told.title,
+        "kind": told.kind,
+        "classes": told.classes,
+        **{part: told.sizes.get(part) for part in SPLITS},
+        "image_size": told.image_size,
+        "licence": told.licence,
+        "source": told.source,
+        "description": entry.description if entry else None,
     }
+    return row if sheet is None or task is None else {**row, "path": str(_drawn(task, sheet, split, force))}
+
+
+def _drawn(task: Task, sheet: Path, split: str, force: bool) -> Path:
+    from learngene_zoo.tasks.sheet import write_sheet
+
+    return write_sheet(task, sheet, split=split, force=force)
 
 
 command = click.Command(
     "show",
     callback=show,
-    help="What a method or a learngene can build and what it costs; what a model or a task is.\n\n"
-    "NAME is a method, a learngene of the shelf, a task, or a folder.",
-    epilog="\b\nExamples:\n  lgzoo show lsamd\n  lgzoo show ./learngene\n  lgzoo show digits --json",
-    params=[click.Argument(["name"]), convention_option(), json_option()],
+    help="What a method or a learngene can build and what it costs; what a model, a task or a suite of tasks is.\n\n"
+    "NAME is a method, a learngene of the shelf, a task or a suite, one's own data (folder:PATH), or a folder. With -o, "
+    "pictures of a task are drawn, some of each class.",
+    epilog="\b\nExamples:\n  lgzoo show lsamd\n  lgzoo show ./learngene\n  lgzoo show digits --json\n  lgzoo show mini"
+    "\n  lgzoo show objects --sheet objects.png\n  lgzoo show folder:photos -o photos.png",
+    params=[
+        click.Argument(["name"]),
+        click.Option(
+            ["-o", "--sheet"],
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="Draw a sheet of the task's pictures, a row for each class (at most 20), as this PNG.",
+        ),
+        click.Option(
+            ["--split"], type=click.Choice(SPLITS), default="train", show_default=True, help="The images of the sheet."
+        ),
+        convention_option(),
+        click.Option(["--force"], is_flag=True, help="Replace the sheet that is there already."),
+        offline_option(),
+        json_option(),
+    ],
 )

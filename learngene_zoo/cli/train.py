@@ -12,9 +12,9 @@ from learngene_zoo.cli.options import SettingsCommand, chosen, options_of
 from learngene_zoo.cli.output import print_made
 from learngene_zoo.spec import ViTSpec
 
-# As small as a model can be that still has something to inherit; `classes` and `channels` come from the task.
+# As small as a model can be that still has something to inherit; `classes`, `channels` and `dense` come from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
-FROM_TASK = ("classes", "channels")
+FROM_TASK = ("classes", "channels", "dense")
 HELPS = {
     "layers": "transformer blocks",
     "width": "width of the tokens",

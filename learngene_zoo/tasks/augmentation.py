@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from learngene_zoo.run import derive_seed
 from learngene_zoo.tasks.draws import bits, uniform
 
 Augment = Literal["none", "light", "rand"]
+T = TypeVar("T")
 AUGMENTS: tuple[Augment, ...] = ("none", "light", "rand")
 
 
@@ -50,13 +51,22 @@ def _rand(size: int, flip: bool) -> Any:
 
 
 def rand(
-    images: Sequence[torch.Tensor], seed: int, epoch: int, indices: Sequence[int], flip: bool, size: int
+    images: torch.Tensor | Sequence[torch.Tensor],
+    seed: int,
+    epoch: int,
+    indices: Sequence[int],
+    flip: bool,
+    size: int,
 ) -> torch.Tensor:
     """uint8 (N, C, size, size) of uint8 (C, H, W) images of any size. The global random state is left as it was."""
+    change = _rand(size, flip)
+    return torch.stack([change(image) for image in seeded(images, seed, epoch, indices)])
+
+
+def seeded(items: Iterable[T], seed: int, epoch: int, indices: Sequence[int]) -> Iterator[T]:
+    """The items, torch's generator seeded for each before it is given out; afterwards that is as it was before."""
     seeds = bits(derive_seed(seed, "rand", epoch), indices, 1)[:, 0] >> np.uint64(1)
-    change, made = _rand(size, flip), []
     with torch.random.fork_rng(devices=[]):
-        for image, image_seed in zip(images, seeds.tolist(), strict=True):
-            torch.random.default_generator.manual_seed(image_seed)
-            made.append(change(image))
-    return torch.stack(made)
+        for item, item_seed in zip(items, seeds.tolist(), strict=True):
+            torch.random.default_generator.manual_seed(item_seed)
+            yield item

@@ -5,100 +5,43 @@ What is listed here is known without opening anything: `lgzoo list tasks` reads 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.tasks.entry import Entry, split_sizes
+from learngene_zoo.tasks.mini.entries import MINI
+from learngene_zoo.tasks.papers.entries import PAPERS
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
-DEFAULT_TASKS = ("letters", "scripts", "typefaces")  # what an extraction sees
+DEFAULT_TASKS = ("objects", "signs", "glyphs")  # what an extraction sees
 DEFAULT_TARGET = "digits"  # what a descendant is tuned on; no extraction of ours has seen a digit
-SOURCE_TASK = "characters"  # what the bundled ancestry model was trained on
-OWN = "folder:PATH, parquet:PATH or hf:org/name[:config] for your own data"
+SOURCE_TASK = "source"  # what the bundled ancestry model was trained on
+OWN = (
+    "folder:PATH, parquet:PATH or hf:org/name[:config], or to read in order wds:PATTERN or hf-stream:org/name[:config]"
+)
 BUILT_IN = "learngene_zoo.tasks"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One row of the catalogue. `module` holds the data (`parts` or `open_hub`); `hub` is its id on the Hub."""
-
-    name: str
-    title: str
-    classes: int
-    sizes: Mapping[str, int]
-    licence: str
-    description: str
-    module: str
-    flip: bool = False
-    source: str = "built in"
-    image_size: int = 32
-
-
-def _sizes(train: int, validation: int, test: int) -> dict[str, int]:
-    return {"train": train, "validation": validation, "test": test}
-
-
-FONT_LICENCE = "Bitstream-Vera"
-ENTRIES = (
+ENTRIES: tuple[Entry, ...] = (
+    *MINI,
     Entry(
         name="digits",
         title="Handwritten digits",
         classes=10,
-        sizes=_sizes(1_000, 297, 500),
+        sizes=split_sizes(1_000, 297, 500),
         licence="CC-BY-4.0",
         module="digits",
         source="scikit-learn load_digits (UCI 80, Alpaydin and Kaynak 1998)",
         description="Real 8 x 8 scans that come with scikit-learn, enlarged to 32 x 32. No download.",
     ),
     Entry(
-        name="letters",
-        title="Latin letters in twelve faces",
-        classes=26,
-        sizes=_sizes(10_000, 1_000, 2_000),
-        licence=FONT_LICENCE,
-        module="letters",
-        source="outlines of the DejaVu faces in matplotlib",
-        description="Which letter, capital or small, drawn from real font outlines in any colours. No download.",
-    ),
-    Entry(
-        name="scripts",
-        title="Writing systems",
-        classes=12,
-        sizes=_sizes(10_000, 1_000, 2_000),
-        licence=FONT_LICENCE,
-        module="scripts",
-        source="outlines of DejaVu Sans in matplotlib",
-        description="Which script a letter belongs to; training, validation and test share no letter. No download.",
-    ),
-    Entry(
-        name="typefaces",
-        title="Typefaces",
-        classes=8,
-        sizes=_sizes(10_000, 1_000, 2_000),
-        licence=FONT_LICENCE,
-        module="typefaces",
-        source="outlines of the DejaVu faces in matplotlib",
-        description="Which face two or three letters are set in; the splits share no group of letters. No download.",
-    ),
-    Entry(
-        name="characters",
-        title="200 letters and signs of many scripts",
-        classes=200,
-        sizes=_sizes(100_000, 4_000, 4_000),
-        licence=FONT_LICENCE,
-        module="characters",
-        source="outlines of the DejaVu faces in matplotlib",
-        description="Which of 200 characters, none of them a digit. What the bundled ancestry learnt on. No download.",
-    ),
-    Entry(
         name="fashion_mnist",
         title="Fashion-MNIST",
         classes=10,
-        sizes=_sizes(55_000, 5_000, 10_000),
+        sizes=split_sizes(55_000, 5_000, 10_000),
         licence="MIT",
         module="fashion_mnist",
         flip=True,
@@ -109,7 +52,7 @@ ENTRIES = (
         name="cifar10",
         title="CIFAR-10",
         classes=10,
-        sizes=_sizes(45_000, 5_000, 10_000),
+        sizes=split_sizes(45_000, 5_000, 10_000),
         licence="unknown",
         module="cifar",
         flip=True,
@@ -120,13 +63,14 @@ ENTRIES = (
         name="cifar100",
         title="CIFAR-100",
         classes=100,
-        sizes=_sizes(45_000, 5_000, 10_000),
+        sizes=split_sizes(45_000, 5_000, 10_000),
         licence="unknown",
         module="cifar",
         flip=True,
         source="uoft-cs/cifar100",
         description="Photographs of a hundred kinds of thing (the fine labels), 32 x 32, from the Hub.",
     ),
+    *PAPERS,
 )
 
 
@@ -137,6 +81,8 @@ def names() -> list[Entry]:
 
 def open_task(reference: str, *, offline: bool = False) -> Task:
     """The task of that name, or the user's own data: `folder:PATH`, `parquet:PATH`, `hf:org/name[:config]`.
+
+    Data that does not fit the disk or the memory is read in order: `wds:PATTERN` of tars, `hf-stream:org/name[:config]`.
 
     Raises `WrongCall` for a name that does not exist, `BadData` for data that cannot be used, and `Unavailable` if it
     must be downloaded and `offline` is set.
@@ -158,6 +104,14 @@ def open_task(reference: str, *, offline: bool = False) -> Task:
         from learngene_zoo.tasks.hub_data import open_hub
 
         return open_hub(rest, offline)
+    if kind == "wds":
+        from learngene_zoo.tasks.streams.tars import open_tars
+
+        return open_tars(rest, offline)
+    if kind == "hf-stream":
+        from learngene_zoo.tasks.streams.hub import open_hub_stream
+
+        return open_hub_stream(rest, offline)
     raise WrongCall(f"{reference!r} is no task; write a name (see `lgzoo list tasks`) or {OWN}")
 
 

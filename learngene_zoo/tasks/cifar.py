@@ -8,7 +8,7 @@ from learngene_zoo.tasks.hub_data import open_hub
 from learngene_zoo.tasks.task import Task
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.catalogue import Entry
+    from learngene_zoo.tasks.entry import Entry
 
 
 def open_named(entry: Entry, offline: bool) -> Task:

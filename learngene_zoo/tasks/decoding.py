@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,15 @@ SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", 
 
 def decoded(image: Any, where: str) -> torch.Tensor:
     """uint8 (3, H, W) of a path, bytes or {"bytes", "path"} as `datasets` stores them. Raises `BadData` naming `where`."""
+    return torch.from_numpy(_read(image, where, _colour)).permute(2, 0, 1).contiguous()
+
+
+def decoded_indices(image: Any, where: str) -> np.ndarray:
+    """The stored values, int64 (H, W), of a grey or palette picture; int64 (H, W, 3) of a coloured one. Raises `BadData`."""
+    return _read(image, where, _stored).astype(np.int64)
+
+
+def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
     from PIL import Image, UnidentifiedImageError
 
     source = _source(image)
@@ -23,10 +33,14 @@ def decoded(image: Any, where: str) -> torch.Tensor:
         raise BadData(f"{where}: there is no image; remove the row")
     try:
         with Image.open(source) as opened:
-            pixels = np.array(_colour(opened))
+            return np.array(convert(opened))
     except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise BadData(f"{where}: the image cannot be read ({_short(error)}); replace or remove it") from None
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def _stored(image: Any) -> Any:
+    """Palette indices and grey values as they are; anything else in colour."""
+    return image if image.mode in ("P", "L", "1", "I", "I;16") else image.convert("RGB")
 
 
 def _source(image: Any) -> Any:

@@ -14,7 +14,7 @@ from learngene_zoo.tasks.splits import parts as stratified
 from learngene_zoo.tasks.task import Task, built_in
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.catalogue import Entry
+    from learngene_zoo.tasks.entry import Entry
 
 SIZE = 32
 SEED = 1998

@@ -26,7 +26,7 @@ from learngene_zoo.tasks.splits import parts as stratified
 from learngene_zoo.tasks.task import Split, Task, built_in
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.catalogue import Entry
+    from learngene_zoo.tasks.entry import Entry
 
 VARIABLE = "LGZOO_FASHION_MNIST"
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")

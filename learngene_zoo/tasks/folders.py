@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.decoding import SUFFIXES
-from learngene_zoo.tasks.own_data import Labelled, split_name, task_of
+from learngene_zoo.tasks.own_data import Labelled, in_roles, split_name, task_of
 from learngene_zoo.tasks.task import SPLITS, Task
 
 
@@ -32,29 +34,73 @@ class Files:
         return self.paths[row]
 
 
-def open_folder(path: str) -> Task:
-    """The task in this folder. Raises `BadData` that names the folder or class which is wrong."""
+def open_folder(path: str, roles: Mapping[str, str] | None = None, **fields: Any) -> Task:
+    """The task in this folder, its splits in their `roles`. Raises `BadData` that names the folder or class which is wrong.
+
+    Files in a class folder that are no images are left out, and the task's notes say so.
+    """
     top = Path(path).expanduser()
     if not top.is_dir():
         raise BadData(f"there is no folder {top}; give one with a subfolder of images for each class")
-    splits = _splits(top)
-    classes = {name: [child.name for child in _subfolders(folder)] for name, folder in splits.items()}
+    splits = in_roles(_splits(top), roles or {})
+    classes = {name: [child.name for child in _class_folders(folder)] for name, folder in splits.items()}
     wanted = classes["train"]
     for name, got in classes.items():
         different = sorted(set(got) ^ set(wanted))
         if different:
             raise BadData(f"{splits[name]} and {splits['train']} differ in class {different[0]!r}; give both the same")
-    found = {name: _labelled(folder, wanted) for name, folder in splits.items()}
-    return task_of(f"folder:{path}", found, wanted)
+    strays: list[str] = []
+    found = {}
+    for name, folder in splits.items():
+        found[name], left_out = labelled([folder / label for label in wanted])
+        strays += left_out
+    if not len(found["train"].labels):
+        raise BadData(f"{splits['train']} has no class folders with images; give it a subfolder for each class")
+    return task_of(f"folder:{path}", found, wanted, **{**fields, "notes": (*fields.get("notes", ()), *noted(strays))})
 
 
-def _subfolders(folder: Path) -> list[Path]:
+def noted(strays: Sequence[str]) -> tuple[str, ...]:
+    """What to say of files that are no images."""
+    if not strays:
+        return ()
+    others = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
+    return (f"{strays[0]}{others} left out: no image, by the end of its name",)
+
+
+def subfolders(folder: Path) -> list[Path]:
+    """The folders in a folder, sorted, without hidden ones."""
     return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def labelled(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:
+    """The images of each class folder, labelled by its place; and the other files in them. Raises `BadData` for an empty one."""
+    paths: list[str] = []
+    labels: list[int] = []
+    strays: list[str] = []
+    for label, folder in enumerate(class_folders):
+        files = _files(folder)
+        images = [file for file in files if os.path.splitext(file)[1].lower() in SUFFIXES]
+        if not images:
+            other = f", only {files[0]}" if files else ""
+            raise BadData(f"class folder {folder} holds no image{other}; add some or remove it")
+        if len(images) < len(files):
+            strays += sorted(set(files) - set(images))
+        paths.extend(images)
+        labels.extend([label] * len(images))
+    return Labelled(Files(tuple(paths)), np.array(labels, dtype=np.int64)), strays
+
+
+def _files(folder: Path) -> list[str]:
+    """Every file below a folder but hidden ones, in the order of their paths."""
+    found: list[str] = []
+    for place, _, names in os.walk(folder):
+        found += [os.path.join(place, name) for name in names if not name.startswith(".")]
+    return sorted(found, key=lambda file: file.split(os.sep))
 
 
 def _splits(top: Path) -> dict[str, Path]:
     """Each split's folder; the folder itself is `train` if it holds classes."""
-    named = {split_name(child.name): child for child in _subfolders(top)}
+    named = {split_name(child.name): child for child in subfolders(top)}
     if "train" not in named:
         return {"train": top}
     other = sorted(set(named) - set(SPLITS))
@@ -65,15 +111,10 @@ def _splits(top: Path) -> dict[str, Path]:
     return named
 
 
-def _labelled(folder: Path, classes: Sequence[str]) -> Labelled:
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, name in enumerate(classes):
-        files = [str(file) for file in sorted((folder / name).rglob("*")) if file.suffix.lower() in SUFFIXES]
-        if not files:
-            raise BadData(f"class folder {folder / name} holds no image; add some or remove it")
-        paths.extend(files)
-        labels.extend([label] * len(files))
-    if not paths:
-        raise BadData(f"{folder} has no class folders with images; give it a subfolder for each class")
-    return Labelled(Files(tuple(paths)), np.array(labels, dtype=np.int64))
+def _class_folders(folder: Path) -> list[Path]:
+    """The class folders of a split. Raises `BadData` if there are pictures in their place."""
+    found = subfolders(folder)
+    loose = None if found else next((file for file in _files(folder) if Path(file).suffix.lower() in SUFFIXES), None)
+    if loose:
+        raise BadData(f"{folder} holds pictures ({Path(loose).name}) but no class folders; sort them into one a class")
+    return found

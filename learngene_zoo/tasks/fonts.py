@@ -6,6 +6,7 @@ Masks are square and every glyph fills its mask, so size tells nothing: what is 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn import functional
+
+Drawing = tuple[str, str]  # a face and a text
 
 BOX = 48  # pixels of a mask's side
 MARGIN = 3
@@ -48,6 +51,11 @@ def _font(face: str) -> Any:
 def covered(face: str) -> frozenset[str]:
     """The characters this face has a glyph for."""
     return frozenset(map(chr, _font(face).get_charmap()))
+
+
+def in_faces(text: str, faces: Sequence[str]) -> list[Drawing]:
+    """The text in each face that has all its characters."""
+    return [(face, text) for face in faces if covered(face).issuperset(text)]
 
 
 def mask(face: str, text: str) -> torch.Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
 from learngene_zoo.tasks.quiet import no_progress
@@ -14,11 +14,28 @@ from learngene_zoo.tasks.tables import task_of_tables
 from learngene_zoo.tasks.task import Task
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.catalogue import Entry
+    from learngene_zoo.tasks.entry import Entry
 
 SCRIPT_HINT = (
     "use a revision in Parquet, which the Hub makes in the branch refs/convert/parquet or a pull request offers"
 )
+
+
+class Reference(NamedTuple):
+    """What a data set of the Hub is asked for with."""
+
+    repository: str
+    config: str | None
+    revision: str | None
+
+
+def parsed(reference: str) -> Reference:
+    """`org/name[:config][@revision]`. Raises `WrongCall` for what cannot be meant."""
+    rest, _, revision = reference.partition("@")
+    repository, _, config = rest.partition(":")
+    if repository.count("/") != 1 or not all(repository.split("/")):
+        raise WrongCall(f"'hf:{reference}' is no data set of the Hub; write hf:org/name or hf:org/name:config")
+    return Reference(repository, config or None, revision or None)
 
 
 def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
@@ -26,24 +43,84 @@ def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
 
     Raises `Unavailable` if it is neither cached nor to be had, `BadData` if it cannot be used.
     """
-    rest, _, revision = reference.partition("@")
-    repository, _, config = rest.partition(":")
-    if repository.count("/") != 1 or not all(repository.split("/")):
-        raise WrongCall(f"'hf:{reference}' is no data set of the Hub; write hf:org/name or hf:org/name:config")
-    offline = offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    commit, licence = (revision or None, "unknown") if offline else _pinned(repository, revision or None)
-    with no_progress(), _without_network(offline):
-        tables = _load(repository, config or None, commit, offline)
-    fields: dict[str, Any] = {"revision": commit or _cached_commit(tables), "licence": licence}
+    tables, fields = stored(reference, offline)
     if entry is not None:
         # These photographs are small; their size and normalisation are the catalogue's.
         half = (0.5, 0.5, 0.5)
         fields |= {"name": entry.name, "title": entry.title, "flip": entry.flip, "image_size": entry.image_size}
         fields |= {"mean": half, "std": half}
-        if licence == "unknown":
+        if fields["licence"] == "unknown":
             fields["licence"] = entry.licence
         fields["counts"] = dict(entry.sizes)
     return task_of_tables(f"hf:{reference}", tables, **fields)
+
+
+def stored(reference: str, offline: bool, pin: str = "") -> tuple[Any, dict[str, Any]]:
+    """The `DatasetDict` of a reference, and the fields of a task that the Hub knows: its commit and its licence.
+
+    Raises `Unavailable` if its commit does not begin with `pin`.
+    """
+    repository, config, revision = parsed(reference)
+    offline = is_offline(offline)
+    commit, licence = (revision, "unknown") if offline else _pinned(repository, revision)
+    if not offline:
+        check_pin(reference, str(commit), pin)
+    with no_progress(), _without_network(offline):
+        tables = _load(repository, config, commit, offline)
+    return tables, {"revision": _cached_commit(tables) or commit if offline else commit, "licence": licence}
+
+
+class Stream(NamedTuple):
+    """A data set of the Hub of which nothing is fetched until a row is asked for."""
+
+    splits: dict[str, Any]
+    sizes: list[str]
+    commit: str
+    licence: str
+
+
+def streamed(reference: str, pin: str = "") -> Stream:
+    """The splits of a reference, with their sizes where the Hub knows them."""
+    from datasets import IterableDatasetDict, load_dataset
+
+    repository, config, revision = parsed(reference)
+    commit, licence = _pinned(repository, revision)
+    check_pin(reference, commit, pin)
+    with no_progress(), in_our_words(repository, config, offline=False):
+        splits = load_dataset(repository, config, revision=commit, streaming=True)
+    if not isinstance(splits, IterableDatasetDict) or not splits:
+        raise BadData(f"{repository} is no set of splits; only stored data sets can be used")
+    known = next(iter(splits.values())).info.splits or {}
+    sizes = [f"{name} {known[name].num_examples}" if name in known else str(name) for name in splits]
+    return Stream(dict(splits), sizes, commit, licence)
+
+
+def first_of(split: Any, reference: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    """The features of a streamed split and its first row, images undecoded. Raises `BadData` if it has none."""
+    from datasets import Features, Image
+
+    repository, config, _ = parsed(reference)
+    with no_progress(), in_our_words(repository, config, offline=False):
+        features = split.features or split._resolve_features().features
+        for name in [name for name, kind in features.items() if isinstance(kind, Image)]:
+            split = split.cast_column(name, Image(decode=False))
+        row = next(iter(split), None)
+    if row is None:
+        raise BadData(f"hf:{reference} has an empty split; choose another revision")
+    return Features(features), row
+
+
+def check_pin(reference: str, commit: str, pin: str) -> None:
+    """Raises `Unavailable` if a reference has moved from the commit that was looked at."""
+    if not commit.startswith(pin):
+        raise Unavailable(
+            f"hf:{reference} is at {commit[:7]} and no more at {pin}; look at it, then use it as hf:{reference}"
+        )
+
+
+def is_offline(asked: bool) -> bool:
+    """Whether the Hub is not to be asked: the call or HF_HUB_OFFLINE says so."""
+    return asked or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 @contextmanager
@@ -72,6 +149,7 @@ def _pinned(repository: str, revision: str | None) -> tuple[str, str]:
     """The commit that the data set is at now, and its licence."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
+        GatedRepoError,
         HfHubHTTPError,
         OfflineModeIsEnabled,
         RepositoryNotFoundError,
@@ -80,6 +158,8 @@ def _pinned(repository: str, revision: str | None) -> tuple[str, str]:
 
     try:
         info = HfApi().dataset_info(repository, revision=revision, timeout=30)
+    except GatedRepoError:
+        raise _gated(repository) from None
     except RepositoryNotFoundError:
         raise WrongCall(f"the Hub has no data set {repository!r} that you may read; check the name or log in") from None
     except RevisionNotFoundError:
@@ -87,11 +167,15 @@ def _pinned(repository: str, revision: str | None) -> tuple[str, str]:
     except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
         raise _unreachable(repository, error) from None
     except Exception as error:  # the HTTP library's own family, which differs between versions of huggingface_hub
-        if type(error).__module__.split(".")[0] in ("httpx", "httpcore", "requests", "urllib3"):
+        if _of_the_network(error):
             raise _unreachable(repository, error) from None
         raise
     licence = getattr(info.card_data, "license", None) if info.card_data else None
     return str(info.sha), licence if isinstance(licence, str) else "unknown"
+
+
+def _of_the_network(error: Exception) -> bool:
+    return type(error).__module__.startswith(("httpx", "httpcore", "requests", "urllib3", "aiohttp"))
 
 
 def _unreachable(repository: str, error: Exception) -> ZooError:
@@ -99,26 +183,49 @@ def _unreachable(repository: str, error: Exception) -> ZooError:
     return Unavailable(f"the Hub cannot be asked for {repository} ({reason}); connect, or --offline if it is cached")
 
 
+def _gated(repository: str) -> ZooError:
+    return Unavailable(
+        f"{repository} is gated: accept its terms at https://huggingface.co/datasets/{repository} and log in with "
+        "`hf auth login`, or set HF_TOKEN"
+    )
+
+
 def _load(repository: str, config: str | None, revision: str | None, offline: bool) -> Any:
     """The `DatasetDict`, its errors in our words."""
     from datasets import DatasetDict, load_dataset
-    from datasets.exceptions import DatasetsError
 
-    try:
+    with in_our_words(repository, config, offline):
         tables = load_dataset(repository, config, revision=revision)
-    except (RuntimeError, ValueError, OSError, DatasetsError) as error:
-        raise _translated(repository, config, offline, error) from None
     if not isinstance(tables, DatasetDict):
         raise BadData(f"{repository} is no set of splits; only stored data sets can be used")
     return tables
 
 
+@contextmanager
+def in_our_words(repository: str, config: str | None, offline: bool) -> Iterator[None]:
+    """What `datasets` raises inside, as one of ours."""
+    from datasets.exceptions import DatasetsError
+
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError, DatasetsError) as error:
+        raise _translated(repository, config, offline, error) from None
+    except Exception as error:  # as above
+        if _of_the_network(error):
+            raise _unreachable(repository, error) from None
+        raise
+
+
 def _translated(repository: str, config: str | None, offline: bool, error: Exception) -> ZooError:
     text = " ".join(str(error).split())[:160]
+    if "gated" in text.lower():
+        return _gated(repository)
     if "script" in text.lower():
         return BadData(f"{repository} is made by a script, which is never run; {SCRIPT_HINT}")
     if "onfig" in text and isinstance(error, ValueError):
         return WrongCall(f"{repository}: {text}; write hf:{repository}:CONFIG")
+    if _of_the_network(error):  # some of its errors are OSErrors too
+        return _unreachable(repository, error)
     if offline or isinstance(error, ConnectionError | FileNotFoundError):
         return Unavailable(f"data set {repository} is not in the cache and cannot be had offline; open it once online")
     return BadData(f"{repository}{f' ({config})' if config else ''} cannot be loaded: {text}")

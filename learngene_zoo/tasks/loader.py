@@ -7,7 +7,7 @@ resumes. The order of an epoch is a function of (seed, epoch). No global random 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,46 +17,92 @@ from torch.utils.data import DataLoader
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.processes import rank, world
 from learngene_zoo.run import derive_seed
+from learngene_zoo.tasks import joint_augmentation
 from learngene_zoo.tasks.augmentation import AUGMENTS, Augment, light, rand
-from learngene_zoo.tasks.presenting import fitted, normalised
+from learngene_zoo.tasks.checking import checked
+from learngene_zoo.tasks.joint_augmentation import Images
+from learngene_zoo.tasks.presenting import fitted, fitted_masks, normalised
 from learngene_zoo.tasks.splits import balanced
 from learngene_zoo.tasks.task import Split, Task
 from learngene_zoo.view import View
 
 
 class Batch(NamedTuple):
-    """This process's share of one step: images float32 (B, C, H, W), normalised; labels and sample indices int64 (B,)."""
+    """This process's share of one step: images float32 (B, C, H, W), normalised; labels and sample indices int64 (B,).
+
+    The labels of a segmentation task are int64 (B, H, W), 255 where a pixel does not count. Of a task with attributes
+    also those, float32 (B, A), NaN where one has no meaning.
+    """
 
     images: torch.Tensor
     labels: torch.Tensor
     indices: torch.Tensor
+    attributes: torch.Tensor | None = None
+
+
+class Made(NamedTuple):
+    """What a worker hands over: images uint8 (B, C, size, size), and what belongs to them."""
+
+    images: torch.Tensor
+    masks: torch.Tensor | None = None  # uint8 (B, size, size)
+    attributes: torch.Tensor | None = None  # float32 (B, A)
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """What a worker does: decode, fit and augment, uint8 (B, C, H, W). An item is one whole batch."""
+    """What a worker does: decode, check, fit and augment. An item is one whole batch."""
 
+    task: Task
     split: Split
     size: int
     seed: int
     augment: Augment
-    flip: bool
 
-    def __getitem__(self, batch: tuple[int, list[int]]) -> torch.Tensor | ZooError:
-        """The pictures of (epoch, indices). An error is returned, to be raised with its own type by the loader."""
+    def __getitem__(self, batch: tuple[int, list[int]]) -> Made | ZooError:
+        """What is made of (epoch, indices). An error is returned, to be raised with its own type by the loader."""
         epoch, indices = batch
         try:
             return self.pictures(epoch, indices)
         except ZooError as error:
             return error
 
-    def pictures(self, epoch: int, indices: list[int]) -> torch.Tensor:
-        """uint8 (B, C, size, size)."""
-        images = self.split.__getitems__(indices)
-        if self.augment == "rand":
-            return rand(images, self.seed, epoch, indices, self.flip, self.size)
-        pictures = fitted(images, self.size)
-        return light(pictures, self.seed, epoch, indices, self.flip) if self.augment == "light" else pictures
+    def pictures(self, epoch: int, indices: list[int]) -> Made:
+        """The images at `indices` as this epoch shows them; of several processes one may have none of a batch."""
+        return self.shown(self.split.__getitems__(indices), epoch, indices) if indices else self._none()
+
+    def _none(self) -> Made:
+        return Made(
+            torch.empty(0, self.task.channels, self.size, self.size, dtype=torch.uint8),
+            torch.empty(0, self.size, self.size, dtype=torch.uint8) if self.task.dense else None,
+            torch.empty(0, len(self.task.attributes)) if self.task.attributes else None,
+        )
+
+    def shown(self, got: Any, epoch: int, indices: list[int]) -> Made:
+        """What the split gave for `indices`, as this epoch shows it. Raises `BadData` for what does not fit the task."""
+        samples = checked(got, self.task, indices)
+        how = self.seed, epoch, indices, self.task.flip
+        if samples.masks is not None:
+            return Made(*_changed_jointly(samples.images, samples.masks, self.augment, self.size, how))
+        return Made(_changed(samples.images, self.augment, self.size, how), attributes=samples.attributes)
+
+
+How = tuple[int, int, list[int], bool]  # seed, epoch, indices, whether a mirrored image keeps its label
+
+
+def _changed(images: Images, augment: Augment, size: int, how: How) -> torch.Tensor:
+    if augment == "rand":
+        return rand(images, *how, size)
+    pictures = fitted(images, size)
+    return light(pictures, *how) if augment == "light" else pictures
+
+
+def _changed_jointly(
+    images: Images, masks: Images, augment: Augment, size: int, how: How
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if augment == "rand":
+        return joint_augmentation.rand(images, masks, *how, size)
+    pictures, classes = fitted(images, size), fitted_masks(masks, size)
+    return joint_augmentation.light(pictures, classes, *how) if augment == "light" else (pictures, classes)
 
 
 class Plan:
@@ -94,9 +140,7 @@ class Loader:
         workers: int = 0,
         drop_last: bool | None = None,
     ) -> None:
-        if augment not in AUGMENTS:
-            raise unknown("augmentation", augment, AUGMENTS)
-        _check(batch_size, images, workers, shuffle)
+        check_settings(task, augment, batch_size=batch_size, images=images, workers=workers, shuffle=shuffle)
         self.task, self.view, self.seed, self.shuffle = task, view, seed, shuffle
         self.batch_size, self.workers = batch_size, workers
         source = task.split(split)
@@ -108,7 +152,7 @@ class Loader:
             raise WrongCall(f"{self.images} images cannot be shared by {world()} processes; use more images")
         drop = shuffle if drop_last is None else drop_last
         self._whole = drop and (self.images >= batch_size or drop_last is True)
-        self._pictures = Pictures(source, view.image_size, seed, augment, task.flip)
+        self._pictures = Pictures(replace(task, open_split=_closed), source, view.image_size, seed, augment)
         self._plan = Plan()
         self._feeder: DataLoader[Any] | None = None
 
@@ -126,11 +170,12 @@ class Loader:
         """The batches of one epoch from step `start` on; those before it are not loaded. Raises `BadData`."""
         order = self._order(epoch)
         plan = [(epoch, self._share(order, step)) for step in range(start, self.steps)]
-        for (_, indices), pictures in zip(plan, self._feed(plan), strict=True):
-            if isinstance(pictures, ZooError):
-                raise pictures
+        for (_, indices), made in zip(plan, self._feed(plan), strict=True):
+            if isinstance(made, ZooError):
+                raise made
             places = torch.tensor(indices, dtype=torch.int64)
-            yield Batch(normalised(pictures, self.view), self._labels[places], places)
+            labels = self._labels[places] if made.masks is None else made.masks.long()
+            yield Batch(normalised(made.images, self.view), labels, places, made.attributes)
 
     def _share(self, order: np.ndarray, step: int) -> list[int]:
         """The sample indices of this process in one step of an epoch in this order."""
@@ -143,7 +188,7 @@ class Loader:
         generator = np.random.Generator(np.random.PCG64(derive_seed(self.seed, "order", epoch)))
         return generator.permutation(self._used)
 
-    def _feed(self, plan: Sequence[tuple[int, list[int]]]) -> Iterator[torch.Tensor | ZooError]:
+    def _feed(self, plan: Sequence[tuple[int, list[int]]]) -> Iterator[Made | ZooError]:
         if not self.workers:
             return (self._pictures[batch] for batch in plan)
         self._plan.batches = list(plan)
@@ -159,7 +204,22 @@ class Loader:
         return iter(self._feeder)
 
 
-def _check(batch_size: int, images: int | None, workers: int, shuffle: bool) -> None:
+def _closed(name: str) -> Split:
+    """In the place of a task's own, in the copy that workers get: they are given their split."""
+    raise AssertionError("a worker opens no split")
+
+
+def check_settings(
+    task: Task, augment: str, *, batch_size: int, images: int | None, workers: int, shuffle: bool
+) -> None:
+    """Raises `WrongCall` for what no loader can do, with this task or with any."""
+    if augment not in AUGMENTS:
+        raise unknown("augmentation", augment, AUGMENTS)
+    if task.attributes and augment != "none":
+        raise WrongCall(
+            f"{task.name} says where in an image things are, which the augmentation {augment} would make untrue; "
+            "use --augment none"
+        )
     if batch_size < 1 or workers < 0 or (images is not None and images < 1):
         raise WrongCall(
             f"got batch_size={batch_size}, images={images}, workers={workers}; the first two are at least 1, the last 0"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SYNONYMS = {"val": "validation", "valid": "validation", "dev": "validation", "eval": "validation"}
 SHARES = (("test", 0.2), ("validation", 0.1))  # taken of the training images, in this order
 SEED = 0
+Stored = TypeVar("Stored")
 
 
 class Rows(Protocol):
@@ -67,10 +68,21 @@ def split_name(name: str) -> str:
     return SYNONYMS.get(name.lower(), name.lower())
 
 
+def in_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict[str, Stored]:
+    """What plays each part: `roles` says of a split which stored one plays it, if that one is there.
+
+    A stored split whose part another plays is left out: `{"test": "validation"}` leaves the test split out.
+    """
+    played = {role: split for role, split in roles.items() if split in stored}
+    kept = {name: part for name, part in stored.items() if name not in {*played, *played.values()}}
+    return {**kept, **{role: stored[split] for role, split in played.items()}}
+
+
 def task_of(
     name: str,
     found: Mapping[str, Labelled],
     class_names: Sequence[str],
+    /,
     counts: Mapping[str, int] | None = None,
     **fields: Any,
 ) -> Task:
@@ -81,7 +93,7 @@ def task_of(
     if "train" not in found:
         raise BadData(f"{name} has no train split, only {', '.join(sorted(found)) or 'none'}; name one of them train")
     _check(name, found, class_names)
-    chosen = _completed(name, found, counts or {})
+    chosen = completed(name, found, counts or {})
     settings: dict[str, Any] = {
         "name": name,
         "title": name,
@@ -119,8 +131,11 @@ def _check(name: str, found: Mapping[str, Labelled], class_names: Sequence[str])
         raise BadData(f"{name}: class {first!r} has no training images; add some or remove the class")
 
 
-def _completed(name: str, found: Mapping[str, Labelled], counts: Mapping[str, int]) -> dict[str, DecodedSplit]:
-    """Every split, those that are missing or empty cut from the training images."""
+def completed(name: str, found: Mapping[str, Labelled], counts: Mapping[str, int]) -> dict[str, DecodedSplit]:
+    """Every split, those that are missing or empty cut from the training images.
+
+    Raises `BadData` if there are too few of them.
+    """
     chosen = {split: DecodedSplit(part.rows, np.arange(len(part.labels)), part.labels) for split, part in found.items()}
     for split, share in SHARES:
         if split in chosen and len(chosen[split]):

@@ -17,19 +17,37 @@ def fitted(images: torch.Tensor | Sequence[torch.Tensor], size: int) -> torch.Te
     """uint8 (N, C, size, size): the shorter side resized to `size` (bicubic, antialiased), then the centre cut out."""
     if not isinstance(images, torch.Tensor):
         return torch.cat([fitted(image[None], size) for image in images])
-    height, width = images.shape[-2:]
-    if (height, width) == (size, size):
-        return images
-    scale = size / min(height, width)
-    shape = max(size, round(height * scale)), max(size, round(width * scale))
-    if shape != (height, width):
+    shape = _resized(images, size)
+    if shape != images.shape[-2:]:
         # Image by image: a resized image must not depend on which others it came with.
         pieces = [
             functional.interpolate(image[None].float(), size=shape, mode="bicubic", antialias=True, align_corners=False)
             for image in images
         ]
         images = torch.cat(pieces).round_().clamp_(0, 255).to(torch.uint8) if pieces else images
-    top, left = (shape[0] - size) // 2, (shape[1] - size) // 2
+    return _centre(images, size)
+
+
+def fitted_masks(masks: torch.Tensor | Sequence[torch.Tensor], size: int) -> torch.Tensor:
+    """uint8 (N, size, size): resized and cut as their images are; each pixel takes the class of the nearest one."""
+    if not isinstance(masks, torch.Tensor):
+        return torch.cat([fitted_masks(mask[None], size) for mask in masks])
+    shape = _resized(masks, size)
+    if shape != masks.shape[-2:]:
+        masks = functional.interpolate(masks[:, None], size=shape, mode="nearest-exact")[:, 0]
+    return _centre(masks, size)
+
+
+def _resized(images: torch.Tensor, size: int) -> tuple[int, int]:
+    """Height and width once the shorter side is `size`."""
+    height, width = images.shape[-2:]
+    scale = size / min(height, width)
+    return max(size, round(height * scale)), max(size, round(width * scale))
+
+
+def _centre(images: torch.Tensor, size: int) -> torch.Tensor:
+    height, width = images.shape[-2:]
+    top, left = (height - size) // 2, (width - size) // 2
     return images[..., top : top + size, left : left + size]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.own_data import Labelled, split_name, task_of
+from learngene_zoo.tasks.own_data import Labelled, in_roles, split_name, task_of
 from learngene_zoo.tasks.task import SPLITS, Task
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixels")
@@ -36,32 +36,53 @@ class TableRows:
         return f"{self.name} row {row}"
 
 
-def task_of_tables(name: str, tables: Mapping[str, Any], **fields: Any) -> Task:
-    """The task of a `datasets.DatasetDict`. Raises `BadData` that names a column which is missing or wrong."""
-    known = {split_name(key): table for key, table in tables.items() if split_name(key) in SPLITS}
-    if "train" not in known:
-        got = ", ".join(sorted(map(str, tables))) or "none"
-        raise BadData(f"{name} has no train split, only {got}; name one of them train")
-    image, label = columns(known["train"].features, name)
+def task_of_tables(
+    name: str,
+    tables: Mapping[str, Any],
+    /,
+    *,
+    roles: Mapping[str, str] | None = None,
+    label: str | None = None,
+    **fields: Any,
+) -> Task:
+    """The task of a `datasets.DatasetDict`, its splits in their `roles`, its classes in the column `label` if that is said.
+
+    Raises `BadData` that names a column which is missing or wrong.
+    """
+    known = known_splits(name, tables, roles or {})
+    image, label = columns(known["train"].features, name, label)
     class_names = _class_names(known, label, name)
     found = {
-        split: Labelled(_rows(table, image, f"{name} {split}"), _labels(table, label, class_names, f"{name} {split}"))
+        split: Labelled(rows_of(table, image, f"{name} {split}"), _labels(table, label, class_names, f"{name} {split}"))
         for split, table in known.items()
     }
     return task_of(name, found, class_names, **fields)
 
 
-def columns(features: Mapping[str, Any], name: str) -> tuple[str, str]:
+def known_splits(name: str, tables: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
+    """The tables that are train, validation or test; train is among them. Raises `BadData`."""
+    parts = in_roles({split_name(key): table for key, table in tables.items()}, roles)
+    if "train" not in parts:
+        got = ", ".join(sorted(map(str, tables))) or "none"
+        raise BadData(f"{name} has no train split, only {got}; name one of them train")
+    return {split: part for split, part in parts.items() if split in SPLITS}
+
+
+def columns(features: Mapping[str, Any], name: str, label: str | None = None) -> tuple[str, str]:
     """The image column and the label column. Raises `BadData` naming the columns there are."""
     from datasets import ClassLabel, Image
 
+    if label is not None and label not in features:
+        raise BadData(f"{name} has no column {label!r}, only {', '.join(features)}")
     images = [key for key, kind in features.items() if isinstance(kind, Image)]
     image = _chosen(images, IMAGE_COLUMNS) or _first(
         [key for key in features if _holds_bytes(features[key])], IMAGE_COLUMNS
     )
     named = [key for key, kind in features.items() if isinstance(kind, ClassLabel)]
-    label = _chosen(named, LABEL_COLUMNS) or _first(
-        [key for key in features if _holds_labels(features[key])], LABEL_COLUMNS
+    label = (
+        label
+        or _chosen(named, LABEL_COLUMNS)
+        or _first([key for key in features if _holds_labels(features[key])], LABEL_COLUMNS)
     )
     if image is None or label is None:
         what = "image" if image is None else "label"
@@ -126,7 +147,8 @@ def _labels(table: Any, label: str, class_names: Sequence[str], name: str) -> np
     return np.array([number[str(value)] for value in values], dtype=np.int64)
 
 
-def _rows(table: Any, image: str, name: str) -> TableRows:
+def rows_of(table: Any, image: str, name: str) -> TableRows:
+    """The stored images of one column. Raises `BadData` if there is no such column."""
     from datasets import Image
 
     if image not in table.features:

@@ -7,18 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from learngene_zoo.errors import unknown
+from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.learngene import TaskRecord
 from learngene_zoo.view import View
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
-    from learngene_zoo.tasks.catalogue import Entry
+    from learngene_zoo.tasks.entry import Entry
+    from learngene_zoo.tasks.streams.stream import Stream
 
 SPLITS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """Something a picture can be asked beside its class: one of `classes` categories, or, without them, a number."""
+
+    name: str
+    classes: int | None = None
+
+
+class Samples(NamedTuple):
+    """What a split gives that has more than images: masks of a segmentation task, or attributes."""
+
+    images: torch.Tensor | Sequence[torch.Tensor]  # uint8 (N, C, H, W), or (C, H, W) each
+    masks: torch.Tensor | Sequence[torch.Tensor] | None = None  # uint8 (N, H, W), or (H, W) each; 255 is ignored
+    attributes: torch.Tensor | None = None  # float32 (N, len(task.attributes)); NaN where one has no meaning
 
 
 class Split(Protocol):
@@ -26,12 +44,14 @@ class Split(Protocol):
 
     @property
     def labels(self) -> np.ndarray:
-        """The class of every image, int64 (N,), known without decoding one image."""
+        """The class of every image, int64 (N,), known without decoding one image; zeros where masks are the labels."""
 
     def __len__(self) -> int: ...
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
         """The images at `indices`: one uint8 tensor (N, C, H, W) if all have one size, else a list of uint8 (C, H, W).
+
+        With masks or attributes: `Samples`.
 
         Raises `BadData` that names the file or row which cannot be read.
         """
@@ -50,17 +70,25 @@ class Task:
     channels: int = 3
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    attributes: tuple[Attribute, ...] = ()  # what training on it also learns; evaluation asks the class alone
     flip: bool = False  # whether a mirrored image keeps its label
     licence: str = "unknown"
     source: str = "built in"
     revision: str | None = None
     sizes: Mapping[str, int]  # images of train, validation and test
+    notes: tuple[str, ...] = ()  # what was found while opening it that people should know
     open_split: Callable[[str], Split] = field(repr=False, compare=False)
+    open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)  # see tasks.batches
 
     @property
     def view(self) -> View:
         """Images at the task's own size and with its own normalisation."""
         return View(image_size=self.image_size, channels=self.channels, mean=self.mean, std=self.std)
+
+    @property
+    def dense(self) -> bool:
+        """Whether it asks for a class of every pixel, which takes a dense model."""
+        return self.kind == "segmentation"
 
     @property
     def record(self) -> TaskRecord:
@@ -81,12 +109,21 @@ class Task:
             raise unknown("split", name, SPLITS)
         return self.open_split(name)
 
+    def stream(self, name: str) -> Stream:
+        """The images of a split, of a task that is read in order. Raises `WrongCall` for another name or another task."""
+        if name not in SPLITS:
+            raise unknown("split", name, SPLITS)
+        if self.open_stream is None:
+            raise WrongCall(f"{self.name} is no stream; ask for its split")
+        return self.open_stream(name)
+
 
 def built_in(entry: Entry, class_names: Sequence[str], open_split: Callable[[str], Split], **changes: Any) -> Task:
     """The task of a catalogue entry; `changes` are fields that are known only once its data is found."""
     settings: dict[str, Any] = {
         "name": entry.name,
         "title": entry.title,
+        "kind": entry.kind,
         "classes": entry.classes,
         "class_names": tuple(class_names),
         "image_size": entry.image_size,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from timm.utils import ModelEmaV3
 
-    from learngene_zoo.tasks.loader import Loader
+    from learngene_zoo.tasks.batches import Batches
 
 Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
 
@@ -39,7 +39,7 @@ class Engine:
     def __init__(
         self,
         objective: nn.Module,
-        loader: Loader,
+        loader: Batches,
         recipe: Recipe,
         run: Run,
         device: torch.device,
@@ -128,7 +128,8 @@ class Engine:
             raise WrongCall(
                 f"a batch of {self.recipe.batch_size} leaves none of its images to one of {world()} processes"
             )
-        batch = type(batch)(*(part.to(self.device, non_blocking=True) for part in batch))
+        parts = (None if part is None else part.to(self.device, non_blocking=True) for part in batch)
+        batch = type(batch)(*parts)
         if self.mix is not None:
             batch = self.mix(batch)
         share = share_of_batch(images, self.device)
@@ -168,5 +169,7 @@ class Engine:
 
 
 def _pieces(batch: Any, count: int) -> list[Any]:
-    """A batch in `count` pieces of nearly equal size; fewer if it has fewer images."""
-    return [type(batch)(*parts) for parts in zip(*(part.tensor_split(min(count, len(part))) for part in batch))]
+    """A batch in `count` pieces of nearly equal size; fewer if it has fewer images. What it lacks, each piece lacks."""
+    count = min(count, len(batch[0]))
+    cut = [[None] * count if part is None else part.tensor_split(count) for part in batch]
+    return [type(batch)(*parts) for parts in zip(*cut)]

@@ -1,4 +1,4 @@
-"""The accuracy of a model on a split of a task."""
+"""How good a model is on a split of a task: its accuracy, or its mIoU where pixels have classes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed
-from learngene_zoo.intervals import proportion
 from learngene_zoo.processes import join
 from learngene_zoo.run import Run
 from learngene_zoo.training.device import open_device
 from learngene_zoo.training.exchange import gathered
+from learngene_zoo.training.metric import Accuracy, Metric, metric_for
 from learngene_zoo.view import View
 
 if TYPE_CHECKING:
@@ -24,19 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How a model did: the share of images it got right, and which they were."""
+    """How a model did on so many images of a split."""
 
     task: str
     split: str
-    metric: str = "accuracy"
+    metric: str = "accuracy"  # or mIoU
     value: float
+    interval: tuple[float, float]  # 95 %, over images: Wilson's of an accuracy, resampled images for mIoU
     images: int
-    correct: tuple[bool, ...]  # per image, in the order of the split
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of `value`."""
-        return proportion(sum(self.correct), self.images)
+    correct: tuple[bool, ...]  # per image, in the order of the split; empty where it is pixels that are right or wrong
 
 
 def evaluate(
@@ -46,29 +43,31 @@ def evaluate(
     view: View,
     run: Run,
     *,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     images: int | None = None,
 ) -> Evaluation:
-    """The top-1 accuracy of a classifier, in the run's precision; under torchrun the processes share the images.
+    """The top-1 accuracy of a classifier, or the mIoU of a dense model, in the run's precision.
 
-    The model moves to the run's device and is otherwise as before: every module keeps its mode, no gradient is touched.
-    `images` takes only so many. Raises `TrainingFailed` for logits that are not finite, `BadData` for an empty split.
+    Under torchrun the processes share the images. The model moves to the run's device and is otherwise as before: every
+    module keeps its mode, no gradient is touched. `images` takes only so many. Raises `TrainingFailed` for logits that
+    are not finite, `BadData` for an empty split.
     """
-    from learngene_zoo.tasks.loader import Loader
+    from learngene_zoo.tasks.batches import open_loader
 
-    device = open_device(run)
+    device, metric = open_device(run), metric_for(task)
     join(run.device)
-    loader = Loader(task, split, view, batch_size=batch_size, images=images, workers=run.workers, drop_last=False)
+    size = batch_size or metric.batch_size(view.image_size)
+    loader = open_loader(task, split, view, batch_size=size, images=images, workers=run.workers, drop_last=False)
     model.to(device)
-    marks: list[tuple[int, bool, bool]] = []  # index, right, finite
+    marks: list[tuple[int, bool, list[int]]] = []  # index, finite, row
     with _judging(model, device, run):
         for batch in loader.epoch(0):
             if len(batch.images):
-                logits_BK = model(batch.images.to(device))
-                right_B = logits_BK.argmax(dim=1).cpu() == batch.labels
-                finite_B = torch.isfinite(logits_BK).all(dim=1).cpu()
-                marks += zip(batch.indices.tolist(), right_B.tolist(), finite_B.tolist())
-    return _summary(task.name, split, sorted(mark for part in gathered(marks) for mark in part))
+                logits = model(batch.images.to(device))
+                rows_BR = metric.rows(logits, batch.labels.to(device)).cpu()
+                finite_B = torch.isfinite(logits).flatten(1).all(dim=1).cpu()
+                marks += zip(batch.indices.tolist(), finite_B.tolist(), rows_BR.tolist())
+    return _summary(task.name, split, metric, sorted(mark for part in gathered(marks) for mark in part))
 
 
 @contextmanager
@@ -85,13 +84,21 @@ def _judging(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]
             module.training = mode
 
 
-def _summary(task: str, split: str, marks: list[tuple[int, bool, bool]]) -> Evaluation:
+def _summary(task: str, split: str, metric: Metric, marks: list[tuple[int, bool, list[int]]]) -> Evaluation:
     if not marks:
         raise BadData(f"the split {split} of {task} has no images")
-    broken = sum(not finite for _, _, finite in marks)
+    broken = sum(not finite for _, finite, _ in marks)
     if broken:
         raise TrainingFailed(
             f"the model's outputs are not finite for {broken} of {len(marks)} images of {task}; its weights are broken"
         )
-    correct = tuple(right for _, right, _ in marks)
-    return Evaluation(task=task, split=split, value=sum(correct) / len(correct), images=len(correct), correct=correct)
+    rows_NR = np.array([row for _, _, row in marks])
+    return Evaluation(
+        task=task,
+        split=split,
+        metric=metric.name,
+        value=metric.value(rows_NR.sum(axis=0), len(rows_NR)),
+        interval=metric.interval(rows_NR),
+        images=len(rows_NR),
+        correct=tuple(bool(row[0]) for row in rows_NR) if isinstance(metric, Accuracy) else (),
+    )

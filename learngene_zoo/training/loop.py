@@ -22,7 +22,7 @@ from learngene_zoo.training.step import Step
 from learngene_zoo.training.trackers import tracking
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.loader import Loader
+    from learngene_zoo.tasks.batches import Batches
 
 __all__ = ["Step", "train"]
 
@@ -31,7 +31,7 @@ SAVING_SHARE = 20  # writing checkpoints takes about a twentieth of the time at 
 
 def train(
     objective: nn.Module,
-    loader: Loader,
+    loader: Batches,
     recipe: Recipe,
     run: Run,
     *,
@@ -70,10 +70,14 @@ def train(
             stack.enter_context(tracking(engine.accelerator, run, label)),
         ]
         draw = stack.enter_context(progress_bar(run, label, done, engine.steps))
+        shown = min(recipe.batch_size, loader.images)  # images of a step; what an extraction costs is read off these
         saved, pause = time.monotonic(), seconds_between_checkpoints
         for step in engine.remaining(done):
             for log in outlets:
-                log({"epoch": step.epoch, "lr": step.lr, "loss": step.loss, **_prefixed(step)}, step.step)
+                log(
+                    {"epoch": step.epoch, "images": shown, "lr": step.lr, "loss": step.loss, **_prefixed(step)},
+                    step.step,
+                )
             draw(step)
             yield step
             if step.step == step.steps or time.monotonic() - saved >= pause:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from learngene_zoo.run import Run
     from learngene_zoo.tasks.task import Task
 
-_TRAINING = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0)
+# As for the ancestry model: the source task's attributes would not be true of images that were moved.
+_TRAINING = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Pretrain(Extractor):
     training: Recipe = _TRAINING
 
     def __post_init__(self) -> None:
-        _check_depths(self.depths)
+        check_depths(self.depths)
 
     def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
         """The ancestry model's shape with the deepest of the depths."""
@@ -69,7 +70,7 @@ class Pretrain(Extractor):
         from learngene_zoo.training.fit import fit
 
         start = assemble(
-            ancestry.spec.with_(layers=layers, classes=task.classes),
+            ancestry.spec.with_(layers=layers, classes=task.classes, dense=task.dense),
             {},
             seed=derive_seed(run.seed, "init"),
             scheme=self.init,
@@ -112,7 +113,7 @@ def _reachable(config: LearngeneConfig, target: Target) -> ViTSpec:
     if spec.layers not in depths:
         raise WrongCall(
             f"no model with {spec.layers} layers was pretrained; there are {', '.join(map(str, depths))} "
-            "(others: lgzoo extract pretrain_finetune --depths)"
+            f"(others: lgzoo extract {config.method} --depths)"
         )
     if (spec.width, spec.heads) != (config.spec.width, config.spec.heads):
         raise WrongCall(
@@ -126,15 +127,16 @@ def _depths(config: LearngeneConfig) -> list[int]:
     """The stored depths, as the artifact says; it may come from anywhere."""
     depths = config.details.get("depths")
     if not isinstance(depths, (list, tuple)) or not all(type(layers) is int for layers in depths):
-        raise BadFile("a pretrain_finetune learngene must list its depths as whole numbers under details.depths")
+        raise BadFile(f"a {config.method} learngene must list its depths as whole numbers under details.depths")
     try:
-        _check_depths(depths)
+        check_depths(depths)
     except WrongCall as error:
         raise BadFile(f"details of the learngene: {error}") from error
     return sorted(depths)
 
 
-def _check_depths(depths: Sequence[int]) -> None:
+def check_depths(depths: Sequence[int]) -> None:
+    """Raises `WrongCall` for depths that cannot be meant."""
     if not depths or len(set(depths)) < len(depths):
         raise WrongCall(f"depths is {list(depths)}; name at least one, and each once")
     if not all(1 <= layers <= LIMITS["layers"] for layers in depths):

@@ -18,7 +18,8 @@ What a learngene's `details` hold, blocks counted from 1 as in the paper:
     threshold  the tau that was applied; threshold_asked the one that was meant (None where `top` or `keep` decided)
     degenerate whether the threshold asked for selected nothing; `note` then says what was done instead
     datasets   by task: paths (1 base, 0 specific, one per layer), shares (of the images that prefer the base block),
-               validation_accuracy, validation_images, training_images, lr
+               validation_accuracy, metric ("mIoU" where that number is one, else "accuracy"), validation_images,
+               training_images, lr
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Search(Extractor):
     keep: Annotated[
         tuple[int, ...] | None, "skip the search and keep these blocks (counted from 1); comes before all"
     ] = None
-    task_lr: Annotated[tuple[str, ...], "another peak learning rate for one task, as letters=1e-4"] = ()
+    task_lr: Annotated[tuple[str, ...], "another peak learning rate for one task, as objects=1e-4"] = ()
     training: Recipe = POLY
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ PAPER_RATES = {
 
 
 def rates_by_task(texts: Sequence[str]) -> dict[str, float]:
-    """`("letters=1e-4",)` as `{"letters": 1e-4}`. Raises `WrongCall`."""
+    """`("objects=1e-4",)` as `{"objects": 1e-4}`. Raises `WrongCall`."""
     rates = {}
     for text in texts:
         name, _, number = text.rpartition("=")
@@ -34,7 +34,7 @@ def rates_by_task(texts: Sequence[str]) -> dict[str, float]:
         except ValueError:
             rates[name] = math.nan
         if not name or not 0 < rates[name] < math.inf:
-            raise WrongCall(f"task_lr is {text!r}; write a task's name and a rate above 0, as letters=1e-4")
+            raise WrongCall(f"task_lr is {text!r}; write a task's name and a rate above 0, as objects=1e-4")
     return rates
 
 

@@ -22,12 +22,12 @@ from learngene_zoo.recipe import Recipe
 from learngene_zoo.run import Run, derive_seed
 from learngene_zoo.settings import Json
 from learngene_zoo.surgery import without_head
-from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.batches import Batches
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.groups import parameter_groups
 from learngene_zoo.training.images import training_images
 from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import Classification
+from learngene_zoo.training.objectives import objective_for
 from lgzoo_lsamd.preference import preferences
 from lgzoo_lsamd.rates import check_rates
 from lgzoo_lsamd.router import Router
@@ -61,7 +61,9 @@ def search_one(search: Search, ancestry: Ancestry, task: Task, carried: State, r
     recipe = search.recipe(task.name)
     rules = Rules(routing=search.routing, gate=search.gate, noise=search.noise)
     model = super_net(start(ancestry, task, run), rules, carried)
-    objective = SearchObjective(task_objective(model, task, recipe), search.balance_weight)
+    objective = SearchObjective(
+        objective_for(task, model, recipe, derive_seed(run.seed, "attributes")), search.balance_weight
+    )
     loader = training_images(task, ancestry.view, recipe, run)
     _check_pieces(loader, recipe)
     groups = partial(groups_with_routers, router_lr=search.router_lr)
@@ -71,7 +73,8 @@ def search_one(search: Search, ancestry: Ancestry, task: Task, carried: State, r
     record = {
         "paths": [int(share >= 0.5) for share in asked.shares],
         "shares": [round(share, 6) for share in asked.shares],
-        "validation_accuracy": asked.accuracy,
+        "validation_accuracy": asked.value,
+        "metric": asked.metric,
         "validation_images": asked.images,
         "training_images": loader.images,
         "lr": recipe.lr,
@@ -81,18 +84,8 @@ def search_one(search: Search, ancestry: Ancestry, task: Task, carried: State, r
 
 def start(ancestry: Ancestry, task: Task, run: Run) -> VisionTransformer:
     """The ancestry model, in memory of its own, with a fresh head for the task's classes."""
-    spec = ancestry.spec.with_(classes=task.classes)
+    spec = ancestry.spec.with_(classes=task.classes, dense=task.dense)
     return assemble(spec, without_head(ancestry.state), seed=derive_seed(run.seed, "head")).model()
-
-
-def task_objective(model: nn.Module, task: Task, recipe: Recipe) -> nn.Module:
-    """What the super net minimises on a task: a module from a batch to named losses, with the net inside.
-
-    Raises `WrongCall` for a task that is not classified.
-    """
-    if task.kind != "classification":
-        raise WrongCall(f"LSAMD searches on classification tasks; {task.name} is {task.kind}: leave it out")
-    return Classification(model, label_smoothing=recipe.label_smoothing)
 
 
 def groups_with_routers(module: nn.Module, recipe: Recipe, *, router_lr: float) -> list[dict[str, Any]]:
@@ -106,7 +99,7 @@ def groups_with_routers(module: nn.Module, recipe: Recipe, *, router_lr: float) 
     return [group for group in [*groups, apart] if group["params"]]
 
 
-def _check_pieces(loader: Loader, recipe: Recipe) -> None:
+def _check_pieces(loader: Batches, recipe: Recipe) -> None:
     """Raises `WrongCall` where processes would cut their shares of a batch into unequal numbers of pieces to vote on."""
     if loader.images < recipe.batch_size and recipe.accumulate > loader.images // world():
         raise WrongCall(

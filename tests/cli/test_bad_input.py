@@ -155,7 +155,7 @@ CALLS = [
     Case("expand learngene --priorty x", WRONG, ("no option named --priorty", "did you mean --priority?")),
     Case("expand learngene --priority up", WRONG, ("--priority", "'up'", "'last-middle-first'")),
     Case("extract lsamd --preset papper", WRONG, ("no preset of lsamd named 'papper'", "did you mean paper?")),
-    Case("extract lsamd --ancestry ancestry --task leters -o new", WRONG, ("'leters'", "did you mean letters?")),
+    Case("extract lsamd --ancestry ancestry --task obects -o new", WRONG, ("'obects'", "did you mean objects?")),
     Case(
         "extract lsamd --ancestry ancestry --task folder:photos --task folder:photos -o new",
         WRONG,
@@ -237,7 +237,7 @@ PLACES = [
         f"finetune model --task folder:photos {BRIEF} -o new --force",
         FAILED,
         ("no run's folder", "-o"),
-        write("new.run/letters.txt", "mine"),
+        write("new.run/notes.txt", "mine"),
     ),
 ]
 
@@ -321,7 +321,7 @@ DATA = [
     Case("finetune model --task hf:nobody/nothing --offline", FAILED, ("nobody/nothing",)),
     Case("finetune model --task hf:../../etc", WRONG, ("hf:../../etc",)),
     Case("finetune model --task folder:", WRONG, ("folder:",)),
-    Case("evaluate model --task letters", WRONG, ("2 classes", "lgzoo finetune --task letters")),
+    Case("evaluate model --task objects", WRONG, ("2 classes", "lgzoo finetune --task objects")),
     Case("doctor --task folder:nowhere", FAILED, ("no folder nowhere", "subfolder")),
 ]
 

@@ -30,9 +30,9 @@ HOT = {
 RINGS = {
     0: "budget card cost errors folder intervals learngene method processes provenance recipe registry run settings shelf "
     "sizes spec units version view workplace",
-    1: "ancestry arena axes descendant hub_file initial spec_reading surgery timm_config vit",
+    1: "ancestry arena axes dense descendant hub_file initial spec_reading surgery timm_config vit",
     2: "artifact latency tasks training",
-    3: "demo demo_report inputs lifecycle torch_hub",
+    3: "bench demo demo_report inputs lifecycle torch_hub",
     4: "__main__ cli testing timm",
 }
 RING_OF = {name: ring for ring, names in RINGS.items() for name in names.split()}

@@ -146,7 +146,7 @@ def test_a_model_made_for_a_task_keeps_its_head() -> None:
 
 @pytest.mark.parametrize("names", [("a", "b", "c"), ("a", "b")])
 def test_a_model_of_another_task_gets_a_fresh_head(names: tuple[str, ...]) -> None:
-    start = made(task="letters")
+    start = made(task="objects")
     tuned = start.for_task("digits", names, seed=9)
     assert (tuned.task, tuned.spec.classes, tuned.class_names) == ("digits", len(names), names)
     assert all(torch.equal(tuned.state[name], start.state[name]) == (not is_head(name)) for name in PARTS)

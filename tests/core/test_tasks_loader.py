@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -60,7 +61,7 @@ def test_workers_make_the_same_pixels(digits: Task, augment: str) -> None:
     helped = loader(digits, augment=augment, images=72, batch_size=24, workers=2)
     for epoch, start in ((0, 0), (1, 1), (2, 0)):
         for one, other in zip(alone.epoch(epoch, start), helped.epoch(epoch, start), strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(one, other))
+            assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3]))
 
 
 def test_an_epoch_left_early_does_not_disturb_the_next(digits: Task) -> None:
@@ -83,7 +84,7 @@ def test_resuming_continues_and_skips_without_loading(digits: Task, monkeypatch:
     rest = list(data.epoch(1, start=10))
     assert len(asked) == (data.steps - 10) * 64
     for one, other in zip(whole[10:], rest, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(one, other))
+        assert all(torch.equal(a, b) for a, b in zip(one[:3], other[:3]))
 
 
 def test_processes_share_every_global_batch(digits: Task, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,3 +191,9 @@ class Broken:
 
     def __getitems__(self, indices: Any) -> Any:
         raise BadData(f"picture {indices[0]} is torn")
+
+
+def test_what_workers_get_can_be_pickled_whatever_opens_the_task(digits: Task) -> None:
+    opened = replace(digits, open_split=lambda name: digits.split(name))
+    made = pickle.loads(pickle.dumps(loader(opened)._pictures))
+    assert torch.equal(made[0, [3, 1]].images, loader(digits)._pictures[0, [3, 1]].images)

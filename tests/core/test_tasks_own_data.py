@@ -73,6 +73,20 @@ def test_named_splits_are_used(tmp_path: Path) -> None:
     assert dict(open_task(f"folder:{tmp_path}").sizes) == {"train": 12, "validation": 4, "test": 6}
 
 
+def test_files_that_are_no_images_are_left_out_and_named(tmp_path: Path) -> None:
+    class_folders(tmp_path, {"cat": 10, "dog": 10})
+    clean = open_task(f"folder:{tmp_path}")
+    (tmp_path / "cat" / "notes.txt").write_text("my cats")
+    (tmp_path / "dog" / "labels.csv").write_text("1,2")
+    (tmp_path / "README.md").write_text("beside the classes")
+    (tmp_path / "cat" / ".DS_Store").write_bytes(b"hidden")
+    (tmp_path / "cat" / "._1.png").write_bytes(b"what macOS leaves on other disks")
+    task = open_task(f"folder:{tmp_path}")
+    assert task.notes == (f"{tmp_path / 'cat' / 'notes.txt'} and 1 more left out: no image, by the end of its name",)
+    assert clean.notes == ()
+    assert (task.class_names, task.sizes) == (clean.class_names, clean.sizes)
+
+
 def tear(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
 
@@ -80,7 +94,12 @@ def tear(path: Path) -> None:
 FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "one class": (lambda top: class_folders(top, {"cat": 3}), "one class"),
     "an empty class": (lambda top: class_folders(top, {"cat": 3, "dog": 0}), "dog holds no image"),
+    "a class of text": (
+        lambda top: (class_folders(top, {"cat": 3, "dog": 0}), (top / "dog" / "a.txt").write_text("no")),
+        r"dog holds no image, only .*a\.txt",
+    ),
     "nothing": (lambda top: None, "no class folders"),
+    "pictures in place of classes": (lambda top: picture(1).save(top / "1.png"), "but no class folders; sort them"),
     "only a test split": (lambda top: class_folders(top / "test", {"a": 2, "b": 2}), "holds no image|one class"),
     "too few": (lambda top: class_folders(top, {"a": 1, "b": 0}) and (top / "b").rmdir(), "one class"),
     "splits that differ": (

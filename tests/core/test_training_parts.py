@@ -157,7 +157,9 @@ def test_threads_are_applied():
 
 def steps(losses: list[float], first: int = 1, total: int | None = None):
     for number, loss in enumerate(losses, start=first):
-        yield Step(epoch=0, step=number, steps=total or len(losses), losses={"a": loss}, lr=0.1, end_of_epoch=False)
+        yield Step(
+            epoch=0, step=number, steps=total or len(losses), losses={"cross_entropy": loss}, lr=0.1, end_of_epoch=False
+        )
 
 
 def test_the_guard_stops_what_stays_at_chance():

@@ -17,8 +17,8 @@ from learngene_zoo import arena
 from learngene_zoo.axes import inner_name, kind_of
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.spec import ViTSpec
+from learngene_zoo.timm_config import ARCHITECTURE
 from learngene_zoo.vit import (
-    ARCHITECTURE,
     block_of,
     check_state,
     empty,

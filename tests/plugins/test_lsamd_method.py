@@ -75,11 +75,11 @@ def test_the_outline_sorts_the_kept_blocks() -> None:
         ({"top": 0}, "top is 0"),
         ({"router_lr": 0.0}, "router_lr is 0.0"),
         ({"balance_weight": -1.0}, "balance_weight is -1.0"),
-        ({"task_lr": ("letters",)}, "letters=1e-4"),
-        ({"task_lr": ("=1",)}, "letters=1e-4"),
-        ({"task_lr": ("letters=fast",)}, "letters=1e-4"),
-        ({"task_lr": ("letters=0",)}, "above 0"),
-        ({"task_lr": ("letters=inf",)}, "above 0"),
+        ({"task_lr": ("objects",)}, "objects=1e-4"),
+        ({"task_lr": ("=1",)}, "objects=1e-4"),
+        ({"task_lr": ("objects=fast",)}, "objects=1e-4"),
+        ({"task_lr": ("objects=0",)}, "above 0"),
+        ({"task_lr": ("objects=inf",)}, "above 0"),
     ],
 )
 def test_settings_that_cannot_be_meant(settings: dict, message: str) -> None:
@@ -100,16 +100,16 @@ def test_settings_that_do_not_fit_the_ancestry_model(settings: dict, message: st
 
 
 def test_each_task_has_its_learning_rate() -> None:
-    search = Search(task_lr=("letters=1e-4", "folder:a=b=2e-3"))
-    assert search.recipe("letters").lr == 1e-4
+    search = Search(task_lr=("objects=1e-4", "folder:a=b=2e-3"))
+    assert search.recipe("objects").lr == 1e-4
     assert search.recipe("folder:a=b").lr == 2e-3
-    assert search.recipe("scripts") == search.training
+    assert search.recipe("signs") == search.training
 
 
 def test_a_rate_for_an_unknown_task_is_a_misspelling() -> None:
-    check_rates(LSAMD.presets["paper"].task_lr, ["letters"])  # the paper's other data sets need not be here
-    with pytest.raises(WrongCall, match="did you mean letters"):
-        check_rates(("leters=1e-4",), ["letters"])
+    check_rates(LSAMD.presets["paper"].task_lr, ["objects"])  # the paper's other data sets need not be here
+    with pytest.raises(WrongCall, match="did you mean objects"):
+        check_rates(("obects=1e-4",), ["objects"])
 
 
 def test_the_paper_preset_is_the_papers_schedule() -> None:

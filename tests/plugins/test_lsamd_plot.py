@@ -12,7 +12,7 @@ from learngene_zoo.spec import ViTSpec
 from lgzoo_lsamd.plot import BASE, SPECIFIC, draw, picture
 
 LAYERS = 4
-PATHS = {"letters": [1, 0, 1, 1], "scripts": [1, 0, 0, 1], "typefaces": [0, 0, 1, 1]}
+PATHS = {"objects": [1, 0, 1, 1], "signs": [1, 0, 0, 1], "glyphs": [0, 0, 1, 1]}
 
 
 def learngene(**changes: object) -> Learngene:
@@ -74,6 +74,6 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     with pytest.raises(WrongCall, match=r"png or \.svg"):
         draw(learngene(), tmp_path / "paths.pdf")
     for record in (None, {}, {"paths": [1, 0], "shares": [1.0, 0.0], "validation_accuracy": 0.5}):
-        with pytest.raises(BadFile, match="no path over 4 layers for letters"):
-            draw(learngene(datasets={"letters": record}), tmp_path / "paths.png")
+        with pytest.raises(BadFile, match="no path over 4 layers for objects"):
+            draw(learngene(datasets={"objects": record}), tmp_path / "paths.png")
     assert not list(tmp_path.iterdir())

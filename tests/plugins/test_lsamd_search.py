@@ -19,7 +19,7 @@ from learngene_zoo.method import Target
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.run import Run
 from learngene_zoo.spec import ViTSpec
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.task import Samples, Task
 from learngene_zoo.vit import initial, is_head
 from lgzoo_lsamd import search as searching
 from lgzoo_lsamd.method import LSAMD, Search
@@ -120,7 +120,7 @@ def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (ancestry.view.mean, ancestry.view.std))
     with torch.no_grad():
         right = net((pixels - mean) / std).argmax(dim=1).numpy() == TASKS[0].split("validation").labels
-    assert asked.accuracy == pytest.approx(right.mean())
+    assert (asked.metric, asked.value) == ("accuracy", pytest.approx(right.mean()))
     for side, share in ((SPECIFIC, 0.0), (BASE, 1.0)):
         # The class token before the first block is the same for all images: it can be made to prefer one side.
         token = net.cls_token[0, 0] + net.pos_embed[0, 0]
@@ -176,9 +176,31 @@ def test_without_a_task_there_is_no_search(ancestry) -> None:
         SEARCH([ancestry], [], Run())
 
 
-def test_only_classified_tasks_are_searched(ancestry) -> None:
-    with pytest.raises(WrongCall, match="one is segmentation"):
-        SEARCH([ancestry], [task("one", kind="segmentation")], Run())
+class Halves:
+    """Masks whose left half is class 0 and whose right half is the image's own; the image shows them."""
+
+    labels = np.zeros(40, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitems__(self, indices: Sequence[int]) -> Samples:
+        masks = torch.zeros(len(indices), 16, 16, dtype=torch.uint8)
+        masks[:, :, 8:] = torch.tensor([1 + index % 2 for index in indices], dtype=torch.uint8)[:, None, None]
+        return Samples((masks[:, None] * 120).expand(-1, 3, -1, -1), masks=masks)
+
+
+def test_a_segmentation_task_is_searched_with_a_dense_head(ancestry) -> None:
+    halves = task("halves", classes=3, kind="segmentation", open_split=lambda split: Halves())
+    learngene = replace(SEARCH, training=replace(RECIPE, epochs=4))([ancestry], [halves, TASKS[0]], Run())
+    found = learngene.config.details["datasets"]
+    assert (found["halves"]["metric"], found["one"]["metric"]) == ("mIoU", "accuracy")
+    assert (
+        found["halves"]["validation_accuracy"] > 0.4
+    )  # one class everywhere: at most half of that class, and no other
+    assert found["halves"]["validation_images"] == 40
+    assert not learngene.config.spec.dense
+    assert not any(is_head(name) for name in learngene.state)
 
 
 def test_a_task_has_its_own_learning_rate(ancestry, monkeypatch) -> None:

@@ -1,0 +1,148 @@
+"""The gate of the bundled ancestry model: is what it knows worth inheriting at all? Judged before any claim is.
+
+    python benchmarks/gate.py            about 25 minutes of two cores; resumable: run it again after a stop
+    python benchmarks/gate.py --table    the table again, from the results
+
+On `fashion_mnist` and on each target of the suite `mini`, at 1,000 training images: the ancestry model whole (every block
+inherited), the same weights shuffled, and scratch with standard deviation 1/sqrt(fan_in). Each arm has the learning rate that
+was best for it on validation images of three tasks with a seed of its own. Intervals are those of the validation images, over
+the mean of three seeds; no test image is read. The gate is passed if `fashion_mnist` and at least six of the nine targets
+have both intervals above 0. Results in benchmarks/results/gate.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import machine
+
+from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.executors import Workers
+from learngene_zoo.bench.grid import SCRATCH, cells
+from learngene_zoo.bench.runner import run_grid
+from learngene_zoo.bench.trial import unpacked
+from learngene_zoo.intervals import paired_gain
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.tasks.suites import suite
+
+BUILD = Path(__file__).resolve().parent.parent / "build" / "gate"
+LAYERS = 12
+WHOLE = Arm(name="whole", method="lsamd", settings={"keep": tuple(range(1, LAYERS + 1))})
+SHUFFLED = replace(WHOLE, name="shuffled", control="shuffled")
+FAN_IN = replace(SCRATCH[1], name="scratch")
+ARMS = (WHOLE, SHUFFLED, FAN_IN)
+REAL = "fashion_mnist"
+TASKS = (REAL, *suite("mini"))
+WANTED = 6  # of the nine
+RECIPE = Recipe(images=1_000, batch_size=50, augment="light")
+EPOCHS, SEEDS = 8, (0, 1, 2)
+RATES, TUNING_TASKS, TUNING_SEED = (5e-4, 1e-3, 2e-3, 4e-3), (REAL, "textures", "numbers"), 1_000
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure, print, and write."""
+    if "--table" not in arguments:
+        rates = chosen_rates()
+        rows = run(grid(TASKS, SEEDS, rates))
+        found = [judged(task, [row for row in rows if row.task == task]) for task in TASKS]
+        machine.write("gate", {"split": "validation", "recipe": summary(), "lr": rates, "rows": found, **passed(found)})
+    kept = read()
+    print(markdown(kept))
+    print(sentence(kept))
+
+
+def read() -> dict[str, Any]:
+    """The results as they were written."""
+    found: dict[str, Any] = json.loads((machine.RESULTS / "gate.json").read_text(encoding="utf-8"))
+    return found
+
+
+def summary() -> dict[str, Any]:
+    """What all arms have in common."""
+    return {"images": RECIPE.images, "batch_size": RECIPE.batch_size, "epochs": EPOCHS, "seeds": len(SEEDS)}
+
+
+def grid(tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float]) -> list[Cell]:
+    """All arms on these tasks, judged on validation images."""
+    return cells(
+        tasks, ARMS, layers=[LAYERS], epochs=[EPOCHS], seeds=seeds, recipe=RECIPE, rates=rates, split="validation"
+    )
+
+
+def run(wanted: Sequence[Cell]) -> list[Row]:
+    """The cells' rows; what is finished is not repeated. Ends with the error of a cell that failed."""
+    rows = run_grid(wanted, BUILD, Run(threads=1), Workers(2), say=lambda text: print(text, file=sys.stderr))
+    failed = [row for row in rows if row.error]
+    if failed:
+        raise SystemExit(f"{failed[0].arm} on {failed[0].task}: {failed[0].error}")
+    return rows
+
+
+def chosen_rates() -> dict[str, float]:
+    """For each arm the rate with the best mean over the tuning tasks."""
+    by_rate = {rate: run(grid(TUNING_TASKS, [TUNING_SEED], {arm.name: rate for arm in ARMS})) for rate in RATES}
+    means = {
+        arm.name: {rate: sum(row.value or 0 for row in rows if row.arm == arm.name) for rate, rows in by_rate.items()}
+        for arm in ARMS
+    }
+    return {name: max(found, key=lambda rate: found[rate]) for name, found in means.items()}
+
+
+def judged(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """One line of the table: accuracies, and the whole's two gains with their intervals."""
+    right = {
+        arm.name: [unpacked(row.correct or "", row.evaluated) for row in rows if row.arm == arm.name] for arm in ARMS
+    }
+    line: dict[str, Any] = {"task": task}
+    for name, runs in right.items():
+        line[name] = sum(sum(flags) / len(flags) for flags in runs) / len(runs)
+    for rival in (SHUFFLED.name, FAN_IN.name):
+        gain = paired_gain(right[WHOLE.name], right[rival])
+        line |= {f"over_{rival}": gain.value, f"over_{rival}_low": gain.low, f"over_{rival}_high": gain.high}
+    return {**line, "passed": line["over_shuffled_low"] > 0 and line["over_scratch_low"] > 0}
+
+
+def passed(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Whether the gate is passed, and on how many of the nine."""
+    targets = sum(line["passed"] for line in found if line["task"] != REAL)
+    real = next(line["passed"] for line in found if line["task"] == REAL)
+    return {"passed": bool(real and targets >= WANTED), "targets": targets}
+
+
+def markdown(kept: Mapping[str, Any]) -> str:
+    """The table as the card shows it, in per cent and points."""
+    head = "| task | whole | shuffled | scratch | gain over shuffled | gain over scratch | passed |"
+    lines = [head, "|---|---:|---:|---:|---:|---:|---|"]
+    for row in kept["rows"]:
+        accuracies = " | ".join(f"{100 * row[arm.name]:.1f}" for arm in ARMS)
+        gains = " | ".join(_gain(row, rival) for rival in (SHUFFLED.name, FAN_IN.name))
+        lines.append(f"| `{row['task']}` | {accuracies} | {gains} | {'yes' if row['passed'] else 'no'} |")
+    return "\n".join(lines)
+
+
+def _gain(row: Mapping[str, Any], rival: str) -> str:
+    value, low, high = (100 * row[f"over_{rival}{end}"] for end in ("", "_low", "_high"))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def sentence(kept: Mapping[str, Any]) -> str:
+    """What was measured and what it says, in words."""
+    how, rates = kept["recipe"], ", ".join(f"{name} {rate:g}" for name, rate in kept["lr"].items())
+    verdict = "passed" if kept["passed"] else "not passed"
+    return (
+        f"Validation accuracy in per cent after {how['epochs']} epochs on {how['images']:,} training images, mean of "
+        f"{how['seeds']} seeds; gains in points with 95 % intervals over the images. Learning rates ({rates}) were chosen "
+        f"on validation images with another seed. The gate is {verdict}: both gains are certain on {kept['targets']} of "
+        f"the nine targets (six are wanted) and {'also' if kept['rows'][0]['passed'] else 'not'} on `{REAL}`. Made by "
+        "`python benchmarks/gate.py`."
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,176 @@
+"""How hard are the nine tasks of the suite `mini`? Pictures a second, linear probes on pixels, and ViTs from scratch.
+
+    python benchmarks/mini_suite.py                 about an hour of one core; run it again after a stop, it goes on
+    python benchmarks/mini_suite.py wings petals    these tasks only
+    python benchmarks/mini_suite.py --quick         a few hundred images and one epoch: does it run? Nothing is written
+    python benchmarks/mini_suite.py --device cuda   the ViTs on a GPU
+    python benchmarks/mini_suite.py --table         put what was measured into docs/tasks.md
+
+All accuracies are of validation images, in per cent. `plenty` trains on new pictures of the same classes that no split
+has, each seen once: what can be learnt when pictures are not scarce, as the bundled ancestry model never was shown.
+Results in benchmarks/results/mini_suite.json, one number at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import machine
+import numpy as np
+import torch
+from shelf import ROOT, between
+
+from learngene_zoo.descendant import assemble
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run, derive_seed
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.mini.generator import Generated
+from learngene_zoo.tasks.mini.suite import generator
+from learngene_zoo.tasks.splits import balanced
+from learngene_zoo.tasks.suites import suite
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.training.fit import fit
+
+NAME = "mini_suite"
+SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
+RECIPE = Recipe(epochs=10, batch_size=64, lr=1e-3, warmup=1.0, clip=1.0)
+FEW, MANY, PLENTY = 1_000, 4_000, 100_000
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the ViTs compute, and whether everything is cut short."""
+
+    device: str = "cpu"
+    quick: bool = False
+
+    def run(self) -> Run:
+        return Run(seed=0, threads=1, device=self.device)
+
+
+def images_per_second(task: Task, setting: Setting) -> float:
+    """Of the training split, in batches of 128 pictures in any order; the best of three rounds."""
+    split = task.split("train")
+    order = np.random.default_rng(0).permutation(len(split))[:1_024].tolist()
+    batches = [order[start : start + 128] for start in range(0, len(order), 128)]
+    rounds = []
+    for _ in range(1 + 3):  # the first makes what is made once, such as masks of glyphs
+        started = time.perf_counter()
+        for batch in batches:
+            split.__getitems__(batch)
+        rounds.append(len(order) / (time.perf_counter() - started))
+    return round(max(rounds[1:]))
+
+
+def linear(task: Task, setting: Setting, images: int) -> float:
+    """A logistic regression on the 3,072 pixels, the best of three strengths of its penalty."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
+
+    split = task.split("train")
+    chosen = balanced(split.labels, 200 if setting.quick else images, 0)
+    scaler = StandardScaler()
+    seen = scaler.fit_transform(pixels(split, chosen))
+    validation = task.split("validation")
+    asked = scaler.transform(pixels(validation, np.arange(len(validation))))
+    found = []
+    for penalty in (1e-4, 1e-3, 1e-2):
+        probe = LogisticRegression(C=penalty, max_iter=50 if setting.quick else 300)
+        found.append(probe.fit(seen, split.labels[chosen]).score(asked, validation.labels))
+    return round(100 * max(found), 1)
+
+
+def pixels(split: Any, places: np.ndarray) -> np.ndarray:
+    """float32 (N, 3 * 32 * 32) from 0 to 1."""
+    return split.__getitems__(places.tolist()).flatten(1).numpy().astype(np.float32) / 255
+
+
+def scratch(task: Task, setting: Setting, recipe: Recipe) -> float:
+    """A ViT of the bundled ancestry model's shape, initialised by fan-in."""
+    if setting.quick:
+        recipe = replace(recipe, epochs=1, images=200)
+    start = assemble(
+        SPEC.with_(classes=task.classes),
+        {},
+        seed=derive_seed(0, "init"),
+        scheme="fan_in",
+        mean=task.mean,
+        std=task.std,
+        provenance={"method": "train"},
+    )
+    trained = fit(start, task, recipe, setting.run())
+    return round(100 * trained.provenance["metrics"]["validation_accuracy"], 1)
+
+
+def plenty(task: Task, setting: Setting) -> float:
+    """The same ViT on `PLENTY` pictures of the task's classes, each seen once."""
+    more = replace(task, open_split=lambda name: Generated(generator(task.name), "plenty", PLENTY))
+    both = replace(task, open_split=lambda name: (more if name == "train" else task).split(name))
+    return scratch(both, setting, replace(RECIPE, epochs=1, warmup=0.1))
+
+
+MEASURES: dict[str, Callable[[Task, Setting], float]] = {
+    "images_per_second": images_per_second,
+    "linear_1000": lambda task, setting: linear(task, setting, FEW),
+    "linear_4000": lambda task, setting: linear(task, setting, MANY),
+    "scratch_1000": lambda task, setting: scratch(task, setting, replace(RECIPE, images=FEW)),
+    "scratch_all": lambda task, setting: scratch(task, setting, RECIPE),
+    "scratch_plenty": plenty,
+}
+HEADS = ("task", "classes", "training images", "chance", "linear, 1,000", "linear, 4,000", "ViT, 1,000", "ViT, all")
+
+
+def measured() -> dict[str, dict[str, float]]:
+    """What an earlier run left, by task."""
+    path = machine.RESULTS / f"{NAME}.json"
+    return json.loads(path.read_text(encoding="utf-8"))["tasks"] if path.is_file() else {}
+
+
+def table(rows: dict[str, dict[str, float]]) -> str:
+    """Markdown: accuracies in per cent."""
+    heads = (*HEADS, f"ViT, {PLENTY:,}")
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
+    for name, row in rows.items():
+        task = open_task(name)
+        numbers = [row.get(measure, "") for measure in list(MEASURES)[1:]]
+        facts = [f"`{name}`", task.classes, f"{task.sizes['train']:,}", f"{100 / task.classes:.1f}"]
+        lines.append(f"| {' | '.join(map(str, [*facts, *numbers]))} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure what is not there yet, print and write each number when it is there."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", default=suite("mini"))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--table", action="store_true")
+    asked = parser.parse_args()
+    rows = {} if asked.quick else measured()
+    if asked.table:
+        between(ROOT / "docs" / "tasks.md", NAME, table(rows))
+        return
+    torch.set_num_threads(1)
+    for name in asked.tasks:
+        task, row = open_task(name), rows.setdefault(name, {})
+        for measure, compute in MEASURES.items():
+            if measure in row:
+                continue
+            started = time.perf_counter()
+            row[measure] = compute(task, Setting(asked.device, asked.quick))
+            print(
+                f"{name} {measure} {row[measure]} ({time.perf_counter() - started:.0f} s)", file=sys.stderr, flush=True
+            )
+            if not asked.quick:
+                machine.write(NAME, {"split": "validation", "device": asked.device, "tasks": rows})
+
+
+if __name__ == "__main__":
+    main()

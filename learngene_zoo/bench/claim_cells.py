@@ -1,0 +1,178 @@
+"""A claim's cells, and the learning rate of each of its arms. Cold.
+
+Two grids, one after the other. Tuning cells train every arm with every candidate rate and a seed of their own, and are judged
+on validation images. Only then are the claim's own cells known, which read the test split, once each: not even what a
+descendant knows before its training is measured on it. A claim that measures
+the extraction itself has cells without any training: they are there for their extraction.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.claim_file import Claim
+from learngene_zoo.bench.grid import scheduled
+from learngene_zoo.learngene import LearngeneConfig
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import derive_seed
+from learngene_zoo.settings import Json
+
+ConfigOf = Callable[[Cell], LearngeneConfig]  # the config of the learngene that a cell's descendant came from
+
+_RANDOM = re.compile(r"random (\d+) of (\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Why an arm has its learning rate."""
+
+    arm: str
+    lr: float
+    means: Mapping[str, float]  # by candidate: the mean on validation images of the tuning tasks, in per cent
+    failed: tuple[str, ...] = ()  # candidates that could not be trained
+    edge: bool = False  # of three or more the least or the largest was chosen: others beyond might be better
+
+
+def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
+    """An arm as one seed runs it: what is drawn by the seed is drawn. `lr` is the extraction's, where that is measured."""
+    told = claim.arms[name]
+    tasks = told.tasks
+    if told.draw_tasks is not None:
+        chosen = drawn(told.draw_tasks, len(tasks), seed)
+        tasks = tuple(tasks[i - 1] for i in chosen)
+    settings = {key: _resolved(value, seed) for key, value in told.settings.items()}
+    if claim.measure == "extraction" and lr is not None:
+        settings["lr"] = lr
+    return Arm(
+        name=name,
+        method=told.method,
+        preset=told.preset,
+        settings=settings,
+        expand=told.expand,
+        control=told.control,
+        ancestries=told.ancestries,
+        tasks=tasks,
+        leave_out=told.leave_out,
+    )
+
+
+def drawn(count: int, total: int, seed: int) -> list[int]:
+    """So many numbers from 1 to `total`, ascending, as a function of the seed."""
+    order = sorted(range(1, total + 1), key=lambda i: derive_seed(seed, "random", count, total, i))
+    return sorted(order[:count])
+
+
+def _resolved(value: Json, seed: int) -> Json:
+    found = _RANDOM.fullmatch(value) if isinstance(value, str) else None
+    return drawn(int(found[1]), int(found[2]), seed) if found else value
+
+
+def tuning_cells(claim: Claim) -> list[Cell]:
+    """The cells on whose validation images the learning rates are chosen; none where there is nothing to choose."""
+    return [
+        cell
+        for name in claim.arms
+        for candidate in _candidates(claim, name)
+        for cell in _tuning(claim, name, candidate)
+    ]
+
+
+def cells_of(claim: Claim, rates: Mapping[str, float] | None = None) -> list[Cell]:
+    """The claim's own cells, with the chosen rates; without them with the first candidates (to count or to cost them)."""
+    if claim.compare.kind == "exact":
+        return []
+    rates = rates or {name: _first_rate(claim) for name in claim.arms}
+    found = []
+    for name in claim.arms:
+        for seed in range(claim.seeds):
+            found += _cells(claim, name, seed, rates[name], claim.targets, claim.layers, "test")
+    return found
+
+
+def rates_of(
+    claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None
+) -> tuple[dict[str, Choice], list[str]]:
+    """The chosen learning rate of every arm, from the rows of the tuning cells; and what stands in the way, arm by arm.
+
+    A candidate whose training failed is out of the running; one whose cells have not run leaves the arm undecided.
+    """
+    done = {row.key: row for row in rows}
+    choices: dict[str, Choice] = {}
+    missing: list[str] = []
+    for name in claim.arms:
+        candidates = _candidates(claim, name)
+        if not candidates:
+            choices[name] = Choice(arm=name, lr=_first_rate(claim), means={})
+            continue
+        means: dict[float, float] = {}
+        failed, reasons = [], []
+        for candidate in candidates:
+            cells = _tuning(claim, name, candidate)
+            reasons += [f"{name}: {cell.task} with lr {candidate:g}: not run" for cell in cells if cell.key not in done]
+            values = [measured(claim, cell, done[cell.key], config_of) for cell in cells if cell.key in done]
+            errors = [done[cell.key].error for cell in cells if cell.key in done and done[cell.key].error]
+            if errors:
+                failed.append(f"{candidate:g}: {errors[0]}")
+            elif len(values) == len(cells):
+                means[candidate] = sum(sum(parts.values()) / len(parts) for parts in values) / len(values)
+        if reasons or not means:
+            missing += reasons or [f"{name}: no learning rate could be trained ({failed[0]})"]
+            continue
+        best = max(means, key=lambda rate: (means[rate], -rate))
+        edge = len(candidates) > 2 and best in (min(candidates), max(candidates))
+        shown = {f"{rate:g}": mean for rate, mean in means.items()}
+        choices[name] = Choice(arm=name, lr=best, means=shown, failed=tuple(failed), edge=edge)
+    return choices, missing
+
+
+def measured(claim: Claim, cell: Cell, row: Row, config_of: ConfigOf | None) -> dict[str, float]:
+    """What a finished cell says, by task and in per cent: one number of its own task, or one per task of its extraction."""
+    if row.error is not None:
+        return {}
+    if claim.measure == "descendant":
+        return {cell.task: 100 * (row.value or 0.0)}
+    assert config_of is not None, "measuring an extraction needs its config"
+    by_task = config_of(cell).metrics.get("validation_accuracy", {})
+    return {task: 100 * float(value) for task, value in by_task.items()} if isinstance(by_task, Mapping) else {}
+
+
+def _candidates(claim: Claim, name: str) -> tuple[float, ...]:
+    """The rates among which this arm must choose; none where one is given, or nothing is trained."""
+    told = claim.tuning
+    trained = claim.measure == "extraction" or claim.epochs_of(name) > 0
+    return told.lr if told and len(told.lr) > 1 and trained else ()
+
+
+def _first_rate(claim: Claim) -> float:
+    return claim.tuning.lr[0] if claim.tuning else claim.recipe.lr
+
+
+def _tuning(claim: Claim, name: str, lr: float) -> list[Cell]:
+    assert claim.tuning is not None
+    tasks = claim.tuning.tasks or claim.targets
+    layers = claim.tuning.layers or claim.layers[len(claim.layers) // 2]
+    return _cells(claim, name, claim.tuning.seed, lr, tasks, (layers,), "validation")
+
+
+def _cells(
+    claim: Claim,
+    name: str,
+    seed: int,
+    lr: float,
+    tasks: Sequence[str],
+    layers: Sequence[int],
+    split: Literal["validation", "test"],
+) -> list[Cell]:
+    recipe = scheduled(replace(claim.recipe, lr=lr), claim.epochs_of(name))
+    if claim.measure == "extraction":  # no descendant is trained or tested: any will do
+        recipe, split, tasks, layers = replace(Recipe(), epochs=0), "validation", tasks[:1], layers[:1]
+    arm = arm_of(claim, name, seed, lr if _candidates(claim, name) else None)
+    return [
+        Cell(arm=arm, task=task, layers=depth, seed=seed, recipe=recipe, split=split, look=False)
+        for task in tasks
+        for depth in layers
+    ]

@@ -1,0 +1,100 @@
+"""What claims will cost, before they are run: seconds of one core, cells and extractions that they share counted once. Cold.
+
+An estimate for models of width 96 and images of 32 x 32; `RATE` was measured, the rest follows from the numbers of images and
+layers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from learngene_zoo import registry
+from learngene_zoo.bench.cell import Cell
+from learngene_zoo.bench.claim_cells import cells_of, tuning_cells
+from learngene_zoo.bench.claim_file import Claim
+from learngene_zoo.inputs import preset_of, references_for
+from learngene_zoo.method import Method
+from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.tasks import catalogue
+
+RATE = 4200.0  # layers times training images per second, one thread of two busy ones: 350 images/s with 12 layers
+FORWARD = 2.8  # a forward pass alone is so many times faster
+FIXED = 0.7  # seconds of a cell that are neither
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """What a claim adds to those before it."""
+
+    cells: int
+    extractions: int
+    seconds: float  # of one core
+
+
+def prices(claims: Iterable[Claim], layers: int = 12) -> Mapping[str, Price]:
+    """By claim, in their order, what it adds. `layers` are the ancestry model's."""
+    cells_seen: set[str] = set()
+    extractions_seen: set[str] = set()
+    found = {}
+    for claim in claims:
+        cells = {cell.key: cell for cell in [*tuning_cells(claim), *cells_of(claim)]}
+        fresh = {key: cell for key, cell in cells.items() if key not in cells_seen}
+        extractions = {repr((cell.extraction, cell.seed)): cell for cell in fresh.values()}
+        added = [extraction_seconds(cell, layers) for key, cell in extractions.items() if key not in extractions_seen]
+        total = sum(map(cell_seconds, fresh.values())) + sum(added)
+        found[claim.name] = Price(cells=len(fresh), extractions=sum(map(bool, added)), seconds=total)
+        cells_seen |= set(cells)
+        extractions_seen |= set(extractions)
+    return found
+
+
+def cell_seconds(cell: Cell) -> float:
+    """Training, and after it one pass over the validation images and one over the judged ones."""
+    judged = _images(cell.task, cell.split) + _images(cell.task, "validation")
+    images = min(cell.recipe.images or sys.maxsize, _images(cell.task, "train"))
+    return FIXED + cell.layers * (images * cell.recipe.epochs + judged / FORWARD) / RATE
+
+
+def extraction_seconds(cell: Cell, layers: int) -> float:
+    """Training the ancestry model on each of the extraction's tasks, as its recipe says, with a pass over their validation
+    images; 0 for one that needs no data."""
+    arm, method = cell.extraction, _method(cell.arm.method)
+    extractor = with_settings(preset_of(method, arm.preset), arm.settings)
+    if method.tasks == "none" or not method.uses_tasks(extractor):
+        return 0.0
+    leaves = {setting.name: setting.default for setting in settings_of(extractor)}
+    tasks = references_for(method, arm.tasks)
+    images = [min(leaves.get("images") or sys.maxsize, _images(task, "train")) for task in tasks]
+    judged = sum(_images(task, "validation") for task in tasks)
+    return layers * (sum(images) * leaves.get("epochs", 0) + judged / FORWARD) / RATE
+
+
+def _images(task: str, split: str) -> int:
+    return next((entry.sizes.get(split, 0) for entry in catalogue.names() if entry.name == task), 0)
+
+
+def markdown(found: Mapping[str, Price]) -> str:
+    """One line per claim, and their sum, in minutes of two cores."""
+    lines = ["| claim | cells | extractions | minutes of two cores |", "|---|---:|---:|---:|"]
+    rows = [*found.items(), ("together", _sum(found.values()))]
+    for name, price in rows:
+        shown = f"`{name}`" if name in found else name
+        lines.append(f"| {shown} | {price.cells} | {price.extractions} | {price.seconds / 120:.1f} |")
+    return "\n".join(lines)
+
+
+def _sum(parts: Iterable[Price]) -> Price:
+    parts = list(parts)
+    return Price(
+        cells=sum(part.cells for part in parts),
+        extractions=sum(part.extractions for part in parts),
+        seconds=sum(part.seconds for part in parts),
+    )
+
+
+@cache
+def _method(name: str) -> Method:
+    return registry.load(name)

@@ -1,0 +1,127 @@
+"""The learngenes of a grid: each extracted once per seed, shared by its cells and by all processes, with what it cost. Cold.
+
+`learngenes/<method>-<hash>` in the bench's folder is an ordinary learngene; `<method>-<hash>.cost.json` beside it says what it
+took. An interrupted extraction goes on from its checkpoint, and its seconds add up.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.bench.cell import Arm
+from learngene_zoo.folder import Tensors, new_file, read_json, write_json
+from learngene_zoo.inputs import preset_of
+from learngene_zoo.learngene import load
+from learngene_zoo.run import Run
+from learngene_zoo.settings import fingerprint, from_json, to_json, with_settings
+
+if TYPE_CHECKING:
+    from learngene_zoo.learngene import Learngene
+
+LEARNGENES = "learngenes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spent:
+    """What an extraction took, over all its beginnings."""
+
+    seconds: float = 0.0
+    images: int = 0  # shown in training, over all epochs
+    stored_params: int = 0  # numbers that must be kept to build any size
+    finished: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extraction:
+    """One extraction of a grid: an arm without its name (`Cell.extraction`), and a seed."""
+
+    arm: Arm
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """The name of its folder."""
+        return f"{self.arm.method}-{fingerprint([to_json(self.arm), self.seed])}"
+
+    def folder(self, out: Path) -> Path:
+        """Where its learngene lies."""
+        return out / LEARNGENES / self.key
+
+    def record(self, out: Path) -> Path:
+        """Where it is said what it took."""
+        return out / LEARNGENES / f"{self.key}.cost.json"
+
+    def is_finished(self, out: Path) -> bool:
+        """Whether it need not be repeated."""
+        return self.folder(out).is_dir() and spent(self, out).finished
+
+
+def spent(extraction: Extraction, out: Path) -> Spent:
+    """What an extraction took until now."""
+    path = extraction.record(out)
+    return from_json(Spent, read_json(path), str(path)) if path.is_file() else Spent()
+
+
+def extract_once(extraction: Extraction, out: Path, run: Run) -> tuple[Learngene, Spent]:
+    """The learngene, extracted now unless it lies there already; of several processes one works and the others wait."""
+    from filelock import FileLock
+
+    place = extraction.folder(out)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(place.with_name(f"{place.name}.lock")):
+        if not extraction.is_finished(out):
+            _extract(extraction, out, run)
+    return load(place), spent(extraction, out)
+
+
+def _extract(extraction: Extraction, out: Path, run: Run) -> None:
+    arm, place = extraction.arm, extraction.folder(out)
+    extractor = with_settings(preset_of(registry.load(arm.method), arm.preset), arm.settings)
+    before, began, finished = spent(extraction, out), time.monotonic(), False
+    try:
+        made = lifecycle.extract(
+            arm.method,
+            ancestries=arm.ancestries,
+            tasks=arm.tasks,
+            extractor=extractor,
+            out=place,
+            run=replace(run, folder=None, seed=extraction.seed, resume=True),
+            force=True,  # what lies there without a record of its cost was cut short
+        )
+        finished = True
+    finally:
+        now = Spent(
+            seconds=before.seconds + time.monotonic() - began,
+            images=_images_shown(place.with_name(f"{place.name}.run")),
+            stored_params=_stored(made) if finished else 0,
+            finished=finished,
+        )
+        with new_file(extraction.record(out), force=True) as draft:
+            write_json(draft, to_json(now))
+
+
+def _images_shown(folder: Path) -> int:
+    """Training images over all steps of all parts, as their metrics say: also those before an interruption."""
+    lines = (line for path in folder.rglob("metrics.jsonl") for line in path.read_bytes().splitlines())
+    return sum(map(_images_of, lines))
+
+
+def _images_of(line: bytes) -> int:
+    """The images of one step; none for a line that a kill cut short."""
+    try:
+        return int(json.loads(line)["images"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def _stored(learngene: Learngene) -> int:
+    state = learngene.state
+    if isinstance(state, Tensors):
+        return sum(math.prod(shape) for shape in state.shapes().values())
+    return sum(tensor.numel() for tensor in state.values())

@@ -1,0 +1,135 @@
+"""From rows to what a claim is decided by: paired differences, and their estimates. Cold.
+
+A difference is taken per task, size and seed, in points (per cent of the images), averaged over sizes, and estimated over
+tasks and seeds (`statistics.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from learngene_zoo.bench.claim_file import Claim, Outcome
+from learngene_zoo.bench.statistics import Estimate, Scope, estimate, leave_one_out
+
+Unit = tuple[str, int, int]  # task, layers, seed
+Values = Mapping[Unit, float]  # of one arm, in per cent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One estimated number, with the interval that resamples tasks and seeds, and what follows for the claim."""
+
+    what: str
+    value: float  # points
+    low: float | None  # of the 95 % interval; None where one unit has no spread
+    high: float | None
+    low_here: float | None = None  # of the interval that resamples seeds alone: what holds of these very tasks
+    high_here: float | None = None
+    p: float | None = None  # that the truth lies on the boundary; Holm's, in an ordering
+    detectable: float | None = None  # the true gain from which four of five such experiments would say "holds"
+    outcome: Outcome | None = None  # None: reported beside the claim, nothing is decided by it
+    tasks: Mapping[str, float] = field(default_factory=dict)  # mean by task
+    without: Mapping[str, float] = field(default_factory=dict)  # the value without each task
+    units: int = 0  # paired differences
+    same: int = 0  # of them, between models that are one and the same
+
+
+def finding(
+    what: str,
+    table: Mapping[str, Sequence[float]],
+    *,
+    claim: Claim,
+    units: int,
+    same: int = 0,
+    step: float = 0.0,
+    decides: bool = True,
+) -> Finding:
+    """The estimate of a table (a list over seeds per task), and its verdict against the claim's smallest effect."""
+    found = estimate(list(table.values()), scope=claim.scope, step=step)
+    here = estimate(list(table.values()), scope="seeds", step=step)
+    known = found.error is not None
+    distance = found.detectable
+    return Finding(
+        what=what,
+        value=found.value,
+        low=found.low if known else None,
+        high=found.high if known else None,
+        low_here=here.low if here.error is not None else None,
+        high_here=here.high if here.error is not None else None,
+        p=found.p_value(claim.smallest) if decides else None,
+        detectable=None if distance is None else claim.smallest + distance,
+        outcome=outcome(found, claim.smallest) if decides else None,
+        tasks={task: sum(row) / len(row) for task, row in table.items()},
+        without=leave_one_out(list(table.values()), list(table)) if claim.scope == "tasks" else {},
+        units=units,
+        same=same,
+    )
+
+
+def outcome(found: Estimate, smallest: float) -> Outcome:
+    """Holds: the interval lies above the smallest effect. Does not hold: wholly below it. Else undecided."""
+    low, high = found.interval()
+    return "holds" if low > smallest else "does not hold" if high < smallest else "undecided"
+
+
+def differences(ours: Values, theirs: Values) -> dict[str, list[float]]:
+    """Per task a list over seeds of the paired differences, averaged over sizes."""
+    return by_task({unit: ours[unit] - theirs[unit] for unit in ours})
+
+
+def by_task(values: Values) -> dict[str, list[float]]:
+    """Per task, in the order of the units, a list over seeds of the mean over sizes."""
+    return _gathered(values, lambda sizes: sum(sizes.values()) / len(sizes))
+
+
+def rises(values: Values) -> dict[str, list[float]]:
+    """Per task a list over seeds of the rise from the fewest to the most layers, by the line of least squares."""
+    return _gathered(values, _rise)
+
+
+def _rise(sizes: Mapping[int, float]) -> float:
+    centre = sum(sizes) / len(sizes)
+    slope = sum((depth - centre) * value for depth, value in sizes.items()) / sum((d - centre) ** 2 for d in sizes)
+    return slope * (max(sizes) - min(sizes))
+
+
+def _gathered(values: Values, reduce: Callable[[Mapping[int, float]], float]) -> dict[str, list[float]]:
+    sizes: dict[str, dict[int, dict[int, float]]] = {}
+    for (task, layers, seed), value in values.items():
+        sizes.setdefault(task, {}).setdefault(seed, {})[layers] = value
+    return {task: [reduce(of_seed) for _, of_seed in sorted(seeds.items())] for task, seeds in sizes.items()}
+
+
+def stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, int], str]]:
+    """Of several arms the one with the higher mean over seeds, for each task and size by itself; and which it was.
+
+    The choice is made on the very numbers that are compared, so it favours these arms: a gain over the result is a careful one.
+    """
+    means: dict[tuple[str, int], dict[str, float]] = {}
+    for arm, values in arms.items():
+        for task, layers in dict.fromkeys((task, layers) for task, layers, _ in values):
+            seeds = [value for unit, value in values.items() if unit[:2] == (task, layers)]
+            means.setdefault((task, layers), {})[arm] = sum(seeds) / len(seeds)
+    chosen = {place: max(found, key=lambda arm: found[arm]) for place, found in means.items()}
+    units = next(iter(arms.values()))
+    return {unit: arms[chosen[unit[:2]]][unit] for unit in units}, chosen
+
+
+def jaccard(ours: set[int], theirs: set[int]) -> float:
+    """The share of what either keeps that both keep; 1 for two empty sets."""
+    return len(ours & theirs) / len(ours | theirs) if ours | theirs else 1.0
+
+
+def jaccard_by_chance(ours: int, theirs: int, total: int) -> float:
+    """The expected Jaccard index of two random sets of these sizes out of `total`."""
+    from math import comb
+
+    shared = range(max(0, ours + theirs - total), min(ours, theirs) + 1)
+    ways = {k: comb(ours, k) * comb(total - ours, theirs - k) for k in shared}
+    return sum(n * (k / (ours + theirs - k) if ours + theirs else 1.0) for k, n in ways.items()) / comb(total, theirs)
+
+
+def pooled(scope: Scope) -> str:
+    """Of whom an interval of this scope speaks."""
+    return "other tasks and other seeds" if scope == "tasks" else "other seeds on these tasks"

@@ -1,0 +1,188 @@
+"""How sure an average over tasks and seeds is. Cold at its top.
+
+The unit is one number per task and seed: mostly a paired difference of two arms, averaged over sizes. Tasks and seeds are
+crossed (a seed's extraction serves every task), so both are resampled, independently of each other:
+
+    d[t, s] = mean + T[t] + S[s] + rest,   a draw is  mean of resampled T + mean of resampled S
+
+With a handful of tasks such draws are too narrow by far. They give the interval its shape; its width is that of Student's t:
+the error comes from the mean squares of tasks, seeds and rest, the degrees of freedom from Satterthwaite's formula. The
+interval is never narrower than Student's own. `tests/core/test_bench_statistics.py` measures the coverage.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Scope = Literal["tasks", "seeds"]  # of whom the interval speaks: other tasks and seeds, or other seeds on these tasks
+
+DRAWS = 4000
+POWER = 0.8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean and what is known of its error, in the units of what was averaged."""
+
+    value: float
+    error: float | None  # standard error; None: one number has no spread
+    freedom: float | None  # degrees of freedom of the error
+    shape: np.ndarray = field(repr=False, compare=False)  # resampled deviations in standard errors, sorted
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """The interval that holds the true mean with this probability; everything, where nothing is known of the error."""
+        if self.error is None or self.freedom is None:
+            return -math.inf, math.inf
+        tail = (1 - level) / 2
+        student, normal = t_quantile(1 - tail, self.freedom), NormalDist().inv_cdf(1 - tail)
+        below, above = (
+            (self.shape[min(len(self.shape) - 1, int(q * len(self.shape)))] if len(self.shape) else 0.0)
+            for q in (tail, 1 - tail)
+        )
+        low = min(-student, float(below) * student / normal)
+        high = max(student, float(above) * student / normal)
+        return self.value + self.error * low, self.value + self.error * high
+
+    @property
+    def low(self) -> float:
+        """Lower end of the 95 % interval."""
+        return self.interval()[0]
+
+    @property
+    def high(self) -> float:
+        """Upper end of the 95 % interval."""
+        return self.interval()[1]
+
+    def p_value(self, boundary: float) -> float:
+        """The least `1 - level` whose interval excludes `boundary`: small where the mean is surely another."""
+        if self.error is None or (self.error == 0 and self.value == boundary):
+            return 1.0
+        lo, hi = 0.0, 1.0
+        for _ in range(40):
+            middle = (lo + hi) / 2
+            low, high = self.interval(1 - middle)
+            lo, hi = (middle, hi) if low <= boundary <= high else (lo, middle)
+        return hi
+
+    @property
+    def detectable(self) -> float | None:
+        """How far from a boundary the true mean must lie for four of five such experiments to exclude that boundary."""
+        if self.error is None or self.freedom is None:
+            return None
+        return (t_quantile(0.975, self.freedom) + t_quantile(POWER, self.freedom)) * self.error
+
+
+def estimate(table: Sequence[Sequence[float]], *, scope: Scope = "tasks", step: float = 0.0) -> Estimate:
+    """The mean of a table with a row per task and a column per seed, none missing, and its error.
+
+    With one task, or with the scope "seeds", the tasks are taken as they are and the interval speaks of other seeds on
+    them; with one seed, of other tasks alone. Numbers that come in steps may agree by chance: `step` keeps the error above that
+    of rounding to such steps.
+    """
+    import numpy as np
+
+    d = np.asarray(table, dtype=np.float64)
+    assert d.ndim == 2, "a table of tasks and seeds is wanted"
+    if scope == "seeds":
+        d = d.mean(axis=0, keepdims=True)
+    mean = float(d.mean())
+    effects = [line - mean for line in (d.mean(axis=1), d.mean(axis=0)) if len(line) > 1]
+    if not effects:
+        return Estimate(mean, None, None, np.empty(0))
+    rest = d - d.mean(axis=1, keepdims=True) - d.mean(axis=0, keepdims=True) + mean
+    squares = sorted((_variance_of_mean(line), len(line) - 1) for line in effects)
+    noise = float((rest**2).sum()) / (math.prod(n - 1 for n in d.shape) * d.size) if len(effects) == 2 else 0.0
+    variance, freedom = _combined(squares, noise)
+    variance = max(variance, step**2 / 12 / len(table) / len(table[0]))
+    return Estimate(mean, math.sqrt(variance), freedom, _shape(effects))
+
+
+def _variance_of_mean(effects: np.ndarray) -> float:
+    return float((effects**2).sum()) / ((len(effects) - 1) * len(effects))
+
+
+def _combined(squares: list[tuple[float, int]], noise: float) -> tuple[float, float]:
+    """Variance and degrees of freedom from one or two (variance, freedom), ascending.
+
+    Each holds the rest's share once, so that of two the smaller adds only what it has beyond it.
+    """
+    (largest, freedom), others = squares[-1], squares[:-1]
+    if largest == 0:
+        return 0.0, float(freedom)
+    added = [(max(0.0, square - noise), n) for square, n in others]
+    variance = largest + sum(square for square, _ in added)
+    return variance, variance**2 / (largest**2 / freedom + sum(square**2 / n for square, n in added))
+
+
+def _shape(effects: Sequence[np.ndarray]) -> np.ndarray:
+    """Means of the resampled effects, added up, in units of their own standard deviation, sorted."""
+    import numpy as np
+
+    variance = sum(float((line**2).sum()) / len(line) ** 2 for line in effects)
+    if variance == 0:
+        return np.empty(0)
+    drawn = sum(_counts(len(line), which) @ line / len(line) for which, line in enumerate(effects))
+    return np.sort(np.asarray(drawn)) / math.sqrt(variance)
+
+
+@cache
+def _counts(n: int, which: int) -> np.ndarray:
+    """How often each of `n` is drawn, in each of `DRAWS` resamplings; the same ones every time."""
+    import numpy as np
+
+    from learngene_zoo.run import derive_seed
+
+    generator = np.random.default_rng(derive_seed(0, "resampling", which, n))
+    return generator.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.float64)
+
+
+def leave_one_out(table: Sequence[Sequence[float]], tasks: Sequence[str]) -> dict[str, float]:
+    """The mean without each task in turn; nothing where there is only one."""
+    means = [sum(row) / len(row) for row in table]
+    if len(means) < 2:
+        return {}
+    return {task: (sum(means) - mean) / (len(means) - 1) for task, mean in zip(tasks, means)}
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's adjusted p-values: reject below alpha, and no more than alpha of such families see one false rejection."""
+    adjusted, largest = {}, 0.0
+    for rank, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
+        adjusted[name] = largest
+    return {name: adjusted[name] for name in p_values}
+
+
+@cache
+def t_quantile(probability: float, freedom: float) -> float:
+    """The quantile of Student's distribution with `freedom` degrees, rounded down; at least 1."""
+    n = max(1, math.floor(freedom + 1e-9))
+    if probability < 0.5:
+        return -t_quantile(1 - probability, freedom)
+    low, high = 0.0, 1.0
+    while t_probability(high, n) < probability and high < 1e12:
+        high *= 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_probability(middle, n) < probability else (low, middle)
+    return high
+
+
+def t_probability(t: float, freedom: int) -> float:
+    """Student's distribution function for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    term = math.cos(angle) if freedom % 2 else 1.0
+    total = 0.0
+    for k in range(1 if freedom % 2 else 0, freedom - 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (k + 1) / (k + 2)
+    inside = 2 / math.pi * (angle + math.sin(angle) * total) if freedom % 2 else math.sin(angle) * total
+    return 0.5 + inside / 2

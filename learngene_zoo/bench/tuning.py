@@ -1,0 +1,60 @@
+"""One learning rate per arm, chosen on validation images with a seed of its own, so that no arm wins by its rate alone. Cold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from learngene_zoo.bench.cell import Cell, Row
+from learngene_zoo.errors import TrainingFailed, WrongCall
+
+SEED = 1000  # far from those that are judged
+
+
+def tuning_cells(cells: Sequence[Cell], rates: Sequence[float]) -> list[Cell]:
+    """What must be measured before `cells`: every arm with every rate on every task, at one size and with one budget.
+
+    The size is the middle one, the budget the longest. Raises `WrongCall` if a seed that is judged would also choose.
+    """
+    if any(cell.seed == SEED for cell in cells):
+        raise WrongCall(f"the seed {SEED} chooses learning rates; judge with others")
+    if any(not rate > 0 for rate in rates):
+        raise WrongCall(f"learning rates are {', '.join(f'{rate:g}' for rate in rates)}; each must be above 0")
+    first = min(cell.seed for cell in cells)
+    found = []
+    for name in dict.fromkeys(cell.arm.name for cell in cells):
+        own = [cell for cell in cells if cell.arm.name == name and cell.seed == first]
+        sizes = sorted({(cell.layers, cell.width or 0) for cell in own})
+        size, longest = sizes[len(sizes) // 2], max(cell.recipe.epochs for cell in own)
+        for cell in own:
+            if (cell.layers, cell.width or 0) == size and cell.recipe.epochs == longest:
+                bare = replace(cell, seed=SEED, split="validation")
+                found += [replace(bare, recipe=replace(cell.recipe, lr=rate)) for rate in dict.fromkeys(rates)]
+    return found
+
+
+def chosen_rates(rows: Iterable[Row]) -> dict[str, float]:
+    """By arm, the rate with the best mean over tasks; of equal ones the lowest. A rate that failed anywhere is out.
+
+    Raises `TrainingFailed` for an arm that no rate could train.
+    """
+    of: dict[str, dict[float, list[Row]]] = {}
+    for row in rows:
+        of.setdefault(row.arm, {}).setdefault(row.lr, []).append(row)
+    chosen = {}
+    for arm, by_rate in of.items():
+        means = {
+            rate: sum(row.value or 0.0 for row in found) / len(found)
+            for rate, found in by_rate.items()
+            if all(row.error is None for row in found)
+        }
+        if not means:
+            reason = next(row.error for found in by_rate.values() for row in found if row.error)
+            raise TrainingFailed(f"no learning rate of {arm} could be measured: {reason}")
+        chosen[arm] = max(means, key=lambda rate: (means[rate], -rate))
+    return chosen
+
+
+def with_rates(cells: Iterable[Cell], rates: dict[str, float]) -> list[Cell]:
+    """The cells with the chosen rate of each arm."""
+    return [replace(cell, recipe=replace(cell.recipe, lr=rates[cell.arm.name])) for cell in cells]

@@ -1,0 +1,273 @@
+"""The verdict on a claim: *holds*, *does not hold*, *undecided*, or *incomplete* while cells are missing. Cold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations, pairwise
+from typing import Literal
+
+from learngene_zoo.bench.cell import Cell, Row
+from learngene_zoo.bench.claim_cells import Choice, ConfigOf, cells_of, measured, rates_of
+from learngene_zoo.bench.claim_file import Claim, Outcome
+from learngene_zoo.bench.exact import sums
+from learngene_zoo.bench.findings import (
+    Finding,
+    Unit,
+    Values,
+    differences,
+    finding,
+    jaccard,
+    jaccard_by_chance,
+    rises,
+    stronger,
+)
+from learngene_zoo.bench.statistics import holm
+from learngene_zoo.errors import BadFile
+from learngene_zoo.learngene import LearngeneConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What came out, with everything that a reader needs to judge it."""
+
+    claim: str
+    verdict: Literal["holds", "does not hold", "undecided", "incomplete"]
+    findings: tuple[Finding, ...] = ()  # what decides
+    beside: tuple[Finding, ...] = ()  # what is reported beside it: the gains over the other arms
+    means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # arm -> task -> per cent
+    choices: Mapping[str, Choice] = field(default_factory=dict)  # of the learning rates
+    missing: tuple[str, ...] = ()  # cells without a number, by name and with their error
+    notes: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+    cells: int = 0
+    seconds: float = 0.0  # of extraction (each counted once) and training, all workers together
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """The finished cells of a claim, arm by arm."""
+
+    claim: Claim
+    rows: Mapping[str, Mapping[Unit, Row]]
+    values: Mapping[str, Values]
+    configs: Mapping[str, Mapping[int, LearngeneConfig]]  # by seed; empty unless the extraction is measured
+
+
+def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) -> Verdict:
+    """Decide the claim from the rows of the results file (its tuning rows among them; others are passed over).
+
+    `config_of` reads the learngene of a cell; only claims about extractions need it. With any cell missing there is no
+    verdict but "incomplete".
+    """
+    if claim.compare.kind == "exact":
+        return _exact(claim)
+    rows = list(rows)
+    done = {row.key: row for row in rows}
+    choices, missing = rates_of(claim, rows, config_of)
+    if missing:
+        return Verdict(claim=claim.name, verdict="incomplete", choices=choices, missing=tuple(missing))
+    cells = cells_of(claim, {name: choice.lr for name, choice in choices.items()})
+    missing = [_named(cell, done.get(cell.key)) for cell in cells if cell.key not in done or done[cell.key].error]
+    if missing:
+        return Verdict(
+            claim=claim.name, verdict="incomplete", choices=choices, missing=tuple(missing), cells=len(cells)
+        )
+    evidence = _evidence(claim, cells, done, config_of)
+    findings, notes = _DECIDE[claim.compare.kind](evidence)
+    if claim.compare.kind == "ordering":
+        findings = _corrected(findings, claim.smallest)
+    own = [done[cell.key] for cell in cells]
+    return Verdict(
+        claim=claim.name,
+        verdict=_overall(claim, findings),
+        findings=tuple(findings),
+        beside=tuple(_beside(evidence)),
+        means={name: _means(values) for name, values in evidence.values.items()},
+        choices=choices,
+        notes=(*notes, *_warnings(claim, findings, choices)),
+        machines=tuple(sorted({row.machine for row in own if row.machine})),
+        cells=len(cells),
+        seconds=_seconds(cells, done),
+    )
+
+
+def _named(cell: Cell, row: Row | None) -> str:
+    reason = row.error if row is not None else "not run"
+    return f"{cell.arm.name}, {cell.task}, {cell.layers} layers, seed {cell.seed}: {reason}"
+
+
+def _evidence(claim: Claim, cells: Sequence[Cell], done: Mapping[str, Row], config_of: ConfigOf | None) -> _Evidence:
+    rows: dict[str, dict[Unit, Row]] = {}
+    values: dict[str, dict[Unit, float]] = {}
+    configs: dict[str, dict[int, LearngeneConfig]] = {}
+    for cell in cells:
+        name, row = cell.arm.name, done[cell.key]
+        rows.setdefault(name, {})[(cell.task, cell.layers, cell.seed)] = row
+        for task, value in measured(claim, cell, row, config_of).items():
+            values.setdefault(name, {})[(task, cell.layers, cell.seed)] = value
+        if claim.measure == "extraction" and config_of is not None:
+            configs.setdefault(name, {})[cell.seed] = config_of(cell)
+    return _Evidence(claim, rows, values, configs)
+
+
+def _over(of: _Evidence) -> tuple[list[Finding], list[str]]:
+    first, *others = of.claim.compare.arms
+    theirs, chosen = stronger({name: of.values[name] for name in others})
+    what = f"{first} over {others[0]}" if len(others) == 1 else f"{first} over the stronger of {' and '.join(others)}"
+    wins = {name: list(chosen.values()).count(name) for name in others}
+    told = ", ".join(f"{name} in {count}" for name, count in wins.items())
+    notes = [f"the stronger arm, by task and size: {told}"] if len(others) > 1 else []
+    same = _same(of, first, others[0]) if len(others) == 1 else 0
+    table = differences(of.values[first], theirs)
+    return [finding(what, table, claim=of.claim, units=len(of.values[first]), same=same)], notes
+
+
+def _ordering(of: _Evidence) -> tuple[list[Finding], list[str]]:
+    return [_pair(of, ours, theirs, decides=True) for ours, theirs in pairwise(of.claim.compare.arms)], []
+
+
+def _pair(of: _Evidence, ours: str, theirs: str, decides: bool) -> Finding:
+    table = differences(of.values[ours], of.values[theirs])
+    units, same = len(of.values[ours]), _same(of, ours, theirs)
+    return finding(f"{ours} over {theirs}", table, claim=of.claim, units=units, same=same, decides=decides)
+
+
+def _trend(of: _Evidence) -> tuple[list[Finding], list[str]]:
+    (arm,) = of.claim.compare.arms
+    layers = of.claim.layers
+    what = f"{arm}: rise from {min(layers)} to {max(layers)} layers"
+    return [finding(what, rises(of.values[arm]), claim=of.claim, units=len(of.values[arm]))], []
+
+
+def _closing(of: _Evidence) -> tuple[list[Finding], list[str]]:
+    ahead, behind, ahead_late, behind_late = of.claim.compare.arms
+    early = {unit: value - of.values[behind][unit] for unit, value in of.values[ahead].items()}
+    late = {unit: value - of.values[behind_late][unit] for unit, value in of.values[ahead_late].items()}
+    what = f"the gap of {ahead} over {behind} exceeds that of {ahead_late} over {behind_late}"
+    return [finding(what, differences(early, late), claim=of.claim, units=len(early))], []
+
+
+def _overlap(of: _Evidence) -> tuple[list[Finding], list[str]]:
+    ours, theirs = of.claim.compare.arms
+    kept = {name: {seed: _kept(config) for seed, config in of.configs[name].items()} for name in (ours, theirs)}
+    total = next(iter(of.configs[ours].values())).ancestries[0].spec.layers
+    points = []
+    for seed in kept[ours]:
+        a, b = kept[ours][seed], kept[theirs][seed]
+        points.append(100 * (jaccard(a, b) - jaccard_by_chance(len(a), len(b), total)))
+    what = f"Jaccard index of the kept blocks of {ours} and {theirs}, beyond chance, times 100"
+    notes = [
+        f"{name} keeps {'; '.join(' '.join(map(str, sorted(blocks))) for blocks in kept[name].values())}; "
+        f"its seeds among themselves have a Jaccard index of {_among(kept[name]):.2f}"
+        for name in (ours, theirs)
+    ]
+    whole = [jaccard(kept[ours][seed], kept[theirs][seed]) for seed in kept[ours]]
+    notes.append(f"the Jaccard index itself is {sum(whole) / len(whole):.2f}")
+    step = 100 / min(len(blocks) for by_seed in kept.values() for blocks in by_seed.values())  # a block more in common
+    return [finding(what, {"kept blocks": points}, claim=of.claim, units=len(points), step=step)], notes
+
+
+def _kept(config: LearngeneConfig) -> set[int]:
+    kept = config.details.get("kept")
+    if not isinstance(kept, (list, tuple)) or not all(type(block) is int for block in kept):
+        raise BadFile(f"a learngene of {config.method} lists no kept blocks under details.kept; an overlap needs them")
+    return set(kept)
+
+
+def _among(kept: Mapping[int, set[int]]) -> float:
+    pairs = [jaccard(a, b) for a, b in combinations(kept.values(), 2)]
+    return sum(pairs) / len(pairs)
+
+
+_DECIDE: dict[str, Callable[[_Evidence], tuple[list[Finding], list[str]]]] = {
+    "over": _over,
+    "ordering": _ordering,
+    "trend": _trend,
+    "closing": _closing,
+    "overlap": _overlap,
+}
+
+
+def _same(of: _Evidence, ours: str, theirs: str) -> int:
+    """In how many units two arms are one and the same model: right on exactly the same images."""
+    if of.claim.measure == "extraction":
+        return 0
+    other = of.rows[theirs]
+    return sum(
+        (row.value, row.correct) == (other[unit].value, other[unit].correct) for unit, row in of.rows[ours].items()
+    )
+
+
+def _corrected(findings: Sequence[Finding], smallest: float) -> list[Finding]:
+    """Holm's correction: a pair whose adjusted p-value is not below 0.05 is undecided."""
+    adjusted = holm({found.what: 1.0 if found.p is None else found.p for found in findings})
+    corrected = []
+    for found in findings:
+        p = adjusted[found.what]
+        side: Outcome = "holds" if found.value > smallest else "does not hold"
+        corrected.append(replace(found, p=p, outcome=side if p < 0.05 else "undecided"))
+    return corrected
+
+
+def _overall(claim: Claim, findings: Sequence[Finding]) -> Outcome:
+    """An ordering holds if each of its pairs does, and does not if one of them does not."""
+    if claim.void_if_same and any(found.same == found.units for found in findings):
+        return "undecided"
+    outcomes = {found.outcome for found in findings}
+    if "does not hold" in outcomes:
+        return "does not hold"
+    return "holds" if outcomes == {"holds"} else "undecided"
+
+
+def _beside(of: _Evidence) -> Iterator[Finding]:
+    """The first arm's gains over those that the comparison does not name; over its own `shuffled`: inherited knowledge."""
+    if of.claim.compare.kind != "over":
+        return
+    first = of.claim.compare.arms[0]
+    for name, told in of.claim.arms.items():
+        if name not in of.claim.compare.arms:
+            found = _pair(of, first, name, decides=False)
+            yield replace(found, what=f"inherited knowledge: {found.what}") if told.control == "shuffled" else found
+
+
+def _warnings(claim: Claim, findings: Sequence[Finding], choices: Mapping[str, Choice]) -> Iterator[str]:
+    for found in findings:
+        if found.same:
+            whole = "all" if found.same == found.units else f"{found.same} of"
+            yield f"{found.what}: the two arms built the same model in {whole} {found.units} units"
+    for choice in choices.values():
+        if choice.edge:
+            yield f"{choice.arm}: the learning rate {choice.lr:g} is at the edge of its candidates"
+        for failed in choice.failed:
+            yield f"{choice.arm}: out of the running: lr {failed}"
+    if claim.scope == "seeds":
+        yield "the interval speaks of other seeds on these tasks, not of other tasks"
+
+
+def _means(values: Values) -> dict[str, float]:
+    of: dict[str, list[float]] = {}
+    for (task, _, _), value in values.items():
+        of.setdefault(task, []).append(value)
+    return {task: sum(found) / len(found) for task, found in of.items()}
+
+
+def _seconds(cells: Sequence[Cell], done: Mapping[str, Row]) -> float:
+    """What the cells took, an extraction shared by several counted once."""
+    extractions = {(repr(cell.extraction), cell.seed): done[cell.key].extraction_seconds for cell in cells}
+    return sum(done[cell.key].seconds for cell in cells) + sum(extractions.values())
+
+
+def _exact(claim: Claim) -> Verdict:
+    """No interval: a sum agrees with the paper's to the last printed digit, or it does not."""
+    found = list(sums(claim.exact))
+    agree = [round(saved, one.decimals) == one.paper for one, saved in found if one.paper is not None]
+    findings = tuple(
+        Finding(what=one.what, value=saved, low=saved, high=saved, outcome=_agrees(one.paper, saved, one.decimals))
+        for one, saved in found
+    )
+    return Verdict(claim=claim.name, verdict="holds" if agree and all(agree) else "does not hold", findings=findings)
+
+
+def _agrees(paper: float | None, found: float, decimals: int) -> Outcome | None:
+    return None if paper is None else "holds" if round(found, decimals) == paper else "does not hold"

@@ -1,0 +1,149 @@
+"""One row of a task: what its columns are, and what is missing. Of the Hub's data only that row is fetched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks import catalogue, hub_data
+from learngene_zoo.tasks.decoding import decoded, decoded_indices
+from learngene_zoo.tasks.own_data import in_roles, split_name
+from learngene_zoo.tasks.papers.decathlon import PREFIX
+from learngene_zoo.tasks.papers.places import Place, archive, place_of
+from learngene_zoo.tasks.streams.handful import Handful
+from learngene_zoo.tasks.streams.stream import Stream
+from learngene_zoo.tasks.tables import columns
+from learngene_zoo.tasks.task import SPLITS, Samples, Split, Task
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.entry import Entry
+
+Row = dict[str, Any]
+
+
+def first_row(reference: str, offline: bool) -> Row:
+    """What a task's first row shows: columns and their types, sizes, and `missing`, empty if nothing is.
+
+    Raises `ZooError`, saying what to do, if the data cannot be had or read at all.
+    """
+    entry = next((entry for entry in catalogue.names() if entry.name == reference), None)
+    place = _on_the_hub(reference, entry)
+    if place is None or hub_data.is_offline(offline):
+        return _opened(catalogue.open_task(reference, offline=offline))
+    return _streamed(reference, place, entry)
+
+
+def _on_the_hub(reference: str, entry: Entry | None) -> Place | None:
+    """Where on the Hub a task would come from; None if it is here."""
+    kind, _, rest = reference.partition(":")
+    if kind in ("hf", "hf-stream") and rest:
+        return Place(hub=rest)
+    place = place_of(entry.name) if entry else None
+    if place is None or place.hub is None or place.folder() is not None:
+        return None
+    return None if reference.startswith(PREFIX) and archive() is not None else place
+
+
+def _opened(task: Task) -> Row:
+    """Of a task that is here: its sizes, and the first image of its training split with its label or mask."""
+    split = task.split("train") if task.open_stream is None else _beginning(task.stream("train"))
+    got = split.__getitems__([0])
+    samples = got if isinstance(got, Samples) else Samples(got)
+    image = samples.images[0]
+    row: Row = {"task": task.name, "source": task.source, "classes": task.classes}
+    row |= {part: task.sizes[part] for part in SPLITS}
+    row["columns"] = [f"image: {_type(image)}"]
+    row["first_image"] = _shape(image)
+    if samples.masks is not None:
+        row["columns"].append(f"mask: {_type(samples.masks[0])}")
+        row["first_mask"] = _mask_facts(samples.masks[0])
+    else:
+        label = int(split.labels[0])
+        row["columns"].append(f"label: one of {task.classes}")
+        row |= {"first_label": label, "first_class": task.class_names[label] if task.class_names else str(label)}
+    if samples.attributes is not None:
+        row["columns"] += [f"{attribute.name}: {_attribute(attribute.classes)}" for attribute in task.attributes]
+    return {**row, "licence": task.licence, "revision": task.revision, "notes": list(task.notes), "missing": []}
+
+
+def _beginning(stream: Stream) -> Split:
+    """The first image of a stream, as a split."""
+    shard = next(number for number, count in enumerate(stream.counts) if count)
+    wanted = np.arange(stream.counts[shard]) == 0
+    sample = next(iter(stream.read(shard, wanted)))
+    assert sample is not None, "a stream gives what is wanted"
+    return Handful({0: sample})
+
+
+def _streamed(reference: str, place: Place, entry: Entry | None) -> Row:
+    """Of a task on the Hub: what its features promise, and its first row, fetched alone."""
+    assert place.hub is not None
+    with place.or_a_folder():
+        stream = hub_data.streamed(place.hub, place.pin)
+    parts = in_roles({split_name(name): part for name, part in stream.splits.items()}, place.roles)
+    missing = [] if "train" in parts else [f"no train split, only {', '.join(stream.splits)}; name one of them train"]
+    features, first = hub_data.first_of(next(iter(parts.values())) if missing else parts["train"], place.hub)
+    row: Row = {"task": reference, "source": f"hf:{place.hub}", "splits": stream.sizes}
+    row["columns"] = [f"{name}: {_feature(kind)}" for name, kind in features.items()]
+    wanted = _masks_of if entry is not None and entry.kind == "segmentation" else _label_of
+    try:
+        row |= wanted(features, first, place, f"hf:{place.hub}")
+    except BadData as error:
+        missing.append(str(error))
+    if entry is not None and row.get("classes") not in (None, entry.classes, *place.also_classes):
+        missing.append(f"{row['classes']} classes where {entry.name} has {entry.classes}; use it as hf:{place.hub}")
+    licence = stream.licence if stream.licence != "unknown" or entry is None else entry.licence
+    notes = [place.note] if place.note else []
+    return {**row, "licence": licence, "revision": stream.commit, "notes": notes, "missing": missing}
+
+
+def _label_of(features: Any, first: Row, place: Place, name: str) -> Row:
+    image, label = columns(features, name, place.label)
+    names = getattr(features[label], "names", None)
+    value = first[label]
+    row: Row = {"image_column": image, "label_column": label, "classes": len(names) if names else None}
+    row["first_image"] = _shape(decoded(first[image], f"{name} row 0"))
+    return {
+        **row,
+        "first_label": value,
+        "first_class": names[value] if names and 0 <= value < len(names) else str(value),
+    }
+
+
+def _masks_of(features: Any, first: Row, place: Place, name: str) -> Row:
+    lost = next((column for column in ("image", "mask") if column not in features), None)
+    if lost:
+        raise BadData(f"{name} has no column {lost!r}, only {', '.join(features)}")
+    shape = _shape(decoded(first["image"], f"{name} row 0"))
+    mask = torch.from_numpy(decoded_indices(first["mask"], f"{name} row 0"))
+    return {"image_column": "image", "mask_column": "mask", "first_image": shape, "first_mask": _mask_facts(mask)}
+
+
+def _shape(image: torch.Tensor) -> str:
+    return "x".join(map(str, image.shape))
+
+
+def _type(image: torch.Tensor) -> str:
+    return f"{str(image.dtype).removeprefix('torch.')} {_shape(image)}"
+
+
+def _mask_facts(mask_HW: torch.Tensor) -> str:
+    values = mask_HW.unique().tolist() if mask_HW.ndim == 2 else ["colours"]
+    shown = ",".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
+    return f"{_shape(mask_HW)} with values {shown}"
+
+
+def _attribute(classes: int | None) -> str:
+    return f"one of {classes}" if classes else "number"
+
+
+def _feature(kind: Any) -> str:
+    """A column's type in few words: `Image`, `ClassLabel of 10`, `int64`."""
+    names = getattr(kind, "names", None)
+    if names:
+        return f"{type(kind).__name__} of {len(names)}"
+    dtype = getattr(kind, "dtype", None)
+    return str(dtype) if type(kind).__name__ == "Value" and dtype else type(kind).__name__

@@ -1,0 +1,138 @@
+"""A sheet of a task's pictures: a row for each class, as one PNG. Cold at its top.
+
+Of a segmentation task each picture stands beside its mask, in the row of a class that it shows.
+Shapes: R rows, P pictures in a row, S the side of a picture.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.folder import new_file
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from matplotlib.figure import Figure
+
+    from learngene_zoo.tasks.task import Split, Task
+
+ROWS, COLUMNS = 20, 10  # at most
+LARGEST = 64  # pixels of a picture's side; what is larger is made smaller
+SHOWN = 64  # what is smaller is enlarged, by a whole factor, to about this
+LOOKED_AT = 500  # images of a segmentation task, among which each class is looked for
+LETTERS = 36  # of a class's name
+GAP = 4  # pixels between the rows
+IGNORED, GREY = 255, 128  # what a mask leaves out, and how it is shown
+
+
+def write_sheet(task: Task, path: Path, *, split: str = "train", force: bool = False) -> Path:
+    """Draw the sheet of one split. Raises `WrongCall` for another suffix than .png, and what opening the split raises."""
+    if path.suffix.lower() != ".png":
+        raise WrongCall(f"{path} must end in .png")
+    figure = _figure(task, split)
+    with new_file(path, force) as draft, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # a class named in letters that the font lacks
+        figure.savefig(draft, format="png", dpi=100, metadata={"Software": None})
+    return path
+
+
+def shown_classes(classes: int) -> list[int]:
+    """At most `ROWS` of them, evenly spread from the first to the last."""
+    if classes <= ROWS:
+        return list(range(classes))
+    return [place * (classes - 1) // (ROWS - 1) for place in range(ROWS)]
+
+
+def rows_of(task: Task, split: str) -> dict[int, np.ndarray]:
+    """For the classes to be shown that have any, their pictures: uint8 (P, S, S, 3), or (P, S, 2 S, 3) with masks.
+
+    Raises `BadData` where there is nothing to show, and what opening the split raises.
+    """
+    import numpy as np
+
+    source = task.split(split)
+    if task.kind == "segmentation":
+        found = _showing(task, source)
+    else:
+        labels_N = np.asarray(source.labels)
+        found = {label: np.flatnonzero(labels_N == label)[:COLUMNS] for label in shown_classes(task.classes)}
+    rows = {label: _pictures(task, source, places) for label, places in found.items() if len(places)}
+    if not rows:
+        raise BadData(f"task {task.name} has no {split} images to show")
+    return rows
+
+
+def _showing(task: Task, source: Split) -> dict[int, np.ndarray]:
+    """For each class to be shown, the images that show most of it."""
+    import numpy as np
+
+    shown = shown_classes(task.classes)
+    looked_at = range(min(len(source), LOOKED_AT))
+    masks = source.__getitems__(looked_at).masks
+    shares_NK = np.stack([np.bincount(mask.numpy().ravel(), minlength=256) / mask.numel() for mask in masks])
+    order_NK = np.argsort(-shares_NK, axis=0, kind="stable")[:COLUMNS]
+    return {label: order[shares_NK[order, label] > 0] for label, order in enumerate(order_NK.T) if label in shown}
+
+
+def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
+    """The images at `places`, with their masks at their right if they have some."""
+    import numpy as np
+
+    from learngene_zoo.tasks.presenting import fitted
+    from learngene_zoo.tasks.task import Samples
+
+    side = min(task.image_size, LARGEST)
+    got = source.__getitems__([int(place) for place in places])
+    samples = got if isinstance(got, Samples) else Samples(got)
+    shown = [fitted(samples.images, side).expand(-1, 3, -1, -1)]
+    if samples.masks is not None:
+        shown.append(fitted([_coloured(mask.numpy()) for mask in samples.masks], side))
+    return np.concatenate([images.permute(0, 2, 3, 1).numpy() for images in shown], axis=2)
+
+
+def _coloured(mask_HW: np.ndarray) -> torch.Tensor:
+    """uint8 (3, H, W): a colour for each class, grey for what is ignored."""
+    import numpy as np
+    import torch
+    from matplotlib import colormaps
+
+    colours = colormaps["tab20"](np.arange(256) % 20)[:, :3] * 255
+    colours[IGNORED] = GREY
+    return torch.from_numpy(colours.astype(np.uint8)[mask_HW]).permute(2, 0, 1)
+
+
+def _figure(task: Task, split: str) -> Figure:
+    """The rows below each other, their classes' names at the left."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    rows = rows_of(task, split)
+    height, width = next(iter(rows.values())).shape[1:3]
+    larger = max(1, SHOWN // height)
+    height, width = height * larger, width * larger
+    sheet = np.full((len(rows) * (height + GAP), COLUMNS * width, 3), 255, dtype=np.uint8)
+    for place, pictures in enumerate(rows.values()):
+        line = np.concatenate(list(pictures), axis=1).repeat(larger, axis=0).repeat(larger, axis=1)
+        sheet[place * (height + GAP) :][:height, : line.shape[1]] = line
+    left, top = 260, 30  # pixels for the names and the title
+    size = np.array([sheet.shape[1] + left, sheet.shape[0] + top])
+    figure = Figure(figsize=tuple(size / 100), dpi=100, facecolor="white")
+    figure.figimage(sheet, xo=left, yo=0, origin="upper")
+    style: dict[str, Any] = {"fontsize": 8, "parse_math": False, "va": "center"}
+    for place, label in enumerate(rows):
+        middle = 1 - (top + place * (height + GAP) + height / 2) / size[1]
+        figure.text((left - 8) / size[0], middle, _short(task.class_names[label]), ha="right", **style)
+    figure.text(8 / size[0], 1 - top / 2 / size[1], _title(task, split, len(rows)), **{**style, "fontsize": 10})
+    return figure
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
+
+
+def _title(task: Task, split: str, rows: int) -> str:
+    return f"{task.title} ({task.name}): {split} images, {rows} of {task.classes} classes"

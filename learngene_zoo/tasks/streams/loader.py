@@ -1,0 +1,139 @@
+"""`StreamLoader`: a stream as batches, with the surface of `loader.Loader` and its promises.
+
+Every pixel is a function of (seed, epoch, index), whatever the number of workers or processes and wherever a run resumes;
+the order of an epoch is one of (seed, epoch). A global batch holds the same images on any number of processes. Held in
+memory: two windows of encoded images at most, and the batches on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from learngene_zoo.errors import BadData, WrongCall, ZooError
+from learngene_zoo.processes import world
+from learngene_zoo.tasks.augmentation import Augment
+from learngene_zoo.tasks.loader import Batch, Made, Pictures, check_settings
+from learngene_zoo.tasks.presenting import normalised
+from learngene_zoo.tasks.streams.handful import Handful
+from learngene_zoo.tasks.streams.order import Order
+from learngene_zoo.tasks.streams.parts import beginning
+from learngene_zoo.tasks.streams.reading import Reading, Share
+from learngene_zoo.tasks.task import Split, Task
+from learngene_zoo.view import View
+
+WINDOW = 1_000
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What a worker does: decode, fit and augment one batch that was read for it."""
+
+    pictures: Pictures
+
+    def __getitem__(self, share: Share) -> tuple[Made | ZooError, list[int], list[int]]:
+        """What is made of the images (or the error), their labels and their indices."""
+        epoch, read = share
+        indices, labels = [index for index, _ in read], [sample.label for _, sample in read]
+        if not read:  # a last batch may leave a process without an image of its own
+            size = self.pictures.size
+            none = torch.zeros(0, 3, size, size, dtype=torch.uint8)
+            return Made(none, none[:, 0] if self.pictures.task.dense else None), labels, indices
+        return replace(self.pictures, split=Handful(dict(read)))[epoch, indices], labels, indices
+
+
+class Upcoming:
+    """The batches that are to be made next, as a sampler: they are read when a worker is ready for them."""
+
+    def __init__(self) -> None:
+        self.shares: Iterator[Share] = iter(())
+
+    def __iter__(self) -> Iterator[Share]:
+        return self.shares
+
+
+class StreamLoader:
+    """Batches of one split, presented as `view` says; the settings are `Loader`'s.
+
+    `images` uses only so many: those that come first in an order of the shards drawn from the seed, whatever their class.
+    Shuffling mixes the images of `window` places. `workers` processes decode what this one reads.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        split: str,
+        view: View,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: Augment = "none",
+        images: int | None = None,
+        workers: int = 0,
+        drop_last: bool | None = None,
+        window: int = WINDOW,
+    ) -> None:
+        check_settings(task, augment, batch_size=batch_size, images=images, workers=workers, shuffle=shuffle)
+        if window < 1:
+            raise WrongCall(f"got window={window}; at least 1 image is held")
+        self.task, self.view, self.seed, self.shuffle = task, view, seed, shuffle
+        self.batch_size, self.workers = batch_size, workers
+        stream = task.stream(split)
+        used = beginning(stream.counts, images, seed)
+        count = sum(used)
+        if not count:
+            raise BadData(f"task {task.name} has no {split} images")
+        if shuffle and count < world():
+            raise WrongCall(f"{count} images cannot be shared by {world()} processes; use more images")
+        drop = shuffle if drop_last is None else drop_last
+        whole = drop and (count >= batch_size or drop_last is True)
+        self._reading = Reading(stream, used, Order(seed, window if shuffle else None), batch_size, whole)
+        closed = replace(task, open_split=_closed, open_stream=None)  # workers get no way to the data
+        self._decoder = Decoder(Pictures(closed, Handful({}), view.image_size, seed, augment))
+        self._upcoming = Upcoming()
+        self._feeder: DataLoader[Any] | None = None
+
+    @property
+    def images(self) -> int:
+        """How many images are used; an epoch that drops its last batch shows a little fewer."""
+        return self._reading.images
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch."""
+        return self._reading.steps
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch from step `start` on; the images before it are not read. Raises `BadData`."""
+        for made, labels, indices in self._feed(self._reading.shares(epoch, start)):
+            if isinstance(made, ZooError):
+                try:
+                    raise made
+                finally:
+                    del made  # else it, its traceback and this frame keep each other, and the workers, alive
+            classes = torch.tensor(labels, dtype=torch.int64) if made.masks is None else made.masks.long()
+            yield Batch(normalised(made.images, self.view), classes, torch.tensor(indices, dtype=torch.int64))
+
+    def _feed(self, shares: Iterator[Share]) -> Iterator[tuple[Made | ZooError, Sequence[int], Sequence[int]]]:
+        if not self.workers:
+            return (self._decoder[share] for share in shares)
+        self._upcoming.shares = shares
+        if self._feeder is None:
+            self._feeder = DataLoader(
+                self._decoder,  # type: ignore[arg-type]
+                batch_size=None,
+                sampler=self._upcoming,  # type: ignore[arg-type]
+                num_workers=self.workers,
+                persistent_workers=True,
+                generator=torch.Generator(),  # else it draws from the global one
+            )
+        return iter(self._feeder)
+
+
+def _closed(name: str) -> Split:
+    raise AssertionError("a worker opens no split")

@@ -1,0 +1,153 @@
+"""Distillation: every size trained by itself on the source task, with the ancestry model as its teacher. Cold.
+
+What learngenes are to replace where an ancestry model exists: the ancestry's knowledge is asked for once per size, not
+condensed once for all (Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural Network, 2015, section 2).
+
+    loss = (1 - share) L_task + share t^2 KL(softmax(teacher / t) || softmax(student / t))
+
+L_task is what training on the task minimises anyway. On the task that the ancestry model was trained for its own head is the
+teacher's; for any other it is fine-tuned first. Each size is a part of the run, and tensors are named, as in
+`pretrain_finetune`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.learngene import Learngene, LearngeneConfig
+from learngene_zoo.method import Extractor, Method
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.spec import ViTSpec
+from lgzoo_baselines.pretrain_finetune import Take, check_depths
+
+if TYPE_CHECKING:
+    from learngene_zoo.ancestry import Ancestry
+    from learngene_zoo.descendant import Descendant
+    from learngene_zoo.folder import State
+    from learngene_zoo.run import Run
+    from learngene_zoo.tasks.task import Task
+
+# As in pretrain_finetune: the source task's attributes would not be true of images that were moved.
+_TRAINING = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
+_PAPER = Recipe(
+    epochs=100, batch_size=1024, lr=1e-3, warmup=5, drop_path=0.1, label_smoothing=0.1, mixup=0.8, augment="rand"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distil(Extractor):
+    """Train a model of each depth on the source task, with the ancestry model as its teacher."""
+
+    depths: Annotated[tuple[int, ...], "how many layers the models have"] = (3, 6, 9, 12)
+    init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
+    share: Annotated[float, "the teacher's share of the loss; the rest is the labels'"] = 0.5
+    temperature: Annotated[float, "what logits are divided by where student and teacher are compared"] = 2.0
+    training: Recipe = _TRAINING
+    teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = _TRAINING
+
+    def __post_init__(self) -> None:
+        check_depths(self.depths)
+        if not 0 <= self.share <= 1:
+            raise WrongCall(f"share is {self.share}; it must lie between 0 and 1")
+        if not self.temperature > 0:
+            raise WrongCall(f"temperature is {self.temperature}; it must be above 0")
+
+    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+        """The ancestry model's shape with the deepest of the depths."""
+        depths = sorted(self.depths)
+        return LearngeneConfig(
+            method=DISTILLATION.name, spec=ancestries[0].with_(layers=depths[-1]), details={"depths": depths}
+        )
+
+    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
+        """Prepare the teacher, then train the sizes one after the other; their heads are dropped."""
+        ancestry, task = ancestries[0], tasks[0]
+        config = self.outline([ancestry.spec])
+        state: dict[str, Any] = {}
+        teacher, metrics = self._teacher(ancestry, task, run)
+        for layers in config.details["depths"]:
+            name = f"layers-{layers}"
+            tensors, record = run.part(name).once(partial(self._distilled, layers, teacher, task))
+            state |= {f"{name}/{tensor}": value for tensor, value in tensors.items()}
+            metrics[name] = record
+        return Learngene(config=replace(config, metrics=metrics), state=state)
+
+    def _teacher(self, ancestry: Ancestry, task: Task, run: Run) -> tuple[Descendant, dict[str, Any]]:
+        """The ancestry model with a head for the task: its own if it was trained for it, else after fine-tuning."""
+        from learngene_zoo.descendant import assemble
+
+        mean, std = ancestry.record.mean, ancestry.record.std
+        own = assemble(
+            ancestry.spec, ancestry.state, seed=run.seed, mean=mean, std=std, class_names=ancestry.class_names
+        )
+        if ancestry.class_names == task.class_names and ancestry.spec.dense == task.dense:
+            return replace(own, task=task.name), {}
+        start = own.for_task(task.name, task.class_names, seed=run.part("teacher").seed, dense=task.dense)
+        tensors, record = run.part("teacher").once(partial(self._taught, start, task))
+        return start.with_state(dict(tensors)), {"teacher": record}
+
+    def _taught(self, start: Descendant, task: Task, run: Run) -> tuple[State, dict[str, Any]]:
+        from learngene_zoo.training.fit import fit
+
+        tuned = fit(start, task, self.teaching, run)
+        return tuned.state, dict(tuned.provenance["metrics"])
+
+    def _distilled(self, layers: int, teacher: Descendant, task: Task, run: Run) -> tuple[State, dict[str, Any]]:
+        """The tensors of one size trained under the teacher, without its head, and its validation accuracy."""
+        from learngene_zoo.descendant import assemble
+        from learngene_zoo.run import derive_seed
+        from learngene_zoo.surgery import without_head
+        from learngene_zoo.training.device import open_device
+        from learngene_zoo.training.evaluate import evaluate
+        from learngene_zoo.training.images import training_images
+        from learngene_zoo.training.loop import train
+        from learngene_zoo.training.objectives import objective_for
+        from learngene_zoo.vit import state_of
+        from lgzoo_baselines.teaching import Guided
+
+        seed = derive_seed(run.seed, "init")
+        spec = teacher.spec.with_(layers=layers)
+        student = assemble(spec, {}, seed=seed, scheme=self.init, mean=teacher.mean, std=teacher.std)
+        model, master = student.model(), teacher.model().to(open_device(run))
+        told = objective_for(task, model, self.training, derive_seed(run.seed, "attributes"))
+        objective = Guided(told, model, master, self.share, self.temperature)
+        loader = training_images(task, student.view, self.training, run)
+        for _ in train(objective, loader, self.training, run, label=f"distilling {layers} layers on {task.name}"):
+            pass
+        validation = evaluate(model, task, "validation", student.view, run)
+        metrics = {f"validation_{validation.metric}": validation.value, "validation_images": validation.images}
+        return without_head(state_of(model)), {**metrics, "training_images": loader.images}
+
+
+DISTILLATION = Method(
+    name="distillation",
+    title="every size distilled from the ancestry by itself, and all of them stored",
+    paper="Hinton, Vinyals, Dean. Distilling the Knowledge in a Neural Network. 2015",
+    expander=Take(),
+    presets={
+        "mini": Distil(
+            init="fan_in",
+            training=replace(_TRAINING, epochs=4, images=6000),
+            teaching=replace(_TRAINING, epochs=4, images=6000),
+        ),
+        # DeiT's soft distillation (Touvron et al., 2021, equation 1 and table 9).
+        "paper": Distil(
+            depths=tuple(range(5, 16)),
+            share=0.1,
+            temperature=3.0,
+            training=_PAPER,
+            teaching=replace(_PAPER, epochs=30, lr=1e-4),
+        ),
+        "smoke": Distil(
+            depths=(1, 2),
+            init="fan_in",
+            training=replace(_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0),
+            teaching=replace(_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0),
+        ),
+    },
+    tasks="one",
+)

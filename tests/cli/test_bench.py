@@ -1,0 +1,127 @@
+"""`lgzoo bench` as it is typed, on a world of folders, in this process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
+
+from bench_toy import make_world
+
+from learngene_zoo.bench import runner
+from learngene_zoo.bench.budgets import BUDGETS
+from learngene_zoo.cli.bench import Numbers
+from learngene_zoo.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def words(world: tuple[str, str], out: Path, *more: str) -> list[str]:
+    ancestry, task = world
+    return [
+        "bench", task, "--method", "lsamd", "--set", "lsamd.keep=[1,3]", "--ancestry", ancestry, "--layers", "3",
+        "--epochs", "1", "--seeds", "1", "--images", "24", "--batch-size", "8", "--workers", "1", "-o", str(out), *more,
+    ]  # fmt: skip
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, list(arguments))
+
+
+def test_a_bench_prints_its_means_and_continues_by_itself(world: tuple[str, str], tmp_path: Path) -> None:
+    first = call(*words(world, tmp_path / "out"))
+    assert first.exit_code == 0, first.stderr
+    assert "[5/5]" in first.stderr
+    for arm in ("lsamd shuffled", "lsamd stem", "scratch timm", "scratch fan_in"):
+        assert arm in first.stdout
+    more = call(*words(world, tmp_path / "out", "--epochs", "0,1", "--json"))
+    assert more.exit_code == 0, more.stderr
+    assert "5 of 10 cells are finished already" in more.stderr
+    rows = json.loads(more.stdout)
+    assert [(row["arm"], row["epochs"]) for row in rows[::5]] == [("lsamd", 0), ("lsamd", 1)]
+    assert {row["images"] for row in rows} == {24}
+    lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
+    assert len(lines) == 10
+    anew = call(*words(world, tmp_path / "out", "--force", "--quiet"))
+    assert (anew.exit_code, anew.stderr) == (0, "")
+    assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 5
+
+
+def test_learning_rates_are_chosen_on_validation_images(world: tuple[str, str], tmp_path: Path) -> None:
+    result = call(*words(world, tmp_path, "--tune", "1e-3,3e-3", "--json"))
+    assert result.exit_code == 0, result.stderr
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    tried, judged = rows[:10], rows[10:]
+    assert {(row["split"], row["seed"]) for row in tried} == {("validation", 1000)}
+    assert {(row["split"], row["seed"]) for row in judged} == {("test", 0)}
+    assert json.loads(result.stdout) == judged
+    for row in judged:
+        of = {other["lr"]: other["value"] for other in tried if other["arm"] == row["arm"]}
+        assert of[row["lr"]] == max(of.values())
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "text"),
+    [
+        (["--layers", "9"], 2, "lsamd builds 2 to 4 layers of width 32, not 9"),
+        (["--layers", "a"], 2, "'a' are no integers"),
+        (["--layers", ","], 2, "',' are no integers"),
+        (["--set", "lsamd"], 2, "METHOD.NAME=VALUE"),
+        (["--method", "lsmd"], 2, "did you mean lsamd"),
+        (["--task", "signs"], 2, "no task of folder:"),
+        (["--seeds", "0"], 2, "--seeds"),
+        (["--ray", "nonsense"], 2, "exclude each other"),
+        (["--claim", "lsamd-scratch"], 2, "a claim's file says what is measured; leave SUITE out"),
+        (["--lr", "-1"], 2, "lr is -1.0"),
+    ],
+)
+def test_what_cannot_be_meant_is_said_in_one_line(
+    world: tuple[str, str], tmp_path: Path, more: list[str], code: int, text: str
+) -> None:
+    result = call(*words(world, tmp_path / "out", *more))
+    assert (result.exit_code, len(result.stderr.splitlines())) == (code, 1), result.stderr
+    assert text in result.stderr
+    assert not (tmp_path / "out" / "results.jsonl").exists()
+
+
+def test_a_grid_whose_cells_all_fail_fails(tmp_path: Path, world: tuple[str, str]) -> None:
+    result = call(*words((world[0], "folder:nowhere"), tmp_path / "out"))
+    assert result.exit_code == 1
+    assert "error: all 5 cells failed; the first: " in result.stderr
+
+
+def test_an_interruption_says_how_to_go_on(
+    world: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*args: object, **rest: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "check_same_ancestries", stop)
+    result = call(*words(world, tmp_path / "out"))
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (1, "interrupted; the same command continues")
+
+
+def test_claims_take_no_grid() -> None:
+    assert "leave --layers out" in call("bench", "--claim", "lsamd-scratch", "--layers", "5").stderr
+    assert "leave --lr out" in call("bench", "--claim", "lsamd-scratch", "--lr", "1").stderr
+    assert "remove bench" in call("bench", "--claim", "lsamd-scratch", "--force").stderr
+    assert "no claim named 'lsamd-scrach'; did you mean" in call("bench", "--claim", "lsamd-scrach").stderr
+
+
+def test_the_help_shows_every_budget() -> None:
+    text = call("bench", "--help").stdout
+    assert all(name in text for name in BUDGETS)
+    assert "resume" not in text
+
+
+def test_numbers_are_read_with_commas() -> None:
+    assert Numbers(int).convert("5,9, 12,", None, None) == (5, 9, 12)
+    assert Numbers(float).convert("1e-3", None, None) == (1e-3,)

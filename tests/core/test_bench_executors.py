@@ -1,0 +1,165 @@
+"""Every executor gives the same table; a process that dies costs one cell; a cluster that is not there is said in one line."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bench_toy import make_world, numbers, toy_cells
+
+from learngene_zoo.bench import ray_executor
+from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.executors import Executor, InProcess, Workers
+from learngene_zoo.bench.extraction import Extraction, Spent, extract_once, spent
+from learngene_zoo.bench.jobs import Failure, extraction_of
+from learngene_zoo.bench.ray_executor import Ray, pack, travel, unpack
+from learngene_zoo.bench.runner import run_grid
+from learngene_zoo.errors import Unavailable, WrongCall
+from learngene_zoo.run import Run
+
+RUN = Run(threads=1)
+HAS_RAY = importlib.util.find_spec("ray") is not None
+needs_ray = pytest.mark.skipif(not HAS_RAY, reason="the extra `ray` is not installed")
+World = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def as_if_alone(cells: list[Cell], out: Path) -> list[Row]:
+    return numbers(run_grid(cells, out, RUN, InProcess()))
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_table(world: World, tmp_path: Path) -> None:
+    found = toy_cells(world, seeds=[0, 1], epochs=[1, 2])
+    broken = toy_cells((world[0], "folder:nowhere"))[:1]
+    rows = run_grid([*found, *broken], tmp_path / "workers", Run(), Workers(2))
+    assert numbers(rows) == as_if_alone([*found, *broken], tmp_path / "alone")
+    assert [row.error is None for row in rows] == [True] * 20 + [False]
+    assert len(list((tmp_path / "workers" / "learngenes").glob("*.cost.json"))) == 4
+
+
+@pytest.mark.slow
+def test_two_grids_with_workers_can_follow_each_other(world: World, tmp_path: Path) -> None:
+    executor = Workers(2)
+    for epochs in ([0], [1]):
+        rows = run_grid(toy_cells(world, epochs=epochs), tmp_path, RUN, executor)
+        assert [row.error for row in rows] == [None] * 5
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_costs_its_cell_alone(world: World, tmp_path: Path) -> None:
+    cells = toy_cells(world)
+    with Workers(1) as executor:
+        executor.open(tmp_path, RUN)
+        executor.start(extraction_of(cells[0]))
+        assert isinstance(executor.wait()[1], Spent)
+        executor.start(cells[0])
+        (worker,) = executor._busy
+        worker.process.kill()
+        job, outcome = executor.wait()
+        assert job == cells[0]
+        assert isinstance(outcome, Row)
+        assert outcome.error == "the worker process was killed by signal 9; if memory ran out, use fewer --workers"
+        executor.start(extraction_of(cells[3]))
+        (worker,) = executor._busy
+        worker.process.kill()
+        assert isinstance(executor.wait()[1], Failure)
+        executor.start(cells[1])
+        assert isinstance(executor.wait()[1], Row), "another process took its place"
+
+
+@pytest.mark.slow
+def test_what_an_extraction_took_until_it_was_stopped_is_written_down(world: World, tmp_path: Path) -> None:
+    arm = Arm(name="", method="pretrain_finetune", preset="smoke", settings={"epochs": 100_000, "depths": [1]},
+              ancestries=(world[0],), tasks=(world[1],))  # fmt: skip
+    extraction = Extraction(arm=arm, seed=0)
+    with Workers(1) as executor:
+        executor.open(tmp_path, RUN)
+        executor.start(extraction)
+        metrics = tmp_path / "learngenes" / f"{extraction.key}.run" / "parts" / "layers-1" / "metrics.jsonl"
+        began = time.monotonic()
+        while not (metrics.is_file() and metrics.stat().st_size > 1000):
+            assert time.monotonic() - began < 200
+            time.sleep(0.1)
+    cost = spent(extraction, tmp_path)
+    assert not cost.finished
+    assert cost.seconds > 0
+    assert cost.images > 0
+
+
+def test_no_workers_are_a_wrong_call() -> None:
+    with pytest.raises(WrongCall, match="0 workers"):
+        Workers(0)
+
+
+def test_a_learngene_travels_to_a_machine_that_does_not_share_the_disk(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_executor.tempfile, "gettempdir", lambda: str(tmp_path / "far"))
+    cells, here = toy_cells(world), tmp_path / "here"
+    outcome, packed = travel(extraction_of(cells[0]), str(here), RUN, None)
+    assert isinstance(outcome, Spent)
+    assert packed is not None
+    assert not here.exists()
+    unpack(packed, extraction_of(cells[0]), here)
+    assert extraction_of(cells[0]).is_finished(here)
+    assert pack(extraction_of(cells[0]), here)
+    row, _ = travel(cells[0], str(tmp_path / "elsewhere"), RUN, packed)
+    assert isinstance(row, Row)
+    alone = as_if_alone(cells[:1], tmp_path / "alone")
+    assert numbers([row]) == alone
+    assert extract_once(extraction_of(cells[0]), here, RUN)[1].finished
+
+
+@pytest.mark.skipif(HAS_RAY, reason="the extra `ray` is installed")
+def test_without_ray_its_absence_is_said() -> None:
+    with pytest.raises(Unavailable, match=r"learngene-zoo\[ray\]"):
+        Ray()
+
+
+@pytest.mark.parametrize("address", ["nowhere", "host:", "host:port", ":6379", "ray://host"])
+def test_an_address_that_cannot_be_one_is_a_wrong_call(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setattr(ray_executor, "_import_ray", lambda: None)
+    with pytest.raises(WrongCall, match="HOST:PORT"):
+        Ray(address)
+
+
+def test_an_address_where_nothing_listens_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_executor, "_import_ray", lambda: None)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    with pytest.raises(Unavailable, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
+        Ray(f"127.0.0.1:{port}")
+
+
+@pytest.mark.slow
+@needs_ray
+def test_an_address_where_something_else_listens_is_said_within_twenty_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        began = time.monotonic()
+        with pytest.raises(Unavailable, match="no Ray cluster answers"):
+            Ray(f"127.0.0.1:{server.getsockname()[1]}")
+    assert time.monotonic() - began < 25
+
+
+@pytest.mark.slow
+@needs_ray
+def test_ray_gives_the_same_table(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    found = toy_cells(world)
+    broken = toy_cells((world[0], "folder:nowhere"))[:1]
+    executor: Executor = Ray()
+    rows = run_grid([*found, *broken], tmp_path / "ray", RUN, executor)
+    assert numbers(rows) == as_if_alone([*found, *broken], tmp_path / "alone")
+    again = run_grid(toy_cells(world, layers=[2])[:2], tmp_path / "ray", RUN, executor)
+    assert [row.error for row in again] == [None, None]

@@ -1,0 +1,176 @@
+"""Grids: which arms come along, which cells there are, and why there may be none. Nothing is computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from bench_toy import toy_row
+
+from learngene_zoo.bench.budgets import BUDGETS, some_of
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.grid import SCRATCH, cells, family_sizes, standard_arms, targets
+from learngene_zoo.bench.tuning import SEED, chosen_rates, tuning_cells, with_rates
+from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.tasks.catalogue import DEFAULT_TASKS
+from learngene_zoo.tasks.suites import SUITES
+
+RECIPE = Recipe(images=100, lr=1e-3)
+DEIT = ("timm:deit_tiny_patch16_224",)  # twelve layers of width 192, known without a download
+ARMS = standard_arms(["lsamd"], ancestries=DEIT)
+
+
+def grid(**changes: Any) -> list[Cell]:
+    settings: dict[str, Any] = {
+        "tasks": ["digits", "objects"], "arms": ARMS, "layers": [6, 9], "epochs": [1, 4], "seeds": [0, 1],
+        "recipe": RECIPE, **changes,
+    }  # fmt: skip
+    return cells(settings.pop("tasks"), settings.pop("arms"), **settings)
+
+
+def test_every_method_comes_with_its_controls_and_both_scratch_arms() -> None:
+    arms = standard_arms(["lsamd", "pretrain_finetune"])
+    assert [arm.name for arm in arms] == [
+        "lsamd", "lsamd shuffled", "lsamd stem",
+        "pretrain_finetune", "pretrain_finetune shuffled", "pretrain_finetune stem",
+        "scratch timm", "scratch fan_in",
+    ]  # fmt: skip
+    assert [arm.control for arm in arms[:3]] == [None, "shuffled", "stem"]
+    assert [dict(arm.expand) for arm in arms[-2:]] == [{"init": "timm"}, {"init": "fan_in"}]
+
+
+def test_an_arm_and_its_controls_share_one_extraction() -> None:
+    own = [cell for cell in grid(seeds=[0], tasks=["digits"]) if cell.arm.method == "lsamd"]
+    assert len({cell.key for cell in own}) == len(own)
+    assert all(cell.extraction == own[0].extraction for cell in own)
+    other = grid(arms=standard_arms(["lsamd"], ancestries=DEIT, settings={"lsamd": {"top": 4}}))[0]
+    assert other.extraction != own[0].extraction
+
+
+def test_what_extractions_see_is_for_methods_that_see_several_tasks() -> None:
+    arms = {arm.name: arm for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects", "digits"])}
+    assert arms["lsamd stem"].tasks == ("objects", "digits")
+    assert arms["pretrain_finetune"].tasks == ()
+    left = {arm.name: arm for arm in standard_arms(["lsamd"], leave_out=True)}
+    assert left["lsamd"].tasks == DEFAULT_TASKS
+    assert left["lsamd"].tasks_for("objects") == DEFAULT_TASKS[1:]
+    assert not left["scratch timm"].leave_out
+    kept = standard_arms(["lsamd"], settings={"lsamd": {"keep": (1, 2)}}, leave_out=True)
+    assert not kept[0].leave_out, "blocks that are named need no task"
+
+
+def test_a_grid_is_the_product_in_a_fixed_order() -> None:
+    found = grid()
+    assert len(found) == 2 * 2 * 2 * 2 * 5
+    assert len({cell.key for cell in found}) == len(found)
+    assert [cell.seed for cell in found] == sorted(cell.seed for cell in found)
+    assert [cell.arm.name for cell in found[:5]] == [arm.name for arm in standard_arms(["lsamd"])]
+    assert grid() == found
+
+
+def test_every_budget_has_a_complete_schedule_of_its_own() -> None:
+    recipes = {cell.recipe.epochs: cell.recipe for cell in grid(epochs=[0, 1, 16])}
+    assert {epochs: recipe.warmup for epochs, recipe in recipes.items()} == {0: 0.0, 1: 0.1, 16: 1.6}
+    assert all((recipe.lr, recipe.images) == (1e-3, 100) for recipe in recipes.values())
+    assert {cell.recipe.lr for cell in grid(rates={"lsamd": 0.5}) if cell.arm.name == "lsamd"} == {0.5}
+    assert {cell.recipe.lr for cell in grid(rates={"lsamd": 0.5}) if cell.arm.name != "lsamd"} == {1e-3}
+
+
+def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
+    heard: list[str] = []
+    found = grid(layers=[3, 6], say=heard.append)
+    assert {cell.layers for cell in found} == {6}, "scratch alone at a size compares nothing"
+    assert heard == ["lsamd builds 5 to 15 layers of width 192, not 3; left out"]
+    mixed = grid(
+        arms=standard_arms(["lsamd", "pretrain_finetune"], ancestries=DEIT), layers=[3, 6, 7], say=heard.append
+    )
+    assert {(cell.arm.method, cell.layers) for cell in mixed} == {
+        ("lsamd", 6), ("lsamd", 7), ("pretrain_finetune", 3), ("pretrain_finetune", 6),
+        ("scratch", 3), ("scratch", 6), ("scratch", 7),
+    }  # fmt: skip
+    assert {cell.layers for cell in grid(arms=SCRATCH, layers=[1, 200])} == {1, 200}
+    assert family_sizes(Arm(name="x", method="lsamd", settings={"top": 12}, ancestries=DEIT)) == {
+        (n, 192) for n in range(12, 16)
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"layers": [3, 99]}, "lsamd builds 5 to 15 layers of width 192, not 3, 99"),
+        ({"widths": [64]}, "not 6 of width 64, 9 of width 64"),
+        ({"layers": []}, "no layers"),
+        ({"seeds": []}, "no seeds"),
+        ({"tasks": []}, "no task"),
+        ({"arms": []}, "no arm"),
+        ({"arms": [*SCRATCH, SCRATCH[0]]}, "two arms are named 'scratch timm'"),
+        ({"tasks": ["objects"], "arms": standard_arms(["lsamd"], tasks=["objects"], leave_out=True)}, "sees no task"),
+        ({"epochs": [-1]}, "epochs is -1"),
+    ],
+)
+def test_a_grid_without_cells_says_why(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(WrongCall, match=words):
+        grid(**changes)
+
+
+def test_methods_are_named_as_they_are_registered() -> None:
+    with pytest.raises(WrongCall, match="did you mean lsamd"):
+        standard_arms(["lsmd"])
+    with pytest.raises(WrongCall, match="shuffled is in every grid already"):
+        standard_arms(["shuffled"])
+    with pytest.raises(WrongCall, match="at least one method"):
+        standard_arms([])
+    with pytest.raises(WrongCall, match="no setting named 'tip'"):
+        standard_arms(["lsamd"], settings={"lsamd": {"tip": 4}})
+    with pytest.raises(WrongCall, match="no method to set"):
+        standard_arms(["lsamd"], settings={"tal": {"top": 4}})
+
+
+def test_targets_are_a_suite_or_a_task() -> None:
+    assert targets("mini") == SUITES["mini"]
+    assert targets("mini", ["signs", "objects"]) == ("objects", "signs")
+    assert targets("digits") == ("digits",)
+    assert targets("folder:photos") == ("folder:photos",)
+    with pytest.raises(WrongCall, match="no task of mini named 'digits'"):
+        targets("mini", ["digits"])
+    with pytest.raises(WrongCall, match="no suite or task named 'mni'; did you mean mini"):
+        targets("mni")
+
+
+def test_a_small_budget_takes_its_own_tasks_or_the_first_ones() -> None:
+    quick = BUDGETS["quick"]
+    assert set(some_of(quick, SUITES["mini"])) == set(quick.tasks)
+    assert len(quick.tasks) == quick.most_tasks == 3
+    assert some_of(quick, ("a", "b", "c", "d")) == ("a", "b", "c")
+    assert some_of(BUDGETS["standard"], SUITES["mini"]) == SUITES["mini"]
+
+
+def test_rates_are_tried_at_the_middle_size_with_the_longest_budget_on_validation_images() -> None:
+    found = grid(layers=[6, 9, 12], epochs=[1, 4])
+    tried = tuning_cells(found, [1e-3, 3e-3])
+    assert len(tried) == 5 * 2 * 2
+    assert {(cell.layers, cell.recipe.epochs, cell.seed, cell.split) for cell in tried} == {(9, 4, SEED, "validation")}
+    assert not {cell.key for cell in tried} & {cell.key for cell in found}
+    tuned = with_rates(found, {cell.arm.name: 3e-3 for cell in found})
+    assert {cell.recipe.lr for cell in tuned} == {3e-3}
+    assert [replace(cell, recipe=RECIPE) for cell in tuned] == [replace(cell, recipe=RECIPE) for cell in found]
+    with pytest.raises(WrongCall, match="judge with others"):
+        tuning_cells(grid(seeds=[SEED]), [1e-3])
+    with pytest.raises(WrongCall, match="above 0"):
+        tuning_cells(found, [1e-3, 0.0])
+
+
+def test_the_best_mean_chooses_and_a_rate_that_failed_is_out() -> None:
+    def rows(values: dict[float, list[float | None]]) -> list[Any]:
+        return [
+            toy_row(f"{lr}/{i}", lr=lr, value=value, error=None if value is not None else "it failed")
+            for lr, found in values.items()
+            for i, value in enumerate(found)
+        ]
+
+    assert chosen_rates(rows({1e-3: [0.2, 0.4], 2e-3: [0.5, 0.2], 4e-3: [0.9, None]})) == {"lsamd": 2e-3}
+    assert chosen_rates(rows({2e-3: [0.4], 1e-3: [0.4]})) == {"lsamd": 1e-3}
+    with pytest.raises(TrainingFailed, match="no learning rate of lsamd could be measured: it failed"):
+        chosen_rates(rows({1e-3: [None]}))

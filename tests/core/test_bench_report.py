@@ -1,0 +1,321 @@
+"""What a report says of rows whose gains, means and crossings are known by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_toy import toy_row
+
+from learngene_zoo.bench import tables
+from learngene_zoo.bench.cell import Row
+from learngene_zoo.bench.pictures import pareto_front
+from learngene_zoo.bench.report import GRID, print_summary, read_summary, write_report
+from learngene_zoo.bench.results import RESULTS
+from learngene_zoo.bench.spread import complete, spread
+from learngene_zoo.bench.summary import Line, Summary, flat, summarise
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.settings import to_json
+
+ARMS = {  # by arm: method, control
+    "lsamd": ("lsamd", None),
+    "lsamd shuffled": ("lsamd", "shuffled"),
+    "scratch timm": ("scratch", None),
+    "scratch fan_in": ("scratch", None),
+}
+VALUES = {  # by arm and task, a list over seeds
+    "lsamd": {"digits": [0.9, 0.8], "signs": [0.6, 0.6]},
+    "lsamd shuffled": {"digits": [0.5, 0.4], "signs": [0.3, 0.5]},
+    "scratch timm": {"digits": [0.7, 0.5], "signs": [0.1, 0.1]},
+    "scratch fan_in": {"digits": [0.5, 0.6], "signs": [0.2, 0.3]},
+}
+
+
+def rows(epochs: Sequence[int] = (4,), **changes: Any) -> list[Row]:
+    """Two tasks, two seeds, four arms; the values above at the first budget, a hundredth more at each next."""
+    found = []
+    for number, budget in enumerate(epochs):
+        for arm, tasks in VALUES.items():
+            method, control = ARMS[arm]
+            for task, values in tasks.items():
+                for seed, value in enumerate(values):
+                    about = {
+                        "key": f"{arm} {task} {seed} {budget}", "arm": arm, "method": method, "control": control,
+                        "task": task, "seed": seed, "epochs": budget, "value": value + number / 100, "untrained": 0.1,
+                        "probe": 0.25, "params": 1_000_000, "stored_params": 600_000, "seconds": 2.0, "machine": "a machine",
+                        "extraction_images": 3000, "extraction_seconds": 30.0,
+                    }  # fmt: skip
+                    found.append(toy_row(**{**about, **changes}))
+    return found
+
+
+def line_of(summary: Summary, arm: str, task: str | None = None) -> Line:
+    (line,) = [line for line in summary.lines if (line.arm, line.task) == (arm, task)]
+    return line
+
+
+def broken(found: list[Row], arm: str, task: str, seed: int, error: str = "RuntimeError: out of <memory>") -> list[Row]:
+    """The same rows, one of them failed."""
+    hit = next(row for row in found if (row.arm, row.task, row.seed) == (arm, task, seed))
+    return [replace(row, error=error, value=None, width=0) if row is hit else row for row in found]
+
+
+# The numbers
+
+
+def test_the_gain_is_over_the_scratch_arm_that_is_stronger_on_each_task() -> None:
+    """digits: timm has 0.6 and fan_in 0.55; signs: 0.1 and 0.25."""
+    summary = summarise(rows())
+    digits, signs = line_of(summary, "lsamd", "digits"), line_of(summary, "lsamd", "signs")
+    assert (digits.scratch, signs.scratch) == ("scratch timm", "scratch fan_in")
+    assert digits.over_scratch
+    assert digits.over_scratch.value == pytest.approx((0.9 - 0.7 + 0.8 - 0.5) / 2)
+    assert signs.over_scratch
+    assert signs.over_scratch.value == pytest.approx((0.6 - 0.2 + 0.6 - 0.3) / 2)
+    average = line_of(summary, "lsamd")
+    assert average.over_scratch
+    assert average.over_scratch.value == pytest.approx(0.3)
+    assert average.value.value == pytest.approx(0.725)
+    assert line_of(summary, "scratch timm").over_scratch is None
+
+
+def test_inherited_knowledge_is_the_gain_over_the_arms_own_control() -> None:
+    summary = summarise(rows())
+    found = line_of(summary, "lsamd").inherited
+    assert found
+    assert found.value == pytest.approx((0.4 + 0.4 + 0.3 + 0.1) / 4)
+    assert found.low is not None
+    assert found.low < found.value < (found.high or 0)
+    assert line_of(summary, "lsamd shuffled").inherited is None
+
+
+def test_one_task_left_out_gives_the_least_and_the_most() -> None:
+    found = line_of(summarise(rows()), "lsamd").over_scratch
+    assert found
+    assert found.without == pytest.approx({"digits": 0.35, "signs": 0.25})
+    assert (found.least, found.most) == pytest.approx((0.25, 0.35))
+    table = tables.without_one(summarise(rows()))
+    assert table
+    assert table.rows[0][5:] == ("+25.0", "signs", "+35.0", "digits")
+
+
+def test_without_both_scratch_arms_there_is_no_gain_over_scratch() -> None:
+    found = [row for row in rows() if row.arm != "scratch fan_in"]
+    half = summarise([*found, *(replace(row, task="other") for row in rows() if row.arm == "scratch fan_in")])
+    assert line_of(half, "lsamd").over_scratch is None
+    assert line_of(half, "lsamd").inherited is not None
+
+
+def test_one_seed_has_a_mean_and_no_interval() -> None:
+    summary = summarise(row for row in rows() if row.seed == 0)
+    digits = line_of(summary, "lsamd", "digits")
+    assert (digits.value.value, digits.value.low, digits.value.high) == (0.9, None, None)
+    assert tables.interval(digits.value) == "90.0"
+
+
+def test_an_interval_of_a_metric_does_not_leave_0_to_1() -> None:
+    found = line_of(summarise(rows()), "lsamd", "digits").value
+    assert (found.high, found.low is not None and 0 <= found.low < 0.85) == (1.0, True)
+
+
+def test_budgets_and_sizes_are_kept_apart() -> None:
+    summary = summarise([*rows((1, 4)), *rows((4,), layers=12, params=2_000_000)])
+    assert summary.budgets == [1, 4]
+    averages = {
+        (line.place.layers, line.place.epochs): line.value.value for line in summary.averages if line.arm == "lsamd"
+    }
+    assert averages == pytest.approx({(9, 1): 0.725, (9, 4): 0.735, (12, 4): 0.725})
+
+
+def test_the_newer_of_two_rows_of_one_cell_counts() -> None:
+    old = [replace(row, finished="2026-01-01", value=0.0) for row in rows()]
+    new = [replace(row, finished="2026-01-02", lr=1e-4) for row in rows()]
+    assert line_of(summarise([*new, *old]), "lsamd").value.value == pytest.approx(0.725)
+
+
+def test_accuracy_and_miou_are_not_averaged_together() -> None:
+    found = [replace(row, metric="mIoU") if row.task == "signs" else row for row in rows()]
+    values = {line.place.metric: line.value.value for line in summarise(found).averages if line.arm == "lsamd"}
+    assert values == pytest.approx({"accuracy": 0.85, "mIoU": 0.6})
+    assert len(tables.compact(summarise(found))) == 2
+
+
+# What is missing
+
+
+def test_a_failed_cell_is_named_and_its_arms_average_is_marked() -> None:
+    summary = summarise(broken(rows(), "lsamd", "signs", 1), missing=3)
+    line = line_of(summary, "lsamd")
+    assert (line.lacks, line.value.tasks, line.value.value) == (("signs",), ("digits",), pytest.approx(0.85))
+    assert line_of(summary, "scratch timm").lacks == ()
+    assert tables.compact(summary)[0].rows[0][0] == "lsamd *"
+    assert tables.lacking(summary) == ["* averages of lsamd lack signs; its gains are over equal cells"]
+    table = tables.failures(summary)
+    assert table
+    assert table.rows == (("lsamd", "signs", "9", "4", "1", "RuntimeError: out of <memory>"),)
+    assert tables.state(summary) == "15 cells measured, 1 failed, 3 not measured yet"
+
+
+def test_a_task_that_few_arms_have_yet_is_in_no_average() -> None:
+    """As when a bench is interrupted: `lsamd` alone has a third task."""
+    more = [replace(row, task="third", value=0.0) for row in rows() if (row.arm, row.task) == ("lsamd", "digits")]
+    line = line_of(summarise([*rows(), *more]), "lsamd")
+    assert (line.value.tasks, line.value.value, line.lacks) == (("digits", "signs"), pytest.approx(0.725), ())
+    assert line_of(summarise([*rows(), *more]), "lsamd", "third").value.value == 0.0
+
+
+def test_a_table_is_completed_by_leaving_out_the_emptiest_task_or_seed() -> None:
+    full = {(task, seed): 1.0 for task in "abc" for seed in range(2)}
+    assert complete(full) == {"a": [1.0, 1.0], "b": [1.0, 1.0], "c": [1.0, 1.0]}
+    one_seed = {key: value for key, value in full.items() if key not in {("a", 1), ("b", 1)}}
+    assert complete(one_seed) == {"a": [1.0], "b": [1.0], "c": [1.0]}
+    one_task = {key: value for key, value in full.items() if key != ("b", 0)}
+    assert complete(one_task) == {"a": [1.0, 1.0], "c": [1.0, 1.0]}
+    assert spread({}) is None
+
+
+def test_rows_that_all_failed_have_no_lines() -> None:
+    summary = summarise([replace(row, error="no", value=None) for row in rows()])
+    assert (summary.lines, len(summary.failures)) == ((), 16)
+
+
+# The forms
+
+
+def test_csv_gives_back_every_number() -> None:
+    summary = summarise(rows((1, 4)))
+    read = list(csv.DictReader(io.StringIO(tables.csv_text([flat(line) for line in summary.lines]))))
+    assert len(read) == len(summary.lines)
+    for line, cells in zip(summary.lines, read):
+        assert float(cells["value"]) == line.value.value
+        assert (cells["task"] or None) == line.task
+        wanted = line.over_scratch.value if line.over_scratch else None
+        assert (float(cells["over_scratch"]) if cells["over_scratch"] else None) == wanted
+
+
+def test_json_is_a_bare_list_of_flat_objects() -> None:
+    data = json.loads(tables.json_text([flat(line) for line in summarise(rows()).lines]))
+    assert data[0]["arm"] == "lsamd"
+    for line in data:
+        for value in line.values():
+            assert not isinstance(value, dict)
+            assert not any(isinstance(item, (list, dict)) for item in (value if isinstance(value, list) else []))
+
+
+def test_markdown_has_as_many_cells_in_every_line() -> None:
+    table = tables.Table("a title", ("arm", "error"), (("lsamd", "a | b\nc"), ("scratch", "-")))
+    text = tables.markdown([table])
+    counts = {len(re.findall(r"(?<!\\)\|", line)) for line in text.splitlines() if line.startswith("|")}
+    assert counts == {3}
+    assert "| lsamd | a \\| b c |" in text
+
+
+def test_the_compact_table_says_what_was_measured() -> None:
+    (table,) = tables.compact(summarise(rows((1, 4))))
+    assert table.title == "accuracy on test images, %: mean of 2 tasks and 2 seeds; gains in points after 4 epochs"
+    assert table.columns[3:7] == ("untrained", "probe", "1 ep", "4 ep")
+    cells = dict(zip(table.columns, table.rows[0]))
+    assert (cells["untrained"], cells["1 ep"], cells["4 ep"]) == ("10.0", "72.5", "73.5")
+    assert cells["over scratch"].startswith("+30.0 [")
+
+
+def test_the_pareto_front_keeps_what_nothing_beats() -> None:
+    assert pareto_front([(2, 0.5), (1, 0.4), (3, 0.45), (2, 0.6), (4, 0.9)]) == [(1, 0.4), (2, 0.6), (4, 0.9)]
+
+
+# The folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bench with a failed cell, reported."""
+    out = tmp_path_factory.mktemp("bench")
+    found = [*broken(rows((1, 4)), "lsamd shuffled", "signs", 0), *rows((4,), layers=12, params=2_000_000, key="")]
+    write(out, [replace(row, key=str(index)) for index, row in enumerate(found)])
+    write_report(out)
+    return out
+
+
+def write(out: Path, found: Sequence[Row]) -> None:
+    (out / RESULTS).write_text("".join(json.dumps(to_json(row)) + "\n" for row in found))
+
+
+class Page(HTMLParser):
+    """Tags that are open, and everything that a page would fetch."""
+
+    void = frozenset({"meta", "link", "img", "br", "path", "use", "rect", "circle"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.fetched: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.open += [tag] if tag not in self.void else []
+        for name, value in attributes:
+            if name in ("src", "href", "xlink:href", "data") and not (value or "").startswith("#"):
+                self.fetched.append(f"{tag} {name}={value}")
+            if name == "id":
+                self.ids.append(value or "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in self.void:
+            assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_nothing_else(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    page = Page()
+    page.feed(text)
+    assert (page.open, page.fetched) == ([], [])
+    assert not re.search(r"https?://|@import|url\((?!#)|<script src", text)
+    assert len(page.ids) == len(set(page.ids))
+    for reference in set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', text)):
+        assert (reference[0] or reference[1]) in page.ids
+
+
+def test_the_page_escapes_what_others_wrote(folder: Path) -> None:
+    text = (folder / "report.html").read_text()
+    assert "out of &lt;memory&gt;" in text
+    assert "<memory>" not in text
+
+
+def test_a_report_has_all_its_forms_and_forgets_old_pictures(folder: Path) -> None:
+    shown = folder / "pictures"
+    (shown / "curves-99.png").write_bytes(b"")
+    written = write_report(folder)
+    assert written[0].name == "report.html"
+    assert {path.name for path in written} == {
+        "report.html", "summary.md", "summary.csv", "summary.json", "pareto.png", "curves-9.png", "curves-12.png"
+    }  # fmt: skip
+    assert {path.name for path in shown.iterdir()} == {"pareto.png", "curves-9.png", "curves-12.png"}
+    assert all(path.stat().st_size > 500 for path in written)
+
+
+def test_a_report_speaks_of_the_newest_grid_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, rows())
+    keys = [row.key for row in rows() if row.task == "digits"]
+    grid = {"cost": False, "settings": {}, "arms": [], "versions": {}, "keys": [*keys, "not measured"]}
+    (tmp_path / GRID).write_text(json.dumps(grid))
+    summary = read_summary(tmp_path)
+    assert (summary.tasks, len(summary.rows), summary.missing) == (["digits"], 8, 1)
+    print_summary(tmp_path)
+    assert "mean of 1 task and 2 seeds" in capsys.readouterr().out
+
+
+def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(WrongCall, match=r"there is no results\.jsonl in"):
+        write_report(tmp_path)
+    write(tmp_path, rows())
+    (tmp_path / GRID).write_text('{"cost": false, "settings": {}, "arms": [], "versions": {}}')
+    with pytest.raises(BadFile, match="lacks the keys of the grid"):
+        write_report(tmp_path)

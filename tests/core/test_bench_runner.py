@@ -1,0 +1,362 @@
+"""A grid in this process: what is measured, what is shared, what a failure and an interruption leave behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bench_toy import RECIPE, SPEC, make_world, numbers, toy_arms, toy_cells
+
+from learngene_zoo import lifecycle, vit
+from learngene_zoo.bench import knowledge, trial
+from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.extraction import Extraction, extract_once, spent
+from learngene_zoo.bench.grid import cells
+from learngene_zoo.bench.jobs import Failure, extraction_of, perform
+from learngene_zoo.bench.progress import Estimate, line
+from learngene_zoo.bench.results import Results, read_rows
+from learngene_zoo.bench.runner import run_cell, run_grid
+from learngene_zoo.bench.schedule import Schedule
+from learngene_zoo.cost import cost
+from learngene_zoo.descendant import assemble
+from learngene_zoo.errors import BadData, Refused, WrongCall
+from learngene_zoo.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.training import fit as fitting
+from learngene_zoo.training.evaluate import evaluate
+
+RUN = Run(threads=1)
+World = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="module")
+def measured(world: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Cell], list[Row]]:
+    """One grid, run without a hitch."""
+    out = tmp_path_factory.mktemp("bench")
+    found = toy_cells(world, epochs=[0, 2])
+    return out, found, run_grid(found, out, RUN)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]:
+    """The calls of a function, from now on."""
+    calls: list[Any] = []
+    original: Callable[..., Any] = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **kwargs: (calls.append(args), original(*args, **kwargs))[1])
+    return calls
+
+
+def test_a_row_says_everything_about_its_cell(measured: tuple[Path, list[Cell], list[Row]]) -> None:
+    _, found, rows = measured
+    assert [row.key for row in rows] == [cell.key for cell in found]
+    assert [row.error for row in rows] == [None] * 10
+    row = rows[5]
+    assert (row.arm, row.method, row.control, row.layers, row.width, row.seed) == ("lsamd", "lsamd", None, 3, 32, 0)
+    assert (row.epochs, row.lr, row.images, row.split, row.metric) == (2, 1e-3, 24, "test", "accuracy")
+    assert row.evaluated == 12
+    assert row.correct is not None
+    assert sum(trial.unpacked(row.correct, 12)) / 12 == row.value
+    assert (row.params, row.flops) == (cost(SPEC.with_(classes=3)).params, cost(SPEC.with_(classes=3)).flops)
+    kept = vit.shapes(SPEC)
+    assert row.stored_params == sum(
+        torch.Size(shape).numel() for name, shape in kept.items() if not name.startswith(("blocks.1.", "head."))
+    )
+    assert row.machine
+    assert row.finished.endswith("+00:00")
+    assert rows[8].stored_params == 0
+
+
+def test_zero_epochs_are_the_untrained_model_and_shared_by_all_budgets(
+    measured: tuple[Path, list[Cell], list[Row]],
+) -> None:
+    out, _, rows = measured
+    before, after = rows[:5], rows[5:]
+    assert [row.value for row in before] == [row.untrained for row in before]
+    assert [(row.untrained, row.probe) for row in after] == [(row.untrained, row.probe) for row in before]
+    assert len(list((out / "untrained").iterdir())) == 5
+    assert [row.seconds for row in before] == [0.0] * 5
+    assert all(row.seconds > 0 for row in after)
+
+
+def test_what_is_finished_is_not_computed_again(
+    measured: tuple[Path, list[Cell], list[Row]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, found, rows = measured
+    trained = counted(monkeypatch, fitting, "fit")
+    heard: list[str] = []
+    assert run_grid([*found, found[0]], out, RUN, say=heard.append) == rows
+    assert not trained
+    assert heard == ["10 of 10 cells are finished already"]
+
+
+def test_a_larger_grid_adds_cells_and_shares_the_extraction(
+    world: World, measured: tuple[Path, list[Cell], list[Row]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, _, rows = measured
+    extracted = counted(monkeypatch, lifecycle, "extract")
+    more = run_grid(toy_cells(world, epochs=[2, 1], layers=[2]), out, RUN)
+    assert len(more) == 10
+    assert not extracted
+    assert not {row.key for row in more} & {row.key for row in rows}
+    assert len(read_rows(out / "results.jsonl")) == 20
+
+
+def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starts: dict[str, Any] = {}
+    seeds: set[int] = set()
+    original = fitting.fit
+
+    def watched(start: Any, task: Any, recipe: Any, run: Run, **rest: Any) -> Any:
+        starts[str(len(starts))] = start
+        seeds.add(run.seed)
+        return original(start, task, recipe, run, **rest)
+
+    monkeypatch.setattr(fitting, "fit", watched)
+    run_grid(toy_cells(world), tmp_path, RUN)
+    own, shuffled, stem, timm, fan_in = starts.values()
+    assert len(seeds) == 1, "equal images in equal order"
+    assert all(start.spec == own.spec for start in starts.values())
+    for start in starts.values():
+        assert torch.equal(start.state["head.weight"], own.state["head.weight"])
+        assert (start.mean, start.std) == (own.mean, own.std)
+    name = "blocks.0.attn.qkv.weight"
+    assert torch.equal(shuffled.state[name].flatten().sort().values, own.state[name].flatten().sort().values)
+    assert not torch.equal(shuffled.state[name], own.state[name])
+    assert torch.equal(stem.state["patch_embed.proj.weight"], own.state["patch_embed.proj.weight"])
+    assert torch.equal(stem.state[name], timm.state[name])
+    assert timm.state[name].std() < 0.03 < fan_in.state[name].std()
+
+
+def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
+    cell = toy_cells(world)[0]
+    learngene, _ = extract_once(extraction_of(cell), tmp_path, RUN)
+    task = open_task(world[1])
+    spec = SPEC.with_(classes=3)
+    zero_shot = replace(assemble(spec, vit.initial(spec, 5, "fan_in"), seed=0), task=cell.task)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lifecycle, "expand", lambda *args, **kwargs: zero_shot)
+        start = trial.build(cell, learngene, task, RUN)
+    assert torch.equal(start.state["head.weight"], zero_shot.state["head.weight"])
+
+
+def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = toy_cells(world)
+    original = trial.build
+
+    def broken(cell: Cell, *rest: Any) -> Any:
+        if cell.arm.control == "shuffled":
+            raise BadData("the images\nare gone")
+        if cell.arm.control == "stem":
+            raise ZeroDivisionError("by zero")
+        return original(cell, *rest)
+
+    heard: list[str] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "build", broken)
+        rows = run_grid(found, tmp_path, RUN, say=heard.append)
+    assert [row.error for row in rows] == [None, "the images are gone", "ZeroDivisionError: by zero", None, None]
+    assert rows[1].value is None
+    assert any("lsamd shuffled: failed: the images are gone" in text for text in heard)
+    trained = counted(monkeypatch, fitting, "fit")
+    again = run_grid(found, tmp_path, RUN)
+    assert len(trained) == 2, "only those that failed are tried again"
+    assert [row.error for row in again] == [None] * 5
+    assert [again[0], *again[3:]] == [rows[0], *rows[3:]]
+
+
+def test_a_failed_extraction_is_the_error_of_its_cells_and_not_repeated(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = toy_cells(world, epochs=[1, 2])
+    calls = []
+
+    def fails(name: str, **rest: Any) -> Any:
+        calls.append(name)
+        if name == "lsamd":
+            raise BadData("no such blocks")
+        return original(name, **rest)
+
+    original = lifecycle.extract
+    monkeypatch.setattr(lifecycle, "extract", fails)
+    rows = run_grid(found, tmp_path, RUN)
+    assert calls == ["lsamd", "scratch"]
+    assert {row.error for row in rows if row.method == "lsamd"} == {"extraction: no such blocks"}
+    assert {row.error for row in rows if row.method == "scratch"} == {None}
+
+
+def test_an_interrupted_grid_goes_on_where_it_was(
+    world: World, measured: tuple[Path, list[Cell], list[Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, found, rows = measured
+    trained: list[Any] = []
+    original = fitting.fit
+
+    def stops(*args: Any, **kwargs: Any) -> Any:
+        trained.append(args)
+        if len(trained) == 4:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(fitting, "fit", stops)
+    with pytest.raises(KeyboardInterrupt):
+        run_grid(found, tmp_path, RUN)
+    path = tmp_path / "results.jsonl"
+    assert len(read_rows(path)) == 3
+    path.write_bytes(path.read_bytes() + b'{"key": "half')
+    heard: list[str] = []
+    again = run_grid(found, tmp_path, RUN, say=heard.append)
+    assert len(trained) == 4 + 7
+    assert "half-written" in heard[0]
+    assert numbers(again) == numbers(rows)
+
+
+def test_seconds_and_images_of_an_interrupted_extraction_add_up(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = {"epochs": 2, "images": 24, "batch_size": 8}
+    arm = Arm(name="", method="pretrain_finetune", preset="smoke", settings={**training, "depths": [1, 2]},
+              ancestries=(world[0],), tasks=(world[1],))  # fmt: skip
+    extraction = Extraction(arm=arm, seed=0)
+    trained: list[Any] = []
+    original = fitting.fit
+
+    def stops(*args: Any, **kwargs: Any) -> Any:
+        trained.append(args)
+        if len(trained) == 2:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(fitting, "fit", stops)
+    with pytest.raises(KeyboardInterrupt):
+        extract_once(extraction, tmp_path, RUN)
+    half = spent(extraction, tmp_path)
+    assert (half.finished, half.images) == (False, 48)
+    learngene, whole = extract_once(extraction, tmp_path, RUN)
+    assert len(trained) == 3, "the finished depth is not trained again"
+    assert (whole.finished, whole.images) == (True, 96)
+    assert whole.seconds > half.seconds > 0
+    assert whole.stored_params == sum(tensor.numel() for tensor in learngene.state.values()) > 0
+    assert extract_once(extraction, tmp_path, RUN)[1] == whole
+
+
+def test_an_extraction_without_the_record_of_its_cost_is_made_again(world: World, tmp_path: Path) -> None:
+    extraction = extraction_of(toy_cells(world)[0])
+    extract_once(extraction, tmp_path, RUN)
+    extraction.record(tmp_path).unlink()
+    assert not extraction.is_finished(tmp_path)
+    assert extract_once(extraction, tmp_path, RUN)[1].finished
+
+
+def test_a_job_never_raises(world: World, tmp_path: Path) -> None:
+    cell = toy_cells(world)[0]
+    lost = replace(cell, arm=replace(cell.arm, ancestries=("nowhere",)))
+    outcome = perform(extraction_of(lost), tmp_path, RUN)
+    assert isinstance(outcome, Failure)
+    assert "no file or folder nowhere" in outcome.error
+    assert "no file or folder nowhere" in str(run_cell(lost, tmp_path, RUN).error)
+    deep = run_cell(replace(cell, layers=60, task="folder:nowhere"), tmp_path, RUN)
+    assert deep.value is None
+    assert "nowhere" in str(deep.error)
+
+
+def test_results_of_another_ancestry_are_not_mixed(tmp_path: Path) -> None:
+    world = make_world(tmp_path)
+    found = toy_cells(world, arms=toy_arms(world[0])[-2:])
+    run_grid(found, tmp_path / "out", RUN)
+    assemble(SPEC, {}, seed=1).save(tmp_path / "ancestry", force=True)
+    with pytest.raises(Refused, match="of another ancestry model"):
+        run_grid(found, tmp_path / "out", RUN)
+    rows = run_grid(found, tmp_path / "out", RUN, anew=True)
+    assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == len(rows) == 2
+
+
+def test_one_grid_at_a_time_writes(world: World, tmp_path: Path) -> None:
+    with Results(tmp_path / "results.jsonl"), pytest.raises(Refused, match="another process"):
+        run_grid(toy_cells(world), tmp_path, RUN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORLD_SIZE", "2")
+        with pytest.raises(WrongCall, match="torchrun"):
+            run_grid(toy_cells(world), tmp_path, RUN)
+
+
+def test_the_probe_is_the_nearest_class_mean(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = open_task(world[1])
+    start = assemble(SPEC.with_(classes=3), {}, seed=0, scheme="fan_in")
+
+    def told(model: Any, loader: Any) -> Any:
+        for batch in loader.epoch(0):
+            yield torch.nn.functional.one_hot(batch.labels, 32).float() * shown["scale"], batch.labels
+
+    shown = {"scale": 1.0}
+    with monkeypatch.context() as patch:
+        patch.setattr(knowledge, "_features", told)
+        assert knowledge.probed(start, task, "test", 24, RUN).probe == 1.0
+        shown["scale"] = 0.0
+        assert knowledge.probed(start, task, "test", 24, RUN).probe == pytest.approx(1 / 3)
+    judged = evaluate(start.model(), task, "test", start.view, RUN)
+    assert knowledge.probed(start, task, "test", 24, RUN).value == judged.value
+
+
+@pytest.mark.parametrize("flags", [(True,), (False, False, True, False, True), (True,) * 9, (False,) * 8])
+def test_flags_survive_being_packed(flags: tuple[bool, ...]) -> None:
+    assert trial.unpacked(trial.packed(flags), len(flags)) == flags
+    assert len(trial.packed(flags)) == -(-len(flags) // 4)
+
+
+def test_packed_flags_are_read_from_the_left() -> None:
+    assert trial.packed((True, False, False, False, True)) == "88"
+
+
+def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -> None:
+    found = toy_cells(world, seeds=[0, 1])
+    alone = Schedule(found, lambda extraction: False)
+    assert isinstance(alone.next(many=False), Extraction)
+    assert isinstance(alone.next(many=False), Extraction), "the scratch arms need not wait for lsamd"
+    together = Schedule(found, lambda extraction: extraction.arm.method == "scratch")
+    first = [together.next(many=True) for _ in range(3)]
+    assert [type(job) for job in first] == [Extraction, Extraction, Cell]
+    assert isinstance(first[2], Cell)
+    assert first[2].arm.method == "scratch"
+    assert isinstance(first[0], Extraction)
+    assert together.done(first[0], Failure("it failed")) == found[:3]
+    assert together.extractions == 1
+
+
+def test_the_time_left_follows_layers_and_epochs() -> None:
+    arm = Arm(name="lsamd", method="lsamd")
+    found = [Cell(arm=arm, task="digits", layers=n, seed=0, recipe=replace(RECIPE, epochs=3)) for n in (1, 2, 3)]
+    estimate = Estimate(found, extractions=2, slots=2)
+    estimate.extraction(10.0)
+    assert estimate.left is None
+    estimate.cell(found[0], 2.0)
+    assert estimate.left == pytest.approx((10.0 + 2.0 * (2 + 3)) / 2)
+    estimate.cell(found[1], None)
+    assert estimate.left == pytest.approx((10.0 + 2.0 * 3) / 2)
+    row = run_row(found[0])
+    assert line(row, estimate) == (
+        "[2/3] digits, 1 layers of width 32, 3 epochs, seed 0, lsamd: accuracy 50.0 %  (about 8.0s left)"
+    )
+
+
+def run_row(cell: Cell) -> Row:
+    return replace(trial.failed(cell, "", RUN), error=None, value=0.5, width=32)
+
+
+def test_segmentation_is_judged_by_its_own_metric(world: World, tmp_path: Path) -> None:
+    arms = toy_arms(world[0])[:1]
+    (cell,) = cells(["scenes"], arms, layers=[2], epochs=[1], seeds=[0], recipe=replace(RECIPE, images=8))
+    row = run_cell(cell, tmp_path, RUN)
+    assert row.error is None
+    assert (row.metric, row.correct, row.probe) == ("mIoU", None, None)
+    assert json.loads(json.dumps(row.value)) is not None

@@ -1,0 +1,141 @@
+"""Intervals over tasks and seeds: their coverage, Student's quantiles and Holm's correction by number."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from learngene_zoo.bench.statistics import Estimate, estimate, holm, leave_one_out, t_probability, t_quantile
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "value"),
+    [(0.975, 1, 12.7062), (0.975, 2, 4.3027), (0.975, 5, 2.5706), (0.8, 4, 0.9410), (0.975, 30, 2.0423)],
+)
+def test_students_quantiles_by_number(probability: float, freedom: int, value: float) -> None:
+    assert t_quantile(probability, freedom) == pytest.approx(value, abs=1e-4)
+    assert t_quantile(1 - probability, freedom) == -t_quantile(probability, freedom)
+    assert t_probability(value, freedom) == pytest.approx(probability, abs=1e-5)
+
+
+def test_degrees_of_freedom_are_rounded_down() -> None:
+    assert t_quantile(0.975, 2.9) == t_quantile(0.975, 2) > t_quantile(0.975, 3.0)
+
+
+SPREADS = [
+    (1.0, 0.0, 1.0),
+    (0.0, 1.0, 1.0),
+    (1.0, 1.0, 1.0),
+    (2.0, 0.3, 1.0),
+    (0.0, 0.0, 1.0),
+]  # of tasks, seeds, the rest
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("shape", [(6, 3), (6, 5)])
+def test_the_interval_covers_the_truth_as_often_as_it_says(spread: tuple[float, ...], shape: tuple[int, int]) -> None:
+    covered = sum(low <= 3.0 <= high for low, high in _simulated(spread, shape, 300, mean=3.0))
+    assert 0.91 <= covered / 300 <= 1.0
+
+
+def test_an_interval_of_seeds_covers_the_mean_of_the_very_tasks() -> None:
+    generator, covered = np.random.default_rng(3), 0
+    for _ in range(300):
+        tasks = generator.normal(size=4) * 5
+        table = tasks[:, None] + generator.normal(size=5) + generator.normal(size=(4, 5))
+        low, high = estimate(table.tolist(), scope="seeds").interval()
+        covered += low <= tasks.mean() <= high
+    assert 0.91 <= covered / 300 <= 0.99
+
+
+def _simulated(spread: tuple[float, ...], shape: tuple[int, int], times: int, mean: float) -> list[tuple[float, float]]:
+    """Intervals of crossed tables of normal numbers: spread of tasks, seeds and the rest."""
+    generator = np.random.default_rng([*shape, *(int(10 * part) for part in spread)])
+    tasks, seeds, rest = spread
+    found = []
+    for _ in range(times):
+        table = (
+            mean
+            + generator.normal(size=(shape[0], 1)) * tasks
+            + generator.normal(size=(1, shape[1])) * seeds
+            + generator.normal(size=shape) * rest
+        )
+        found.append(estimate(table.tolist()).interval())
+    return found
+
+
+def test_one_row_is_students_interval() -> None:
+    row = [1.0, 2.0, 4.0, 3.0, 5.0]
+    found = estimate([row])
+    half = t_quantile(0.975, 4) * np.std(row, ddof=1) / math.sqrt(5)
+    low, high = found.interval()
+    assert found.value == pytest.approx(3.0)
+    assert low <= 3.0 - half + 1e-9
+    assert high >= 3.0 + half - 1e-9
+    assert high - low < 2.3 * half  # the resampled shape widens it a little, if at all
+
+
+def test_a_common_seed_effect_is_not_averaged_away_by_many_tasks() -> None:
+    seeds = np.array([-2.0, 0.0, 2.0])
+    few, many = (estimate(np.tile(seeds, (tasks, 1)).tolist()) for tasks in (2, 50))
+    assert few.error == pytest.approx(many.error)
+    assert many.error == pytest.approx(2.0 / math.sqrt(3))
+
+
+def test_a_number_alone_has_no_interval() -> None:
+    alone = estimate([[4.0]])
+    assert (alone.value, alone.interval(), alone.detectable) == (4.0, (-math.inf, math.inf), None)
+    assert alone.p_value(0.0) == 1.0
+
+
+def test_equal_numbers_leave_no_doubt() -> None:
+    exact = estimate([[2.0] * 3] * 4)
+    assert exact.interval() == (2.0, 2.0)
+    assert exact.p_value(1.0) < 1e-9
+    assert exact.p_value(2.0) == 1.0
+
+
+def test_numbers_in_steps_that_agree_by_chance_leave_the_doubt_of_rounding() -> None:
+    found = estimate([[40.0] * 5], step=20.0)
+    assert found.error == pytest.approx(20 / math.sqrt(12) / math.sqrt(5))
+    assert found.high - 40.0 == pytest.approx(2.7764 * found.error, abs=1e-3)
+    assert estimate([[10.0, 40.0, 80.0]], step=20.0) == estimate([[10.0, 40.0, 80.0]])
+
+
+def test_the_same_table_has_the_same_interval() -> None:
+    table = np.random.default_rng(1).normal(size=(5, 3)).tolist()
+    assert estimate(table).interval() == estimate(table).interval()
+    assert estimate(table).interval(0.8)[0] > estimate(table).interval(0.95)[0]
+
+
+def test_p_values_agree_with_intervals() -> None:
+    found = estimate([[2.0, 3.0, 4.0], [3.0, 5.0, 4.0], [2.0, 2.5, 3.0], [4.0, 4.5, 5.5]])
+    p = found.p_value(1.0)
+    inside, outside = found.interval(1 - 0.8 * p), found.interval(1 - 1.2 * p)
+    assert inside[0] <= 1.0 < outside[0]
+
+
+def test_detectable_effects_are_detected_four_times_in_five() -> None:
+    error, times = 1.0, 400  # one task, five seeds: the interval is Student's with 4 degrees of freedom
+    generator = np.random.default_rng(5)
+    distance = Estimate(0.0, error, 4, np.empty(0)).detectable
+    assert distance == pytest.approx((2.7764 + 0.9410) * error, abs=1e-3)
+    seen = sum(
+        estimate([(distance + generator.normal(size=5) * error * math.sqrt(5)).tolist()]).interval()[0] > 0
+        for _ in range(times)
+    )
+    assert 0.70 <= seen / times <= 0.90
+
+
+def test_leaving_one_task_out_by_number() -> None:
+    assert leave_one_out([[1.0, 3.0], [4.0, 4.0], [9.0, 9.0]], ["a", "b", "c"]) == {"a": 6.5, "b": 5.5, "c": 3.0}
+    assert leave_one_out([[1.0]], ["a"]) == {}
+
+
+def test_holm_by_number() -> None:
+    adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    assert adjusted == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
+    assert holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+    assert holm({"only": 0.04}) == {"only": 0.04}

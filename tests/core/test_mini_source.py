@@ -1,0 +1,176 @@
+"""The suite's catalogue rows, the contours, and the source task: whose classes it shows, how often, and always alike."""
+
+from __future__ import annotations
+
+import pickle
+import unicodedata
+
+import numpy as np
+import pytest
+import torch
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.tasks.catalogue import names, open_task
+from learngene_zoo.tasks.checking import checked
+from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.mini import contours, source
+from learngene_zoo.tasks.mini.attributes import ATTRIBUTES
+from learngene_zoo.tasks.mini.contours import CONTOURS
+from learngene_zoo.tasks.mini.entries import MINI
+from learngene_zoo.tasks.mini.source import SourceSplit, class_names, families, labels_of
+from learngene_zoo.tasks.mini.suite import generator
+from learngene_zoo.tasks.suites import SUITES, suite, suites_of
+
+TRAIN = SourceSplit("train", 1_000_000)
+SAMPLE = np.random.default_rng(3).permutation(1_000_000)[:96]
+
+
+def same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    """Bit by bit, a NaN being like another."""
+    assert one is not None
+    assert other is not None
+    return np.array_equal(one.numpy(), other.numpy(), equal_nan=one.is_floating_point())
+
+
+def test_the_source_shows_contours_and_all_nine_families() -> None:
+    assert set(source.TURNS) == {"contours", *SUITES["mini"]}
+    assert [family.name for family in families()] == list(source.TURNS)
+    assert all(turns >= 1 for turns in source.TURNS.values())
+
+
+def test_no_target_class_and_no_digit_is_among_the_sources_classes() -> None:
+    targets = {f"{name}/{one}" for name in SUITES["mini"] for one in generator(name).classes}
+    shown = class_names()
+    assert len(set(shown)) == len(shown) == sum(len(family.held_out) for family in families())
+    assert not targets & set(shown)
+    assert all(len(family.held_out) >= 2 for family in families())
+    for name in shown:
+        if name.startswith(("glyphs/", "numbers/", "signs/")):
+            assert not any(unicodedata.category(sign) in ("Nd", "No") for sign in name.partition("/")[2].split()[0])
+
+
+def test_a_label_names_the_held_out_class_that_is_painted() -> None:
+    got, labels = TRAIN.__getitems__(SAMPLE.tolist()), labels_of(SAMPLE)
+    first = np.cumsum([0] + [len(family.held_out) for family in families()])
+    seen = set()
+    for place, (index, label) in enumerate(zip(SAMPLE, labels)):
+        number = int(np.searchsorted(first, label, side="right")) - 1
+        family = families()[number]
+        local = np.array([len(family.classes) + label - first[number]])
+        assert class_names()[label] == f"{family.name}/{family.held_out[label - first[number]]}"
+        key = source.derive_seed(0, "source", "train", family.name)
+        assert torch.equal(family.pictures(local, key, [index]).images[0], got.images[place])
+        seen.add(family.name)
+    assert seen == set(source.TURNS)
+
+
+def test_a_picture_and_its_attributes_do_not_depend_on_which_others_are_asked_for() -> None:
+    together = TRAIN.__getitems__(SAMPLE.tolist())
+    assert together.images.dtype == torch.uint8
+    assert together.images.shape == (96, 3, 32, 32)
+    order = np.random.default_rng(5).permutation(96)
+    for places in (order[:50], order[50:53], order[53:54], np.arange(40)):
+        some = TRAIN.__getitems__(SAMPLE[places].tolist())
+        assert same(some.images, together.images[places])
+        assert same(some.attributes, together.attributes[places])  # type: ignore[index]
+    again = pickle.loads(pickle.dumps(TRAIN))
+    assert same(again.__getitems__(SAMPLE[:9].tolist()).images, together.images[:9])
+    assert len(pickle.dumps(TRAIN)) < 300
+
+
+def test_every_family_has_its_share_and_its_classes_are_equally_frequent() -> None:
+    labels, first = TRAIN.labels, 0
+    assert labels.dtype == np.int64
+    assert len(labels) == len(TRAIN) == 1_000_000
+    counts, turns = np.bincount(labels, minlength=len(class_names())), sum(source.TURNS.values())
+    for family, share in zip(families(), source.TURNS.values()):
+        own = counts[first : first + len(family.held_out)]
+        assert own.sum() == 1_000_000 * share // turns
+        assert own.max() - own.min() <= 1
+        first += len(family.held_out)
+    assert (labels[SAMPLE] == labels_of(SAMPLE)).all()
+
+
+def test_every_attribute_is_asked_of_something_and_lies_where_it_should() -> None:
+    task = open_task("source")
+    indices = list(range(400))
+    samples = checked(task.split("validation").__getitems__(indices), task, indices)
+    assert samples.attributes is not None
+    assert samples.attributes.dtype == torch.float32
+    for attribute, values in zip(ATTRIBUTES, samples.attributes.unbind(dim=1)):
+        known = values[~values.isnan()]
+        assert len(known) >= 20, attribute.name
+        assert known.std() > 0.1, attribute.name
+        assert attribute.classes is not None or known.abs().max() <= 1.25, attribute.name
+
+
+def test_the_splits_show_different_pictures() -> None:
+    seen = [open_task("source").split(part).__getitems__(range(60)).images for part in ("train", "validation", "test")]
+    assert len({picture.numpy().tobytes() for picture in torch.cat(seen)}) == 180
+
+
+def test_the_source_is_loaded_with_its_attributes() -> None:
+    task = open_task("source")
+    loader = Loader(task, "train", task.view, batch_size=32, seed=1, shuffle=True)
+    batch = next(loader.epoch(0))
+    assert batch.attributes is not None
+    assert batch.attributes.shape == (32, len(ATTRIBUTES))
+    assert (batch.labels.numpy() == labels_of(batch.indices.numpy())).all()
+    assert loader.steps == 1_000_000 // 32
+
+
+def test_contours_differ_by_their_class_and_say_so() -> None:
+    draws = np.repeat(np.random.default_rng(0).random((1, CONTOURS.streams), dtype=np.float32), 54, axis=0)
+    grain = np.zeros((54, 3 * 32 * 32), dtype=np.uint8)
+    made = CONTOURS.paint(np.arange(54), draws, grain)
+    assert len({picture.numpy().tobytes() for picture in made.images}) == 54
+    assert made.attributes["lobes"].tolist() == [lobes for lobes, _, _ in contours.CELLS]
+    strength, cycles = made.attributes["amplitude"].reshape(-1, 3), made.attributes["frequency"].reshape(-1, 3, 3)
+    assert (np.diff(strength, axis=1) > 0.3).all()
+    assert (np.diff(cycles, axis=1) > 0.1).all()
+    assert CONTOURS.classes == ()
+    assert len(set(CONTOURS.held_out)) == 54
+
+
+def test_what_lies_outside_of_a_contour_is_paper() -> None:
+    """The corner of a picture with a small contour in the middle is what the gradient says, without lines."""
+    draws = np.full((1, CONTOURS.streams), 0.5, dtype=np.float32)
+    draws[0, 3] = 0.0  # the smallest
+    made = CONTOURS.paint(np.array([0]), draws, np.full((1, 3 * 32 * 32), 127, dtype=np.uint8)).images[0].float()
+    corner, middle = made[:, :5, :5], made[:, 8:24, 8:24]
+    assert corner.std(dim=(1, 2)).max() < 8
+    assert middle.std(dim=(1, 2)).max() > 20
+
+
+@pytest.mark.parametrize("entry", MINI, ids=lambda entry: entry.name)
+def test_a_row_of_the_catalogue_agrees_with_the_task_it_opens(entry: object) -> None:
+    row = next(one for one in names() if one is entry)
+    task = open_task(row.name, offline=True)
+    assert (task.classes, dict(task.sizes), task.licence) == (row.classes, dict(row.sizes), row.licence)
+    assert len(set(task.class_names)) == len(task.class_names) == task.classes
+    assert row.sizes["train"] >= 1_000
+    assert bool(task.attributes) == (row.name == "source")
+    for part, size in row.sizes.items():
+        if row.name in suite("mini"):
+            counts = np.bincount(task.split(part).labels, minlength=task.classes)
+            assert counts.sum() == len(task.split(part)) == size
+            assert counts.max() - counts.min() <= 1
+
+
+def test_the_suite_is_nine_tasks_of_strongly_different_sizes() -> None:
+    rows = {entry.name: entry for entry in MINI}
+    assert set(rows) == {*suite("mini"), "source", "scenes"}
+    sizes = [rows[name].sizes["train"] for name in suite("mini")]
+    assert len(sizes) == 9
+    assert max(sizes) >= 7 * min(sizes)
+    assert rows["glyphs"].sizes["train"] == 20 * rows["glyphs"].classes
+    assert rows["petals"].sizes["train"] == 10 * rows["petals"].classes
+
+
+def test_suites_are_asked_for_by_name() -> None:
+    assert suites_of("objects") == ["mini"]
+    assert suites_of("source") == []
+    known = {entry.name for entry in names()}
+    assert all(set(tasks) <= known and len(set(tasks)) == len(tasks) for tasks in SUITES.values())
+    with pytest.raises(WrongCall, match="did you mean mini"):
+        suite("mimi")
