@@ -1,7 +1,8 @@
 """Rebuild everything that is bundled, in order: the ancestry model, the learngene, their cards, README's demo.
 
-    python benchmarks/shelf.py            about half an hour on two cores; resumable: run it again after a stop
-    python benchmarks/shelf.py demo       one stage only (ancestry, learngene, demo)
+    python benchmarks/shelf.py            about two hours on two cores; resumable: run it again after a stop
+    python benchmarks/shelf.py demo       one stage only (ancestry, gate, learngene, demo)
+    torchrun --standalone --nproc_per_node 2 benchmarks/shelf.py ancestry      the long part, on two cores at once
 
 Every stage works in `build/shelf` and replaces what is committed only when it is whole.
 """
@@ -13,6 +14,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import gate
 import torch
 
 from learngene_zoo import demo, demo_report, lifecycle
@@ -59,6 +61,17 @@ def ancestry() -> None:
     kept.save(ROOT / "cards" / "ancestry-mini", force=True, dtype="fp16")
 
 
+def judged() -> None:
+    """Judge the ancestry model (see gate.py) and show the table on its card."""
+    gate.main()
+    kept, card = gate.read(), ROOT / "cards" / "ancestry-mini" / "README.md"
+    text = card.read_text(encoding="utf-8")
+    if "<!-- gate -->" not in text:
+        room = "## What it is worth\n\n<!-- gate -->\n<!-- /gate -->\n\n## Licence"
+        card.write_text(text.replace("## Licence", room), encoding="utf-8")
+    between(card, "gate", f"{gate.markdown(kept)}\n\n{gate.sentence(kept)}")
+
+
 def learngene() -> None:
     """Extract the LSAMD learngene of the default tasks and put it into cards/lsamd-mini."""
     out = BUILD / "lsamd"
@@ -92,7 +105,7 @@ def between(path: Path, name: str, text: str) -> None:
     path.write_text(f"{before}{start}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
-STAGES = {"ancestry": ancestry, "learngene": learngene, "demo": story}
+STAGES = {"ancestry": ancestry, "gate": judged, "learngene": learngene, "demo": story}
 
 
 def main(names: list[str]) -> None:

@@ -159,6 +159,7 @@ def _cost_panel(panel: Axes, arms: Sequence[tuple[Bill, int]], unit: Unit, looks
         panel.text(0.02, 0.96 - 0.085 * rank, f"from {count}: cheaper than {theirs.arm}", color=colour, fontsize=8.5,
                    transform=panel.transAxes, va="top")  # fmt: skip
     panel.set_xlim(0, most)
+    panel.locator_params(axis="x", integer=True)
     panel.set_ylim(bottom=0)
 
 

@@ -112,8 +112,10 @@ class Workers(Executor):
 
     def close(self) -> None:
         """End every process."""
-        for worker in [*self._idle, *self._busy]:
-            worker.stop()
+        for worker in self._busy:
+            worker.stop(idle=False)
+        for worker in self._idle:
+            worker.stop(idle=True)
         self._idle.clear()
         self._busy.clear()
 

@@ -46,9 +46,11 @@ class Worker:
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
         return Failure(f"the worker process {how}; if memory ran out, use fewer --workers")
 
-    def stop(self) -> None:
-        """End it, whatever it is at."""
+    def stop(self, idle: bool) -> None:
+        """End it, whatever it is at. One that is `idle` ends by itself as no more jobs can come."""
         self.answers.close()
+        if idle:
+            self.process.join(PATIENCE)
         self.process.terminate()
         self.process.join(PATIENCE)
         if self.process.is_alive():
