@@ -21,6 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 log = logging.getLogger(__name__)
 
 
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of what is counted once and remembered; no test leaves anything in the user's own."""
+    place = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("LGZOO_CACHE", str(place))
+    return place
+
+
 @pytest.fixture
 def checkout() -> Path:
     """The folder of the checkout. No test writes into it."""

@@ -152,7 +152,7 @@ class Loader:
             raise WrongCall(f"{self.images} images cannot be shared by {world()} processes; use more images")
         drop = shuffle if drop_last is None else drop_last
         self._whole = drop and (self.images >= batch_size or drop_last is True)
-        self._pictures = Pictures(replace(task, open_split=_closed), source, view.image_size, seed, augment)
+        self._pictures = Pictures(replace(task, open_split=closed), source, view.image_size, seed, augment)
         self._plan = Plan()
         self._feeder: DataLoader[Any] | None = None
 
@@ -193,18 +193,23 @@ class Loader:
             return (self._pictures[batch] for batch in plan)
         self._plan.batches = list(plan)
         if self._feeder is None:
-            self._feeder = DataLoader(
-                self._pictures,  # type: ignore[arg-type]
-                batch_size=None,
-                sampler=self._plan,  # type: ignore[arg-type]
-                num_workers=self.workers,
-                persistent_workers=True,
-                generator=torch.Generator(),  # else it draws from the global one
-            )
+            self._feeder = feeder(self._pictures, self._plan, self.workers)
         return iter(self._feeder)
 
 
-def _closed(name: str) -> Split:
+def feeder(items: Any, order: Any, workers: int) -> DataLoader[Any]:
+    """Worker processes that make `items[i]`, a whole batch each, for every i of `order`, as often as it is iterated over."""
+    return DataLoader(
+        items,
+        batch_size=None,
+        sampler=order,
+        num_workers=workers,
+        persistent_workers=True,
+        generator=torch.Generator(),  # else it draws from the global one
+    )
+
+
+def closed(name: str) -> Split:
     """In the place of a task's own, in the copy that workers get: they are given their split."""
     raise AssertionError("a worker opens no split")
 

@@ -27,13 +27,6 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("LGZOO_CACHE", str(place))
-    return place
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shards(tmp_path_factory.mktemp("tars"))

@@ -21,13 +21,6 @@ from learngene_zoo.tasks.streams import counting, tars
 from learngene_zoo.tasks.streams.places import braces
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    place = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("LGZOO_CACHE", str(place))
-    return place
-
-
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return shards(tmp_path_factory.mktemp("tars"))

@@ -148,7 +148,7 @@ def _rows(table: Any, shard: int, name: str) -> Iterator[Any]:
     """The rows of one file. Raises `Unavailable` or `BadData` where it cannot be read."""
     try:
         yield from table.shard(table.num_shards, shard)
-    except Exception as error:
+    except Exception as error:  # the HTTP library's own family, which differs between versions of huggingface_hub
         if not isinstance(error, LOST) and not type(error).__module__.startswith(NETWORK):
             raise
         reason = " ".join(str(error).split())[:120] or type(error).__name__

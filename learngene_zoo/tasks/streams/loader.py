@@ -17,13 +17,13 @@ from torch.utils.data import DataLoader
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.processes import world
 from learngene_zoo.tasks.augmentation import Augment
-from learngene_zoo.tasks.loader import Batch, Made, Pictures, check_settings
+from learngene_zoo.tasks.loader import Batch, Made, Pictures, check_settings, closed, feeder
 from learngene_zoo.tasks.presenting import normalised
 from learngene_zoo.tasks.streams.handful import Handful
 from learngene_zoo.tasks.streams.order import Order
 from learngene_zoo.tasks.streams.parts import beginning
 from learngene_zoo.tasks.streams.reading import Reading, Share
-from learngene_zoo.tasks.task import Split, Task
+from learngene_zoo.tasks.task import Task
 from learngene_zoo.view import View
 
 WINDOW = 1_000
@@ -93,8 +93,8 @@ class StreamLoader:
         drop = shuffle if drop_last is None else drop_last
         whole = drop and (count >= batch_size or drop_last is True)
         self._reading = Reading(stream, used, Order(seed, window if shuffle else None), batch_size, whole)
-        closed = replace(task, open_split=_closed, open_stream=None)  # workers get no way to the data
-        self._decoder = Decoder(Pictures(closed, Handful({}), view.image_size, seed, augment))
+        shown = replace(task, open_split=closed, open_stream=None)  # workers get no way to the data
+        self._decoder = Decoder(Pictures(shown, Handful({}), view.image_size, seed, augment))
         self._upcoming = Upcoming()
         self._feeder: DataLoader[Any] | None = None
 
@@ -124,16 +124,5 @@ class StreamLoader:
             return (self._decoder[share] for share in shares)
         self._upcoming.shares = shares
         if self._feeder is None:
-            self._feeder = DataLoader(
-                self._decoder,  # type: ignore[arg-type]
-                batch_size=None,
-                sampler=self._upcoming,  # type: ignore[arg-type]
-                num_workers=self.workers,
-                persistent_workers=True,
-                generator=torch.Generator(),  # else it draws from the global one
-            )
+            self._feeder = feeder(self._decoder, self._upcoming, self.workers)
         return iter(self._feeder)
-
-
-def _closed(name: str) -> Split:
-    raise AssertionError("a worker opens no split")
