@@ -1,6 +1,7 @@
 """How hard are the nine tasks of the suite `mini`? Pictures a second, linear probes on pixels, and ViTs from scratch.
 
     python benchmarks/mini_suite.py                 about an hour of one core; run it again after a stop, it goes on
+    python benchmarks/mini_suite.py --workers 2     as many tasks at once
     python benchmarks/mini_suite.py wings petals    these tasks only
     python benchmarks/mini_suite.py --quick         a few hundred images and one epoch: does it run? Nothing is written
     python benchmarks/mini_suite.py --device cuda   the ViTs on a GPU
@@ -15,15 +16,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import machine
 import numpy as np
 import torch
+from filelock import FileLock
 from shelf import ROOT, between
 
 from learngene_zoo.descendant import assemble
@@ -41,7 +46,7 @@ from learngene_zoo.training.fit import fit
 NAME = "mini_suite"
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
 RECIPE = Recipe(epochs=10, batch_size=64, lr=1e-3, warmup=1.0, clip=1.0)
-FEW, MANY, PLENTY = 1_000, 4_000, 100_000
+FEW, MANY, PLENTY = 1_000, 4_000, 40_000
 
 
 @dataclass(frozen=True)
@@ -137,8 +142,8 @@ def table(rows: dict[str, dict[str, float]]) -> str:
     """Markdown: accuracies in per cent."""
     heads = (*HEADS, f"ViT, {PLENTY:,}")
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
-    for name, row in rows.items():
-        task = open_task(name)
+    for name in (name for name in suite("mini") if name in rows):
+        task, row = open_task(name), rows[name]
         numbers = [row.get(measure, "") for measure in list(MEASURES)[1:]]
         facts = [f"`{name}`", task.classes, f"{task.sizes['train']:,}", f"{100 / task.classes:.1f}"]
         lines.append(f"| {' | '.join(map(str, [*facts, *numbers]))} |")
@@ -151,25 +156,46 @@ def main() -> None:
     parser.add_argument("tasks", nargs="*", default=suite("mini"))
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
-    rows = {} if asked.quick else measured()
     if asked.table:
-        between(ROOT / "docs" / "tasks.md", NAME, table(rows))
+        between(ROOT / "docs" / "tasks.md", NAME, table(measured()))
         return
+    setting = Setting(asked.device, asked.quick)
+    with ProcessPoolExecutor(asked.workers, mp_context=multiprocessing.get_context("spawn")) as workers:
+        list(workers.map(partial(measure, setting=setting), asked.tasks))
+
+
+def measure(name: str, setting: Setting) -> None:
+    """All measures of one task that are not there yet."""
     torch.set_num_threads(1)
-    for name in asked.tasks:
-        task, row = open_task(name), rows.setdefault(name, {})
-        for measure, compute in MEASURES.items():
-            if measure in row:
-                continue
-            started = time.perf_counter()
-            row[measure] = compute(task, Setting(asked.device, asked.quick))
-            print(
-                f"{name} {measure} {row[measure]} ({time.perf_counter() - started:.0f} s)", file=sys.stderr, flush=True
-            )
-            if not asked.quick:
-                machine.write(NAME, {"split": "validation", "device": asked.device, "tasks": rows})
+    task = open_task(name)
+    with locked():
+        there = {} if setting.quick else measured().get(name, {})
+    for kind, compute in MEASURES.items():
+        if kind in there:
+            continue
+        started = time.perf_counter()
+        value = compute(task, setting)
+        print(f"{name} {kind} {value} ({time.perf_counter() - started:.0f} s)", file=sys.stderr, flush=True)
+        if not setting.quick:
+            write(name, kind, value, setting)
+
+
+def locked() -> FileLock:
+    """Held while the results are read or written."""
+    lock = ROOT / "build" / f"{NAME}.lock"
+    lock.parent.mkdir(exist_ok=True)
+    return FileLock(lock)
+
+
+def write(name: str, kind: str, value: float, setting: Setting) -> None:
+    """Add one number to the results, which other processes add to as well."""
+    with locked():
+        rows = measured()
+        rows.setdefault(name, {})[kind] = value
+        machine.write(NAME, {"split": "validation", "device": setting.device, "tasks": rows})
 
 
 if __name__ == "__main__":

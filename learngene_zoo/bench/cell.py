@@ -84,6 +84,5 @@ class Row:
     extraction_seconds: float = 0.0
     extraction_images: int = 0  # images seen by the extraction, over all epochs
     seconds: float = 0.0  # of the fine-tuning
-    curve: tuple[float, ...] = ()  # the metric on validation images after every epoch, if it was asked for
     machine: str = ""
     finished: str = ""  # UTC, ISO 8601

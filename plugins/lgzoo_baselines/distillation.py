@@ -22,7 +22,7 @@ from learngene_zoo.learngene import Learngene, LearngeneConfig
 from learngene_zoo.method import Extractor, Method
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.spec import ViTSpec
-from lgzoo_baselines.pretrain_finetune import Take, check_depths
+from lgzoo_baselines.pretrain_finetune import MINI, Take, check_depths
 
 if TYPE_CHECKING:
     from learngene_zoo.ancestry import Ancestry
@@ -131,7 +131,7 @@ DISTILLATION = Method(
     presets={
         "mini": Distil(
             init="fan_in",
-            training=replace(_TRAINING, epochs=4, images=6000),
+            training=MINI,
             teaching=replace(_TRAINING, epochs=4, images=6000),
         ),
         # DeiT's soft distillation (Touvron et al., 2021, equation 1 and table 9).
