@@ -94,6 +94,18 @@ def lsamd_vit(task: str | None = None, *, pretrained: bool = True, **options: _A
     return method_vit("lsamd", task, pretrained=pretrained, **options)
 
 
+def pool_vit(task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
+    """A Vision Transformer along a path through a learngene pool: `low` blocks of the narrow model, `high` of the wide one.
+
+    task, pretrained, options: as for `lsamd_vit`; and low and high. Without these two the path with the most parameters among
+        those with so many layers, or within the budget. One with blocks of both models is timm's VisionTransformer with a
+        linear layer between two of its blocks.
+    """
+    from learngene_zoo.torch_hub import method_vit
+
+    return method_vit("pool", task, pretrained=pretrained, **options)
+
+
 def descendant(learngene: str, task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
     """A Vision Transformer from any learngene: a folder, or a name of the shelf.
 

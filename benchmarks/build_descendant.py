@@ -23,7 +23,8 @@ from learngene_zoo.learngene import Learngene, LearngeneConfig, load
 from learngene_zoo.run import Run
 from learngene_zoo.spec import ARCHITECTURES
 from learngene_zoo.surgery import take_blocks, without_head
-from learngene_zoo.vit import ARCHITECTURE, initial
+from learngene_zoo.timm_config import ARCHITECTURE
+from learngene_zoo.vit import initial
 
 SPEC = ARCHITECTURES["deit_base_patch16_224"]
 KEPT = 5

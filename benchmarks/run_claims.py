@@ -1,6 +1,6 @@
 """Decide every claim, and put the verdicts and what they cost into docs/claims.md.
 
-    python benchmarks/run_claims.py            about an hour of two cores; resumable: run it again after a stop
+    python benchmarks/run_claims.py            about two hours of two cores; resumable: run it again after a stop
     python benchmarks/run_claims.py NAME ...   some of them
     python benchmarks/run_claims.py --tables   only the tables, from what is there
 

@@ -78,6 +78,7 @@ def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
     from learngene_zoo.surgery import cast
 
     found = _find(source, offline)
+    _of_one_width(found.spec, source)
     state = _tensors(found)
     mean, std = timm_config.normalisation(found.images, found.spec.channels)
     record = AncestryRecord(
@@ -102,6 +103,18 @@ def ancestry_spec(source: str, *, offline: bool = False) -> ViTSpec:
 
     Raises as `open_ancestry` does.
     """
+    return _of_one_width(spec_at(source, offline=offline), source)
+
+
+def _of_one_width(spec: ViTSpec, source: str) -> ViTSpec:
+    if spec.front:  # methods would take blocks out of it that do not fit together
+        widths = ", ".join(str(segment.width) for segment in spec.sizes)
+        raise WrongCall(f"{source} is a stitched model (widths {widths}); an ancestry model has one width")
+    return spec
+
+
+def spec_at(source: str, *, offline: bool = False) -> ViTSpec:
+    """The spec of any model that an ancestry's source can name: also of a stitched one, which no method condenses."""
     scheme, name = split_source(source)
     if scheme == "timm":
         known = architecture(name)

@@ -34,8 +34,10 @@ class Kind:
 
 
 def axis_sizes(spec: ViTSpec) -> dict[str, int]:
-    """How long each axis is in the model that `spec` describes."""
+    """How long each axis is in the model that `spec` describes; of a stitched one in its last segment."""
+    before = {"before": spec.front[-1].width} if spec.front else {}  # the width that a stitch comes from
     return {
+        **before,
         "one": 1,
         "qkv": 3,
         "width": spec.width,
@@ -87,6 +89,11 @@ BLOCK: tuple[Kind, ...] = (
     _kind("mlp.fc2.bias", "width", "zero", lambda spec: spec.proj_bias),
     _kind("ls2.gamma", "width", "scale", lambda spec: spec.layer_scale is not None),
 )
+# Of the first block of every segment but the first, after all else that the block has.
+STITCH: tuple[Kind, ...] = (
+    _kind("stitch.weight", "width, before", "matrix"),
+    _kind("stitch.bias", "width", "zero"),
+)
 TAIL: tuple[Kind, ...] = (
     *_norm("norm", "width", lambda spec: spec.norms_before_pool),
     *_norm("fc_norm", "width", lambda spec: spec.norms_after_pool),
@@ -94,16 +101,32 @@ TAIL: tuple[Kind, ...] = (
     _kind("head.bias", "classes", "zero", lambda spec: spec.classes > 0),
 )
 _OUTSIDE = {kind.name: kind for kind in (*STEM, *TAIL)}
-_INSIDE = {kind.name: kind for kind in BLOCK}
+_INSIDE = {kind.name: kind for kind in (*STITCH, *BLOCK)}
 _STEM_NAMES = frozenset(kind.name for kind in STEM)
 
 
 def kinds(spec: ViTSpec) -> Iterator[tuple[str, Kind]]:
     """Name and kind of every tensor of the model, in the order of timm's state_dict."""
-    yield from ((kind.name, kind) for kind in STEM if kind.present(spec))
+    yield from ((name, kind) for name, kind, _ in placed(spec))
+
+
+def placed(spec: ViTSpec) -> Iterator[tuple[str, Kind, ViTSpec]]:
+    """Name and kind of every tensor of the model, and the spec that its sizes come from: that of its segment.
+
+    For stitches the segment's spec says with `front` which widths come before.
+    """
+    yield from ((kind.name, kind, spec.first) for kind in STEM if kind.present(spec))
     inside = [kind for kind in BLOCK if kind.present(spec)]
-    yield from ((f"blocks.{i}.{kind.name}", kind) for i in range(spec.layers) for kind in inside)
-    yield from ((kind.name, kind) for kind in TAIL if kind.present(spec))
+    block = 0
+    for place, segment in enumerate(spec.segments):
+        for index in range(segment.layers):
+            yield from ((f"blocks.{block + index}.{kind.name}", kind, segment) for kind in inside)
+            if place and index == 0:
+                before = spec.front[place - 1]
+                two = segment.with_(front=(before,), layers=before.layers + segment.layers)
+                yield from ((f"blocks.{block}.{kind.name}", kind, two) for kind in STITCH)
+        block += segment.layers
+    yield from ((kind.name, kind, spec) for kind in TAIL if kind.present(spec))
 
 
 def kind_of(name: str) -> Kind | None:

@@ -27,7 +27,7 @@ def choose(
     members: Iterable[Member],
     budget: Budget,
     latency: Callable[[Member], float],
-    convention: Convention = "fvcore",
+    convention: Convention = "exact",
 ) -> Member:
     """The member with the most parameters that fits (then the most FLOPs).
 

@@ -43,7 +43,7 @@ def learngene_card(config: LearngeneConfig) -> str:
             "lgzoo show FOLDER                # every size it builds\n"
             f"lgzoo expand FOLDER --layers {config.spec.layers}"
         ),
-        "`FOLDER` is this folder. A descendant is a plain timm model.",
+        "`FOLDER` is this folder. A descendant is a folder that timm opens; its own card says how.",
         "## How it was made",
         _ancestries(config.ancestries),
         _tasks(config.tasks),
@@ -65,7 +65,7 @@ def descendant_card(config: Mapping[str, Any]) -> str:
     inherited = LearngeneConfig(method="", spec=spec, ancestries=tuple(ancestries)).licence
     licence = inherited if ancestries else str(ours.get("licence", "unknown"))
     method = str(ours.get("method", "unknown"))
-    name = f"vit-{spec.layers}-layers-{spec.width}-wide-{method}"
+    name = f"vit-{spec.layers}-layers-{'-'.join(str(part.width) for part in spec.sizes)}-wide-{method}"
     metrics = ours.get("metrics") or {}
     front = {
         **_licence(licence),
@@ -134,8 +134,11 @@ def _json(data: Any) -> str:
 
 def _shape(spec: ViTSpec) -> str:
     price = cost(spec)
+    first, *rest = spec.sizes
+    blocks = [f"{first.layers} layers of width {first.width} with {first.heads} heads"]
+    blocks += [f"then {part.layers} of width {part.width} with {part.heads} heads" for part in rest]
     return (
-        f"{spec.layers} layers of width {spec.width} with {spec.heads} heads, {spec.image_size}-pixel images in patches of "
+        f"{', '.join(blocks)}, {spec.image_size}-pixel images in patches of "
         f"{spec.patch_size}, {spec.classes} classes; {price.params:,} parameters, {price.flops:,} FLOPs (multiply-adds)"
     )
 
@@ -194,15 +197,18 @@ def _kind(spec: ViTSpec) -> str:
 def _use(spec: ViTSpec) -> str:
     """How to open a model."""
     opened = 'model = timm.create_model("local-dir:FOLDER", pretrained=True)'
-    if not spec.dense:
+    if not (spec.dense or spec.front):
         return "\n\n".join(
             [_fence(f"import timm\n\n{opened}", "python"), "`FOLDER` is this folder; nothing but timm is needed."]
         )
-    ours = "import learngene_zoo.timm  # makes the dense head known to timm"
+    known = " and ".join(["the stitches"] * bool(spec.front) + ["the dense head"] * spec.dense)
+    ours = f"import learngene_zoo.timm  # makes {known} known to timm"
+    told = ["The model gives logits for every pixel."] * spec.dense
+    told += ["A linear layer, the stitch, leads from each width to the next."] * bool(spec.front)
     return "\n\n".join(
         [
             _fence(f"import timm\n\n{ours}\n\n{opened}", "python"),
-            "`FOLDER` is this folder. The model gives logits for every pixel; its head is no part of timm, so that the line "
+            f"`FOLDER` is this folder. {' '.join(told)} That is no part of timm, so that the line "
             "`import learngene_zoo.timm` is needed (`pip install learngene-zoo`).",
         ]
     )

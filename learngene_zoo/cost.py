@@ -1,10 +1,13 @@
 """What a Vision Transformer costs, by closed form: parameters, and FLOPs of one image. Cold.
 
-Two conventions, because the papers use two (one FLOP is one multiply-add in both):
+Three conventions, because the papers differ (one FLOP is one multiply-add in all of them):
 
-`fvcore`  (Learngene Pool, SN-Net; the default) convolutions, linear layers and attention's two matrix products; 5 per
-          element of every LayerNorm, 4 per number of a bilinear enlargement; nothing for softmax, GELU and additions.
-          Every parameter counts.
+`exact`   (the default) convolutions, linear layers and attention's two matrix products; 5 per element of every
+          LayerNorm, 4 per number of a bilinear enlargement; nothing for softmax, GELU and additions. Every parameter
+          of the built model counts.
+`fvcore`  the same, as Learngene Pool and SN-Net published it: their code counts of stitched models neither class token
+          and positions among the parameters, nor the last norm, which it leaves out, among the FLOPs; the last norm's
+          parameters it counts.
 `thop`    (LSAMD) convolutions and linear layers; 4 per element of every LayerNorm; attention's two products are not
           seen, nor are enlargements. Nor are bare parameters: class token, registers, position embedding, layer scales.
 """
@@ -12,13 +15,14 @@ Two conventions, because the papers use two (one FLOP is one multiply-add in bot
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from learngene_zoo.spec import ViTSpec
 
-Convention = Literal["fvcore", "thop"]
-_NORM = {"fvcore": 5, "thop": 4}
-_ENLARGED = {"fvcore": 4, "thop": 0}
+Convention = Literal["exact", "fvcore", "thop"]
+_NORM = {"exact": 5, "fvcore": 5, "thop": 4}
+_ENLARGED = {"exact": 4, "fvcore": 4, "thop": 0}
 
 
 @dataclass(frozen=True, order=True)
@@ -29,20 +33,32 @@ class Cost:
     flops: int
 
 
-def cost(spec: ViTSpec, convention: Convention = "fvcore") -> Cost:
+def cost(spec: ViTSpec, convention: Convention = "exact") -> Cost:
     """Parameters and FLOPs of the model `spec` describes."""
     return Cost(params(spec, convention), flops(spec, convention))
 
 
-def params(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+def params(spec: ViTSpec, convention: Convention = "exact") -> int:
     """Parameters of the whole model; under `thop` without class token, registers, position embedding, layer scales."""
-    whole = stem_params(spec) + spec.layers * block_params(spec) + tail_params(spec)
-    return whole if convention == "fvcore" else whole - _token_params(spec) - spec.layers * _scale_params(spec)
+    segments = spec.segments
+    blocks = sum(segment.layers * block_params(segment) for segment in segments)
+    stitches = sum(stitch_params(*two) for two in pairwise(segments))
+    whole = stem_params(spec.first) + blocks + stitches + tail_params(spec)
+    if convention == "fvcore" and spec.front:
+        return whole - _token_params(spec.first) + (0 if spec.final_norm else 2 * spec.width)
+    if convention == "thop":
+        scales = sum(segment.layers * _scale_params(segment) for segment in segments)
+        return whole - _token_params(spec.first) - scales
+    return whole
 
 
-def flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+def flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """Multiply-adds of one image through the whole model."""
-    return stem_flops(spec, convention) + spec.layers * block_flops(spec, convention) + tail_flops(spec, convention)
+    segments = spec.segments
+    blocks = sum(segment.layers * block_flops(segment, convention) for segment in segments)
+    stitches = sum(stitch_flops(*two) for two in pairwise(segments))
+    normed = spec.with_(final_norm=False) if convention == "fvcore" and spec.front else spec
+    return stem_flops(spec.first, convention) + blocks + stitches + tail_flops(normed, convention)
 
 
 def _token_params(spec: ViTSpec) -> int:
@@ -69,28 +85,38 @@ def block_params(spec: ViTSpec) -> int:
     return 4 * d + attention + mlp + qk_norm + _scale_params(spec)
 
 
+def stitch_params(before: ViTSpec, after: ViTSpec) -> int:
+    """A linear layer with bias from one segment's width to the next one's."""
+    return before.width * after.width + after.width
+
+
 def tail_params(spec: ViTSpec) -> int:
     """The final norm and the head."""
     d = spec.width
     return (2 * d if spec.final_norm else 0) + (d * spec.classes + spec.classes if spec.classes else 0)
 
 
-def stem_flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+def stem_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """The patch embedding, and the norm before the blocks if there is one."""
     embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
     return embed + (_NORM[convention] * spec.tokens * spec.width if spec.pre_norm else 0)
 
 
-def block_flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+def block_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """One block over all tokens."""
     n, d = spec.tokens, spec.width
     linear = n * (4 * d * d + 2 * d * spec.hidden)
-    attention = 2 * n * n * d if convention == "fvcore" else 0
+    attention = 0 if convention == "thop" else 2 * n * n * d
     norms = _NORM[convention] * n * d * (4 if spec.qk_norm else 2)
     return linear + attention + norms
 
 
-def tail_flops(spec: ViTSpec, convention: Convention = "fvcore") -> int:
+def stitch_flops(before: ViTSpec, after: ViTSpec) -> int:
+    """A stitch over all tokens."""
+    return after.tokens * before.width * after.width
+
+
+def tail_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """The final norm, over all tokens or over what the head sees, and the head.
 
     The head sees the pooled token; if the model is dense every patch, and its answers are then enlarged to the image.

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from learngene_zoo import lifecycle, registry
+from learngene_zoo.bench import trial
+from learngene_zoo.bench.cell import Cell as BenchCell
+from learngene_zoo.bench.grid import standard_arms
 from learngene_zoo.demo_report import ARMS, Cell, draw
 from learngene_zoo.folder import State, new_folder, write_json
 from learngene_zoo.intervals import Gain, paired_gain
@@ -125,24 +128,11 @@ def _tuned(arm: str, layers: int, learngene: Learngene, task: Task, seed: int, r
 
 
 def build(arm: str, layers: int, learngene: Learngene, task: Task, run: Run) -> Descendant:
-    """The untrained descendant of one arm; the same size, the same head and normalisation in all of them."""
-    from learngene_zoo.descendant import assemble, shuffled
-
-    inherited = lifecycle.expand(learngene, layers=layers, classes=task.classes, run=run)
-    inherited = replace(inherited, task=task.name, class_names=task.class_names)
-    if arm == "lsamd":
-        return inherited
-    if arm == "shuffled":
-        return shuffled(inherited, derive_seed(run.seed, "shuffle"))
-    twin = assemble(
-        inherited.spec,
-        {},
-        seed=run.seed,
-        scheme="fan_in" if arm.endswith("fan_in") else "timm",
-        mean=inherited.mean,
-        std=inherited.std,
-    )
-    return replace(twin, task=task.name, class_names=task.class_names)
+    """The untrained descendant of one arm, as the bench builds it: the same size, head and normalisation in all of them."""
+    chosen = next(one for one in standard_arms([METHOD]) if one.name in (arm, f"{METHOD} {arm}"))
+    gene = learngene if chosen.method == METHOD else lifecycle.extract(chosen.method, run=replace(run, folder=None))
+    cell = BenchCell(arm=chosen, task=task.name, layers=layers, seed=run.seed, recipe=TUNING)
+    return trial.build(cell, gene, task, run)
 
 
 def _row(learngene: Learngene, layers: int, cells: Sequence[Cell]) -> Json:

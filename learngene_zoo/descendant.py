@@ -1,7 +1,7 @@
 """`Descendant`: a model that came out of a learngene (or of training), as tensors, spec and provenance.
 
-Its folder is timm's: `timm.create_model("local-dir:PATH", pretrained=True)` opens it without this package (a dense model's
-after `import learngene_zoo.timm`). Ours is only the key `learngene` of its config.json. The tensors of a loaded one are
+Its folder is timm's: `timm.create_model("local-dir:PATH", pretrained=True)` opens it without this package (a dense or a
+stitched model's after `import learngene_zoo.timm`). Ours is only the key `learngene` of its config.json. The tensors of a loaded one are
 read from disk when they are used.
 """
 
@@ -77,7 +77,7 @@ class Descendant:
         }
         return "unknown" if "unknown" in licences else " AND ".join(sorted(licences))
 
-    def cost(self, convention: Convention = "fvcore") -> Cost:
+    def cost(self, convention: Convention = "exact") -> Cost:
         """Parameters and FLOPs of one image."""
         return cost(self.spec, convention)
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from learngene_zoo.axes import Kind, kinds
+from learngene_zoo.axes import Kind, placed
 from learngene_zoo.folder import State
 from learngene_zoo.run import derive_seed
 from learngene_zoo.spec import ViTSpec
@@ -27,8 +27,8 @@ def initial(spec: ViTSpec, seed: int, scheme: Scheme = "timm", names: Iterable[s
     depends on the seed, its name and its shape alone, so that models of two sizes share what they have in common.
     """
     wanted = None if names is None else set(names)
-    chosen = ((name, kind) for name, kind in kinds(spec) if wanted is None or name in wanted)
-    return {name: _start(name, kind, spec, seed, scheme) for name, kind in chosen}
+    chosen = ((name, kind, sizes) for name, kind, sizes in placed(spec) if wanted is None or name in wanted)
+    return {name: _start(name, kind, sizes, seed, scheme) for name, kind, sizes in chosen}
 
 
 def _start(name: str, kind: Kind, spec: ViTSpec, seed: int, scheme: Scheme) -> torch.Tensor:

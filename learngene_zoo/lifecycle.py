@@ -23,7 +23,7 @@ from learngene_zoo.provenance import ancestry_records, task_records, versions
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.run import Run, derive_seed
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.sizes import named_sizes
+from learngene_zoo.sizes import named_sizes, narrowed
 from learngene_zoo.spec import ViTSpec
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, open_task
 from learngene_zoo.workplace import begin, finish
@@ -44,7 +44,7 @@ def plan(
     expander: Expander | None = None,
     ancestries: Sequence[str] = (),
     target: Target | None = None,
-    convention: Convention = "fvcore",
+    convention: Convention = "exact",
     offline: bool = False,
 ) -> list[Member]:
     """Every descendant that a method would build from these ancestries, or that an existing learngene builds.
@@ -66,12 +66,12 @@ def plan(
 
 
 def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
-    """The members of an expander's grid that have the shape `target` names, with its classes and image size."""
+    """The members of an expander's grid that have the shape `target` names, with its classes and image size.
+
+    Where a member needs a setting that the expander has been told already, it must be the same one.
+    """
     spec = config.spec.with_(classes=target.classes, image_size=target.image_size, dense=target.dense)
-    shape = {name: getattr(target, name) for name in ("layers", "width", "heads")}
-    wanted = {name: value for name, value in shape.items() if value is not None}
-    members = expander.family(replace(config, spec=spec))
-    return [m for m in members if all(getattr(m.spec, name) == value for name, value in wanted.items())]
+    return narrowed(expander.family(replace(config, spec=spec)), target, expander)
 
 
 def extract(
@@ -97,6 +97,7 @@ def extract(
     extractor = extractor or preset_of(method, preset)
     sources, references = sources_for(method, ancestries), references_for(method, tasks)
     opened = [open_ancestry(source, offline=run.offline) for source in sources]
+    extractor.outline([ancestry.spec for ancestry in opened])  # refuses what cannot be before anything is written
     needed = references if method.uses_tasks(extractor) else []
     data = [open_task(reference, offline=run.offline) for reference in needed]
     check_distinct(data)
@@ -253,8 +254,13 @@ def evaluate(
     return measure(descendant.model(), data, split, descendant.view, run)
 
 
-def plot(learngene: str | Path | Learngene, path: str | Path, *, force: bool = False) -> Path:
-    """Draw a learngene as its method draws it, as PNG or SVG by the suffix of `path`."""
+def plot(
+    learngene: str | Path | Learngene, path: str | Path, *, expander: Expander | None = None, force: bool = False
+) -> Path:
+    """Draw a learngene as its method draws it, as PNG or SVG by the suffix of `path`.
+
+    Where the picture shows one descendant among all, it is the one that the expander's settings name.
+    """
     from learngene_zoo.folder import new_file
 
     path = Path(path)
@@ -266,7 +272,7 @@ def plot(learngene: str | Path | Learngene, path: str | Path, *, force: bool = F
         raise WrongCall(f"{path} must end in .png or .svg")
     draw: Any = registry.resolve(method.plot)
     with new_file(path, force) as draft:
-        draw(gene, draft)
+        draw(gene, draft, expander or method.expander)
     return path
 
 

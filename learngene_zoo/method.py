@@ -48,13 +48,13 @@ class Member:
     spec: ViTSpec
     settings: Mapping[str, Json] = field(default_factory=dict)
 
-    def cost(self, convention: Convention = "fvcore") -> Cost:
+    def cost(self, convention: Convention = "exact") -> Cost:
         """Parameters and FLOPs of this member."""
         return cost(self.spec, convention)
 
     @property
     def target(self) -> Target:
-        """The target that names exactly this member's shape."""
+        """The target that names this member's shape; of stitched ones, with `settings`, exactly this member."""
         spec = self.spec
         return Target(
             layers=spec.layers,
@@ -93,6 +93,16 @@ class Expander(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a part of an extraction takes, known before it is begun: images through so many layers of the ancestry's width."""
+
+    depends: Json  # all that the part depends on beside its seed: where parts are shared, equal ones are done once
+    images: int  # over all epochs
+    trained: float  # layers that each passes forward and back
+    asked: float = 0.0  # layers that each passes forward only
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """A method of the zoo: what `plugins` register, by entry point, in the group `learngene_zoo.methods`."""
 
@@ -104,7 +114,9 @@ class Method:
     ancestries: tuple[int, int | None] = (1, 1)  # least and most (None: any number)
     tasks: Literal["none", "one", "many"] = "many"  # what the extraction trains on; "one" and "many" need at least one
     uses_tasks: Callable[[Extractor], bool] = lambda extractor: True  # False where settings make data needless
-    plot: str | None = None  # "package.module:function" (learngene, path) -> None, draws the learngene
+    # From the settings, the ancestries and the tasks' numbers of training images; None: the ancestry is trained on each task.
+    work: Callable[[Extractor, Sequence[ViTSpec], Sequence[int]], Iterable[Work]] | None = None
+    plot: str | None = None  # "package.module:function" (learngene, path, expander) -> None, draws the learngene
 
     @property
     def extractor(self) -> Extractor:

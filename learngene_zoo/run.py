@@ -43,6 +43,7 @@ class Run:
     progress: bool = False
     tracker: str | None = None
     offline: bool = False
+    shared: Path | None = None  # where parts that other runs need too are kept; None: none are
     name: str = ""  # the part's name, "" for the whole run
 
     def part(self, name: str) -> Run:
@@ -54,14 +55,19 @@ class Run:
             name=f"{self.name}/{name}" if self.name else name,
         )
 
-    def once(self, compute: Callable[[Run], tuple[State, Json]]) -> tuple[State, Json]:
+    def once(self, compute: Callable[[Run], tuple[State, Json]], depends: Json = None) -> tuple[State, Json]:
         """What `compute(self)` returns: tensors and JSON. If this part is finished already, what it returned then.
 
+        `depends` is all that the result depends on beside this part's seed, as JSON: the ancestry models' checksums, tasks,
+        settings. With it, and where this run shares parts, any other run that needs the same takes it from here.
         Under torchrun every process computes (they train together) and the first one writes.
         """
         from learngene_zoo.folder import load_result, save_result
-        from learngene_zoo.processes import is_first, wait_for_all
+        from learngene_zoo.processes import is_first, wait_for_all, world
+        from learngene_zoo.shared_parts import take_or_make
 
+        if self.shared is not None and depends is not None and world() == 1:
+            return take_or_make(self, self.shared, compute, depends)
         if self.folder is None:
             return compute(self)
         done = self.folder / "done"

@@ -23,6 +23,7 @@ from learngene_zoo.errors import BadFile, WrongCall, unknown
 
 T = TypeVar("T")
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
+NO_OPTION = {"option": False}  # metadata of a field that is in files and in Python, and has no option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +70,11 @@ def settings_of(settings: Any) -> list[Setting]:
     """Every leaf of a settings instance, nested ones flattened.
 
     The first nested dataclass lends its fields unprefixed (`training: Recipe` gives `lr`); later ones, and any name that
-    is taken, are prefixed with the field's name (`tuning: Recipe` gives `tuning_lr`).
+    is taken, are prefixed with the field's name (`tuning: Recipe` gives `tuning_lr`). Fields that are `NO_OPTION` are left out.
     """
     found: dict[str, Setting] = {}
     nested_before = False
-    for field in dataclasses.fields(settings):
+    for field in (field for field in dataclasses.fields(settings) if field.metadata != NO_OPTION):
         hint, help_text, optional = _unwrap(_hints(type(settings))[field.name])  # type: ignore[arg-type]
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(hint):

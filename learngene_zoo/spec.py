@@ -5,10 +5,12 @@ Cold: nothing here needs torch. `vit.py` builds the module a spec describes and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.settings import NO_OPTION
 
 Pool = Literal["token", "avg", "avgmax", "max"]
 
@@ -47,11 +49,25 @@ LIMITS = {
     "channels": 64,
     "registers": 256,
 }
+MOST_SEGMENTS = 32  # of a stitched model; it too is a bound for files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Consecutive blocks of one width."""
+
+    layers: int
+    width: int
+    heads: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViTSpec:
     """A plain Vision Transformer (timm's `VisionTransformer`) with one width, head count and MLP ratio for all blocks.
+
+    Or a stitched one (see stitched.py), whose first blocks, the segments in `front`, have other widths: a linear layer,
+    the stitch, leads from each segment to the next. `layers` counts all blocks; `width` and `heads` are those of the last
+    segment, which the last norm and the head belong to. What else is here all segments share.
 
     Raises `WrongCall` for numbers that describe no model (heads that do not divide the width, an image that the patches
     do not cover, sizes beyond `LIMITS`).
@@ -77,6 +93,8 @@ class ViTSpec:
     fc_norm: bool | None = None
     no_embed_class: bool = False
     dynamic_image_size: bool = False
+    # The segments before the last; none in a plain model.
+    front: tuple[Segment, ...] = field(default=(), metadata=NO_OPTION)
     dense: bool = False  # one class per pixel instead of one per image: see dense.py; `pool` then has no effect
 
     def __post_init__(self) -> None:
@@ -97,6 +115,39 @@ class ViTSpec:
             )
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
+        self._check_front()
+
+    def _check_front(self) -> None:
+        if not self.front:
+            return
+        if len(self.front) >= MOST_SEGMENTS:
+            raise WrongCall(f"there are {len(self.front) + 1} segments; a stitched model has at most {MOST_SEGMENTS}")
+        if any(segment.layers < 1 for segment in self.front) or self.layers <= sum(s.layers for s in self.front):
+            told = " + ".join(str(segment.layers) for segment in self.front)
+            raise WrongCall(
+                f"the segments in front have {told} of {self.layers} layers; each needs one, and so does the last"
+            )
+        self.segments  # noqa: B018  each must be a model by itself
+
+    @property
+    def segments(self) -> tuple[ViTSpec, ...]:
+        """The plain model that each segment is a part of, first to last; of a plain model itself alone."""
+        return self._cut if self.front else (self,)
+
+    @cached_property
+    def _cut(self) -> tuple[ViTSpec, ...]:
+        return tuple(replace(self, front=(), layers=s.layers, width=s.width, heads=s.heads) for s in self.sizes)
+
+    @property
+    def sizes(self) -> tuple[Segment, ...]:
+        """Layers, width and heads of each segment, first to last; of a plain model its own."""
+        last = self.layers - sum(segment.layers for segment in self.front)
+        return (*self.front, Segment(layers=last, width=self.width, heads=self.heads))
+
+    @property
+    def first(self) -> ViTSpec:
+        """The plain model that the stem belongs to."""
+        return self.segments[0]
 
     def _fitting_heads(self) -> int:
         """The head count nearest to the one asked for that divides the width."""
@@ -146,8 +197,13 @@ class ViTSpec:
         return self.final_norm and not self.norms_after_pool
 
     def timm_args(self) -> dict[str, Any]:
-        """The arguments that make timm's `vit_base_patch16_224` this model; all of them, so that no default matters."""
-        return {timm: getattr(self, ours) for ours, timm in TIMM_NAMES.items()}
+        """The arguments that make timm's `vit_base_patch16_224` this model; all of them, so that no default matters.
+
+        A stitched model's also have `front`, which ours alone understand: layers, width and heads of each segment.
+        """
+        plain = {timm: getattr(self, ours) for ours, timm in TIMM_NAMES.items()}
+        front = [[segment.layers, segment.width, segment.heads] for segment in self.front]
+        return {**plain, "front": front} if front else plain
 
     def with_(self, **changes: Any) -> ViTSpec:
         """This spec with other values; a value of None leaves the field as it is."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.spec import Segment, ViTSpec
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -22,7 +23,7 @@ _TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropout", "Identity")
 
 
 def spec_of(model: nn.Module) -> ViTSpec:
-    """The spec of a timm `VisionTransformer`, or of our `DenseVisionTransformer`.
+    """The spec of a timm `VisionTransformer`, or of one of our own architectures.
 
     Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` has no word for (SwiGLU, another
     activation or norm, map pooling, no position embedding, rectangular images, ...): it names the feature.
@@ -30,8 +31,10 @@ def spec_of(model: nn.Module) -> ViTSpec:
     from timm.models.vision_transformer import VisionTransformer
 
     from learngene_zoo.dense import DenseVisionTransformer
+    from learngene_zoo.stitched import StitchedDenseVisionTransformer, StitchedVisionTransformer
 
-    if type(model) not in (VisionTransformer, DenseVisionTransformer):
+    ours = (DenseVisionTransformer, StitchedVisionTransformer, StitchedDenseVisionTransformer)
+    if type(model) not in (VisionTransformer, *ours):
         raise WrongCall(f"a {type(model).__name__} is no plain ViT; {SUPPORTED}")
     odd = _oddity(model)
     if odd:
@@ -48,7 +51,12 @@ def _oddity(model: VisionTransformer) -> str | None:
     from timm.layers import Attention, Mlp, PatchEmbed
     from timm.models.vision_transformer import Block
 
-    expected = (("patch_embed", PatchEmbed), ("blocks.0", Block), ("blocks.0.attn", Attention), ("blocks.0.mlp", Mlp))
+    from learngene_zoo.stitched import StitchedBlock
+
+    expected: list[tuple[str, type[nn.Module]]] = [("patch_embed", PatchEmbed)]
+    for i in range(max(len(model.blocks), 1)):
+        block = StitchedBlock if i in _starts(model)[1:] else Block
+        expected += [(f"blocks.{i}", block), (f"blocks.{i}.attn", Attention), (f"blocks.{i}.mlp", Mlp)]
     modules = dict(model.named_modules())
     for name, kind in expected:
         if name not in modules:
@@ -70,7 +78,8 @@ def _oddity(model: VisionTransformer) -> str | None:
 def _read(model: VisionTransformer) -> ViTSpec:
     from learngene_zoo.dense import DenseVisionTransformer
 
-    block, patches = model.blocks[0], model.patch_embed
+    firsts, patches = [model.blocks[start] for start in _starts(model)], model.patch_embed
+    block = firsts[-1]
     normed_before, normed_after = (not isinstance(norm, nn.Identity) for norm in (model.norm, model.fc_norm))
     usual_fc_norm = model.global_pool != "token"
     return ViTSpec(
@@ -81,7 +90,7 @@ def _read(model: VisionTransformer) -> ViTSpec:
         image_size=patches.img_size[0],
         patch_size=patches.patch_size[0],
         channels=patches.proj.in_channels,
-        mlp_ratio=_ratio(model.embed_dim, block.mlp.fc1.out_features),
+        mlp_ratio=_ratio([(first.mlp.fc1.in_features, first.mlp.fc1.out_features) for first in firsts]),
         pool=model.global_pool,
         class_token=model.cls_token is not None,
         registers=0 if model.reg_token is None else model.reg_token.shape[1],
@@ -94,14 +103,30 @@ def _read(model: VisionTransformer) -> ViTSpec:
         fc_norm=None if normed_after == usual_fc_norm or not (normed_before or normed_after) else normed_after,
         no_embed_class=model.no_embed_class,
         dynamic_image_size=model.dynamic_img_size,
-        dense=type(model) is DenseVisionTransformer,
+        front=_front(model),
+        dense=isinstance(model, DenseVisionTransformer),
     )
 
 
-def _ratio(width: int, hidden: int) -> float:
-    """The MLP ratio that gives this hidden width when timm multiplies and rounds down."""
-    ratio = hidden / width
-    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
+def _starts(model: VisionTransformer) -> list[int]:
+    """Where the segments start: at the first block, and wherever a block has a stitch."""
+    return [0, *(i for i, block in enumerate(model.blocks) if i and hasattr(block, "stitch"))]
+
+
+def _front(model: VisionTransformer) -> tuple[Segment, ...]:
+    """The segments before the last."""
+    starts = _starts(model)
+    firsts = [model.blocks[start] for start in starts]
+    return tuple(
+        Segment(layers=end - start, width=block.mlp.fc1.in_features, heads=block.attn.num_heads)
+        for start, end, block in zip(starts, starts[1:], firsts)
+    )
+
+
+def _ratio(sizes: Sequence[tuple[int, int]]) -> float:
+    """The least MLP ratio that gives these widths these hidden widths, when timm multiplies and rounds down."""
+    ratio = max(hidden / width for width, hidden in sizes)
+    return ratio if all(int(width * ratio) >= hidden for width, hidden in sizes) else math.nextafter(ratio, math.inf)
 
 
 def _first_difference(model: VisionTransformer, spec: ViTSpec) -> str | None:

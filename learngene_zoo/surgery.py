@@ -89,8 +89,11 @@ def select(state: State, spec: ViTSpec, indices: Mapping[str, Sequence[int]]) ->
     """Every tensor cut along named axes (`width`, `heads`, `head_width`, `hidden`, ...) to the given indices.
 
     `spec` is what `state` belongs to. A narrower model is `{"width": ..., "heads": ..., "hidden": ...}` at once, because
-    the width is the heads' widths together. Raises `WrongCall` for an axis or an index that is not there.
+    the width is the heads' widths together. Raises `WrongCall` for an axis or an index that is not there, and for a stitched
+    model, where an axis has another length in each segment.
     """
+    if spec.front:
+        raise WrongCall("a stitched model has more than one width; select from its segments, each a model of one width")
     sizes = axis_sizes(spec)
     for axis, chosen in indices.items():
         if axis not in sizes:
@@ -107,9 +110,9 @@ def _selected(
     name: str, tensor: torch.Tensor, sizes: Mapping[str, int], indices: Mapping[str, Sequence[int]]
 ) -> torch.Tensor:
     kind = kind_of(name)
-    if kind is None:
-        raise WrongCall(f"{name} is no tensor of a ViT; its axes are unknown")
-    parts = [part for axis in kind.axes for part in axis]
+    parts = [part for axis in kind.axes for part in axis] if kind else []
+    if kind is None or not set(parts) <= set(sizes):
+        raise WrongCall(f"{name} is no tensor of this ViT; its axes are unknown")
     if not set(parts) & set(indices):
         return tensor
     apart = tensor.reshape([sizes[part] for part in parts])

@@ -266,10 +266,15 @@ def _outputs(model: nn.Module, made: Descendant) -> torch.Tensor:
 
 
 def _ancestries(method: Method, ancestry: Ancestry | None) -> list[Ancestry]:
-    """As few as the method takes; with several, each has weights of its own."""
+    """As few as the method takes; of several each has weights of its own, and is a head wider than the one before."""
     count = method.ancestries[0]
-    first = [] if count == 0 else [ancestry or tiny_ancestry()]
-    return first + [tiny_ancestry(seed) for seed in range(1, count)]
+    if not count:
+        return []
+    first = ancestry or tiny_ancestry()
+    heads = range(first.spec.heads, first.spec.heads + count)
+    widths = [{"heads": number, "width": number * first.spec.head_width} for number in heads]
+    sizes = {name: getattr(first.spec, name) for name in ("layers", "image_size", "patch_size")}
+    return [first, *(tiny_ancestry(seed, **sizes, **widths[seed]) for seed in range(1, count))]
 
 
 def _tasks(method: Method, tasks: Sequence[Task] | None) -> list[Task]:

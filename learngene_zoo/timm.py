@@ -1,5 +1,18 @@
-"""`import learngene_zoo.timm`: from then on timm knows our architectures, and opens folders of dense models."""
+"""`import learngene_zoo.timm`: from then on timm knows our architectures, and opens folders of dense and stitched models."""
 
 from learngene_zoo.dense import DenseVisionTransformer, learngene_dense_vit
+from learngene_zoo.stitched import (
+    StitchedDenseVisionTransformer,
+    StitchedVisionTransformer,
+    learngene_stitched_dense_vit,
+    learngene_stitched_vit,
+)
 
-__all__ = ["DenseVisionTransformer", "learngene_dense_vit"]
+__all__ = [
+    "DenseVisionTransformer",
+    "StitchedDenseVisionTransformer",
+    "StitchedVisionTransformer",
+    "learngene_dense_vit",
+    "learngene_stitched_dense_vit",
+    "learngene_stitched_vit",
+]

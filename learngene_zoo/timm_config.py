@@ -17,8 +17,15 @@ from learngene_zoo.spec import TIMM_NAMES, ViTSpec, architecture
 
 # The registered timm model that every descendant is, with all of its arguments given, so that none of its defaults matters.
 ARCHITECTURE = "vit_base_patch16_224"
-# The one that dense descendants are: `import learngene_zoo.timm` makes it known to timm.
+# Those that dense and stitched descendants are: `import learngene_zoo.timm` makes them known to timm.
 DENSE_ARCHITECTURE = "learngene_dense_vit"
+STITCHED_ARCHITECTURE = "learngene_stitched_vit"
+STITCHED_DENSE_ARCHITECTURE = "learngene_stitched_dense_vit"
+OURS = {  # by whether they are stitched and whether they are dense
+    (False, True): DENSE_ARCHITECTURE,
+    (True, False): STITCHED_ARCHITECTURE,
+    (True, True): STITCHED_DENSE_ARCHITECTURE,
+}
 
 # Arguments that change training only, or how a fresh model would start.
 _WITHOUT_EFFECT = {
@@ -33,7 +40,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 def architecture_name(spec: ViTSpec) -> str:
     """What timm calls the architecture that this model is, given all of its arguments."""
-    return DENSE_ARCHITECTURE if spec.dense else ARCHITECTURE
+    return OURS.get((bool(spec.front), spec.dense), ARCHITECTURE)
 
 
 def timm_config(
@@ -41,7 +48,7 @@ def timm_config(
 ) -> dict[str, Json]:
     """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)` understands.
 
-    For a dense model after `import learngene_zoo.timm`.
+    For a dense or a stitched model after `import learngene_zoo.timm`.
     """
     config: dict[str, Json] = {
         "architecture": architecture_name(spec),
@@ -91,15 +98,18 @@ def spec_in(config: Mapping[str, Json], where: str) -> ViTSpec:
         told["channels"] = size[0]
         if images.get("fixed_input_size"):
             told["image_size"] = size[-1]
+    if "front" in args and name not in (STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE):
+        raise BadFile(f"{where}: model_args holds 'front', which {name} does not have")
     values = {**to_json(base), **told, **_known_arguments(args, where)}
     return from_json(ViTSpec, values, where)
 
 
 def _without_weights(name: str) -> ViTSpec:
     """An architecture by itself: the size of its images is mostly a matter of its pretrained weights, else 224."""
-    known = architecture(ARCHITECTURE if name == DENSE_ARCHITECTURE else name)
+    ours = {architecture: dense for (_, dense), architecture in OURS.items()}
+    known = architecture(ARCHITECTURE if name in ours else name)
     return (
-        known.with_(image_size=224, dense=name == DENSE_ARCHITECTURE)
+        known.with_(image_size=224, dense=ours.get(name, False))
         if known
         else architecture_of_timm(name, pretrained_cfg={"num_classes": 1000})
     )
@@ -111,10 +121,20 @@ def _known_arguments(args: Mapping[str, Json], where: str) -> dict[str, Json]:
     for name, value in args.items():
         if name in _WITHOUT_EFFECT or (value is None and name not in _OUR_NAMES):  # None: timm's own default
             continue
+        if name == "front":
+            known[name] = _segments(value, f"{where}: {name}")
+            continue
         if name not in _OUR_NAMES:
             raise BadFile(f"{where}: model_args holds {name!r}, which this zoo does not know")
         known[_OUR_NAMES[name]] = _square(value, f"{where}: {name}") if name in ("img_size", "patch_size") else value
     return known
+
+
+def _segments(value: Json, where: str) -> Json:
+    """The segments in front as `ViTSpec` has them."""
+    if not isinstance(value, list) or not all(isinstance(item, list) and len(item) == 3 for item in value):
+        raise BadFile(f"{where} is no list of segments, each [layers, width, heads]")
+    return [dict(zip(("layers", "width", "heads"), item)) for item in value]
 
 
 def _square(value: Json, where: str) -> Json:

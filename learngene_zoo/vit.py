@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from learngene_zoo.arena import uninitialised
-from learngene_zoo.axes import block_of, is_head, is_last_norm, is_stem, kinds
+from learngene_zoo.axes import block_of, is_head, is_last_norm, is_stem, placed
 from learngene_zoo.errors import BadFile
 from learngene_zoo.folder import State, Tensors
 from learngene_zoo.initial import Scheme, initial
@@ -36,11 +36,11 @@ __all__ = [
 
 def shapes(spec: ViTSpec) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter, by closed form, in the order of timm's state_dict."""
-    return {name: kind.shape(spec) for name, kind in kinds(spec)}
+    return {name: kind.shape(sizes) for name, kind, sizes in placed(spec)}
 
 
 def empty(spec: ViTSpec, **extra: Any) -> VisionTransformer:
-    """timm's module for a spec (ours where it is dense), its parameters on the meta device.
+    """timm's module for a spec (ours where it is dense or stitched), its parameters on the meta device.
 
     `extra` are further arguments of timm's (dropout).
 
@@ -48,8 +48,8 @@ def empty(spec: ViTSpec, **extra: Any) -> VisionTransformer:
     """
     import timm
 
-    if spec.dense:
-        import learngene_zoo.dense  # noqa: F401  registers it
+    if spec.dense or spec.front:
+        import learngene_zoo.stitched  # noqa: F401  registers it, and the dense ones
     with torch.device("meta"):
         model = timm.create_model(architecture_name(spec), weight_init="skip", **spec.timm_args(), **extra)
     # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets timm's defaults.

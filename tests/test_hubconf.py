@@ -46,7 +46,7 @@ sys.meta_path[:] = [Others([f for f in sys.meta_path if f not in ours])]
 # The virtual environment may lie inside the checkout; its packages stay.
 sys.path[:] = [p for p in sys.path if p not in ("REPOSITORY", "REPOSITORY/plugins")]
 for name in list(sys.modules):
-    if name.split(".")[0] in ("learngene_zoo", "lgzoo_lsamd", "lgzoo_baselines"):
+    if name.split(".")[0] in ("learngene_zoo", "lgzoo_lsamd", "lgzoo_pool", "lgzoo_baselines"):
         del sys.modules[name]
 import torch
 torch.set_num_threads(1)

@@ -43,16 +43,23 @@ class Cell:
     width: int | None = None  # None: the learngene's
     split: Literal["validation", "test"] = "test"
     look: bool = True  # also measure, on the same split, what it knows before any training
+    size: Mapping[str, Json] = field(default_factory=dict)  # settings of the expander that name it where layers do not
 
     @property
     def key(self) -> str:
         """What tells this cell from every other: a hash of all that changes its numbers."""
-        return fingerprint(to_json(self))
+        told = to_json(self)
+        return fingerprint(told if self.size else {name: told[name] for name in told if name != "size"})
 
     @property
     def extraction(self) -> Arm:
         """The arm whose extraction this cell's descendant comes from; cells with equal ones and one seed share it."""
         return replace(self.arm, name="", control=None, expand={}, tasks=self.arm.tasks_for(self.task), leave_out=False)
+
+
+def label(size: Mapping[str, Json]) -> str:
+    """A size in words: `low 3, high 3`."""
+    return ", ".join(f"{name} {value}" for name, value in size.items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +78,7 @@ class Row:
     lr: float
     images: int  # training images of the fine-tuning
     split: str
+    size: str = ""  # how the expander's settings name it, where layers alone do not
     error: str | None = None
     metric: str = "accuracy"  # or mIoU
     value: float | None = None

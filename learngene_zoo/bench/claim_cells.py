@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.cell import Arm, Cell, Row, label
 from learngene_zoo.bench.claim_file import Claim
-from learngene_zoo.bench.grid import scheduled
+from learngene_zoo.bench.findings import Place
+from learngene_zoo.bench.grid import member_at, scheduled
+from learngene_zoo.errors import BadFile
 from learngene_zoo.learngene import LearngeneConfig
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.run import derive_seed
 from learngene_zoo.settings import Json
 
+Size = tuple[int, Mapping[str, Json]]  # layers, and the expander's settings that name it where layers do not
 ConfigOf = Callable[[Cell], LearngeneConfig]  # the config of the learngene that a cell's descendant came from
 
 _RANDOM = re.compile(r"random (\d+) of (\d+)")
@@ -89,8 +92,22 @@ def cells_of(claim: Claim, rates: Mapping[str, float] | None = None) -> list[Cel
     found = []
     for name in claim.arms:
         for seed in range(claim.seeds):
-            found += _cells(claim, name, seed, rates[name], claim.targets, claim.layers, "test")
+            found += _cells(claim, name, seed, rates[name], claim.targets, sizes_of(claim, name), "test")
     return found
+
+
+def sizes_of(claim: Claim, name: str) -> list[Size]:
+    """The sizes of an arm, in the claim's order. Raises `WrongCall` for one that its method cannot build."""
+    if claim.layers:
+        return [(depth, {}) for depth in claim.layers]
+    arm = arm_of(claim, name, 0)
+    return [(member_at(arm, size).spec.layers, size) for size in claim.arms[name].sizes or claim.sizes]
+
+
+def place_of(claim: Claim, cell: Cell) -> Place:
+    """What a cell's size is called where arms are paired: its layers, or the size of the claim beside which it stands."""
+    sizes = claim.arms[cell.arm.name].sizes or claim.sizes
+    return label(claim.sizes[sizes.index(cell.size)]) if cell.size else cell.layers
 
 
 def rates_of(
@@ -129,15 +146,35 @@ def rates_of(
     return choices, missing
 
 
-def measured(claim: Claim, cell: Cell, row: Row, config_of: ConfigOf | None) -> dict[str, float]:
-    """What a finished cell says, by task and in per cent: one number of its own task, or one per task of its extraction."""
+def measured(claim: Claim, cell: Cell, row: Row, config_of: ConfigOf | None) -> dict[tuple[str, Place], float]:
+    """What a finished cell says, by task and size and in per cent: its own number, or all that its extraction measured."""
     if row.error is not None:
         return {}
     if claim.measure == "descendant":
-        return {cell.task: 100 * (row.value or 0.0)}
+        return {(cell.task, place_of(claim, cell)): 100 * (row.value or 0.0)}
     assert config_of is not None, "measuring an extraction needs its config"
-    by_task = config_of(cell).metrics.get("validation_accuracy", {})
-    return {task: 100 * float(value) for task, value in by_task.items()} if isinstance(by_task, Mapping) else {}
+    metrics = config_of(cell).metrics
+    if not claim.sizes:
+        found = _metric(claim.metric, metrics, {}, cell)
+        by_task = found if isinstance(found, Mapping) else {cell.task: found}
+        return {(task, place_of(claim, cell)): 100 * float(value) for task, value in by_task.items()}
+    sizes = zip(claim.sizes, claim.arms[cell.arm.name].sizes or claim.sizes)
+    return {(cell.task, label(place)): 100 * float(_metric(claim.metric, metrics, size, cell)) for place, size in sizes}
+
+
+def _metric(name: str, metrics: Json, size: Mapping[str, Json], cell: Cell) -> Json:
+    """A metric by the names that lead to it, with dots between them; out of a list, that of the entry which agrees with `size`."""
+    found = metrics
+    for key in name.split("."):
+        if isinstance(found, list):
+            found = next((one for one in found if all(one.get(each) == size[each] for each in size)), {})
+        if not isinstance(found, Mapping) or key not in found:
+            at = f" at {label(size)}" if size else ""
+            raise BadFile(
+                f"a learngene of {cell.arm.method} has no metric {name!r}{at}; look for `metrics` in its config.json"
+            )
+        found = found[key]
+    return found
 
 
 def _candidates(claim: Claim, name: str) -> tuple[float, ...]:
@@ -153,9 +190,9 @@ def _first_rate(claim: Claim) -> float:
 
 def _tuning(claim: Claim, name: str, lr: float) -> list[Cell]:
     assert claim.tuning is not None
-    tasks = claim.tuning.tasks or claim.targets
-    layers = claim.tuning.layers or claim.layers[len(claim.layers) // 2]
-    return _cells(claim, name, claim.tuning.seed, lr, tasks, (layers,), "validation")
+    tasks, sizes = claim.tuning.tasks or claim.targets, sizes_of(claim, name)
+    size = (claim.tuning.layers, {}) if claim.tuning.layers else sizes[len(sizes) // 2]
+    return _cells(claim, name, claim.tuning.seed, lr, tasks, [size], "validation")
 
 
 def _cells(
@@ -164,15 +201,15 @@ def _cells(
     seed: int,
     lr: float,
     tasks: Sequence[str],
-    layers: Sequence[int],
+    sizes: Sequence[Size],
     split: Literal["validation", "test"],
 ) -> list[Cell]:
     recipe = scheduled(replace(claim.recipe, lr=lr), claim.epochs_of(name))
     if claim.measure == "extraction":  # no descendant is trained or tested: any will do
-        recipe, split, tasks, layers = replace(Recipe(), epochs=0), "validation", tasks[:1], layers[:1]
+        recipe, split, tasks, sizes = replace(Recipe(), epochs=0), "validation", tasks[:1], sizes[:1]
     arm = arm_of(claim, name, seed, lr if _candidates(claim, name) else None)
     return [
-        Cell(arm=arm, task=task, layers=depth, seed=seed, recipe=recipe, split=split, look=False)
+        Cell(arm=arm, task=task, layers=depth, size=size, seed=seed, recipe=recipe, split=split, look=False)
         for task in tasks
-        for depth in layers
+        for depth, size in sizes
     ]

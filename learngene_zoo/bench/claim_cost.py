@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from learngene_zoo import registry
+from learngene_zoo.ancestry import ancestry_spec
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim
-from learngene_zoo.inputs import preset_of, references_for
-from learngene_zoo.method import Method
-from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.bench.grid import member_at
+from learngene_zoo.inputs import preset_of, references_for, sources_for
+from learngene_zoo.method import Method, Work
+from learngene_zoo.settings import fingerprint, settings_of, to_json, with_settings
 from learngene_zoo.tasks import catalogue
 
 RATE = 4200.0  # layers times training images per second, one thread of two busy ones: 350 images/s with 12 layers
 FORWARD = 2.8  # a forward pass alone is so many times faster
+DRAWN = 0.0005  # seconds until an image of the source task is drawn; those of other tasks are drawn beforehand
 FIXED = 0.7  # seconds of a cell that are neither
 
 
@@ -38,16 +41,20 @@ def prices(claims: Iterable[Claim], layers: int = 12) -> Mapping[str, Price]:
     """By claim, in their order, what it adds. `layers` are the ancestry model's."""
     cells_seen: set[str] = set()
     extractions_seen: set[str] = set()
+    parts_seen: set[str] = set()
     found = {}
     for claim in claims:
         cells = {cell.key: cell for cell in [*tuning_cells(claim), *cells_of(claim)]}
         fresh = {key: cell for key, cell in cells.items() if key not in cells_seen}
         extractions = {repr((cell.extraction, cell.seed)): cell for cell in fresh.values()}
-        added = [extraction_seconds(cell, layers) for key, cell in extractions.items() if key not in extractions_seen]
-        total = sum(map(cell_seconds, fresh.values())) + sum(added)
+        added = [parts_of(cell, layers) for key, cell in extractions.items() if key not in extractions_seen]
+        parts = {key: seconds for of_one in added for key, seconds in of_one.items()}
+        total = sum(map(cell_seconds, fresh.values()))
+        total += sum(seconds for key, seconds in parts.items() if key not in parts_seen)
         found[claim.name] = Price(cells=len(fresh), extractions=sum(map(bool, added)), seconds=total)
         cells_seen |= set(cells)
         extractions_seen |= set(extractions)
+        parts_seen |= set(parts)
     return found
 
 
@@ -55,21 +62,44 @@ def cell_seconds(cell: Cell) -> float:
     """Training, and after it one pass over the validation images and one over the judged ones."""
     judged = _images(cell.task, cell.split) + _images(cell.task, "validation")
     images = min(cell.recipe.images or sys.maxsize, _images(cell.task, "train"))
-    return FIXED + cell.layers * (images * cell.recipe.epochs + judged / FORWARD) / RATE
+    return FIXED + _layers(cell) * (images * cell.recipe.epochs + judged / FORWARD) / RATE
 
 
-def extraction_seconds(cell: Cell, layers: int) -> float:
-    """Training the ancestry model on each of the extraction's tasks, as its recipe says, with a pass over their validation
-    images; 0 for one that needs no data."""
+def _layers(cell: Cell) -> float:
+    """Of a descendant, in those of the ancestry's width: a narrower one counts for its share of the width."""
+    if not cell.size:
+        return cell.layers
+    spec = member_at(replace(cell.arm, name=""), cell.size).spec
+    return sum(segment.layers * segment.width / spec.width for segment in spec.segments)
+
+
+def parts_of(cell: Cell, layers: int) -> dict[str, float]:
+    """The parts of a cell's extraction, by what tells them from others, and their seconds; none for one that needs no data.
+
+    A method that does not say what it does trains the ancestry model on each of its tasks, as its recipe says, with a pass over
+    their validation images.
+    """
     arm, method = cell.extraction, _method(cell.arm.method)
     extractor = with_settings(preset_of(method, arm.preset), arm.settings)
     if method.tasks == "none" or not method.uses_tasks(extractor):
-        return 0.0
-    leaves = {setting.name: setting.default for setting in settings_of(extractor)}
+        return {}
     tasks = references_for(method, arm.tasks)
+    if method.work is not None:
+        specs = [ancestry_spec(source) for source in sources_for(method, arm.ancestries)]
+        works = method.work(extractor, specs, [_images(task, "train") for task in tasks])
+        judged = sum(_images(task, "validation") for task in tasks)
+        return {fingerprint([work.depends, tasks, arm.ancestries, cell.seed]): _seconds(work, judged) for work in works}
+    leaves = {setting.name: setting.default for setting in settings_of(extractor)}
     images = [min(leaves.get("images") or sys.maxsize, _images(task, "train")) for task in tasks]
     judged = sum(_images(task, "validation") for task in tasks)
-    return layers * (sum(images) * leaves.get("epochs", 0) + judged / FORWARD) / RATE
+    seconds = layers * (sum(images) * leaves.get("epochs", 0) + judged / FORWARD) / RATE
+    return {fingerprint([to_json(arm), cell.seed]): seconds} if seconds else {}
+
+
+def _seconds(work: Work, judged: int) -> float:
+    """Training, and after it one pass over the validation images."""
+    training = work.images * (DRAWN + (work.trained + work.asked / FORWARD) / RATE)
+    return training + judged * (DRAWN + work.trained / FORWARD / RATE)
 
 
 def _images(task: str, split: str) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from learngene_zoo import registry
-from learngene_zoo.bench.cell import Control
+from learngene_zoo.bench.cell import Control, label
 from learngene_zoo.bench.statistics import Scope
 from learngene_zoo.cost import Convention
 from learngene_zoo.errors import BadFile, WrongCall, unknown
@@ -51,6 +51,7 @@ class Competitor:
     draw_tasks: int | None = None  # so many of `tasks`, drawn by each seed; None: all
     leave_out: bool = False
     epochs: int | None = None  # other than the recipe's
+    sizes: tuple[Mapping[str, Json], ...] = ()  # other than the claim's, each in the place of the one it stands beside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,15 +79,21 @@ class Tuning:
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """An exact claim: the share of parameters saved by storing the learngene instead of all of its descendants, in per cent."""
+    """An exact claim about a family.
+
+    saved: the share of parameters saved by storing the learngene instead of all of its descendants, in per cent. smallest: the
+    parameters of the smallest descendant, in millions.
+    """
 
     what: str
     method: str
+    quantity: Literal["saved", "smallest"] = "saved"
     ancestry: str | None = None  # None: the bundled one
+    ancestries: tuple[str, ...] = ()  # instead, where the method takes several
     settings: Mapping[str, Json] = field(default_factory=dict)
-    layers: tuple[int, ...]
+    layers: tuple[int, ...] = ()  # of the descendants that are counted; (): all
     classes: int
-    convention: Convention = "fvcore"
+    convention: Convention = "exact"
     paper: float | None = None  # what it must come to, at this number of decimals; None: ours, for comparison
     decimals: int = 2
 
@@ -106,9 +113,13 @@ class Claim:
     measure: Literal["descendant", "extraction"] = (
         "descendant"  # whose metric: a tuned descendant's, or the extraction's own
     )
+    metric: str = (
+        "validation_accuracy"  # which of the extraction's own, as low.validation_accuracy, or paths.accuracy by size
+    )
     arms: Mapping[str, Competitor] = field(default_factory=dict)
     targets: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
+    sizes: tuple[Mapping[str, Json], ...] = ()  # instead of layers: what is asked of the expander, as low = 3, high = 3
     seeds: int = HEADLINE_SEEDS  # 0, 1, ...; each repeats extraction and fine-tuning
     recipe: Recipe = field(default_factory=Recipe)
     tuning: Tuning | None = None
@@ -196,9 +207,12 @@ def _problem(claim: Claim, path: Path) -> str | None:
 
 def _problem_of_design(claim: Claim) -> str | None:
     least = HEADLINE_SEEDS if claim.headline else LEAST_SEEDS
-    for name, values in (("targets", claim.targets), ("layers", claim.layers)):
-        if not values or len(set(values)) < len(values):
-            return f"{name} is {list(values)}; name at least one, and each once"
+    sizes = ("sizes", [*map(label, claim.sizes)]) if claim.sizes else ("layers", [*claim.layers])
+    for name, values in (("targets", [*claim.targets]), sizes):
+        if not values or "" in values or len(set(values)) < len(values):
+            return f"{name} is {values}; name at least one, and each once"
+    if claim.sizes and (claim.layers or claim.compare.kind == "trend"):
+        return "a claim has layers or sizes, not both, and a trend has layers"
     if claim.seeds < least:
         return f"seeds is {claim.seeds}; a {'headline ' if claim.headline else ''}claim needs at least {least}"
     if claim.scope == "tasks" and claim.compare.kind != "overlap" and len(claim.targets) < LEAST_TASKS:
@@ -218,6 +232,10 @@ def _problem_of_arms(claim: Claim) -> str | None:
             return f"arm {name!r}: {unknown('method', arm.method, methods)}"
         if arm.draw_tasks is not None and not 1 <= arm.draw_tasks <= len(arm.tasks):
             return f"arm {name!r}: draw_tasks is {arm.draw_tasks}, of {len(arm.tasks)} tasks"
+        if arm.sizes and len(arm.sizes) != len(claim.sizes):
+            return (
+                f"arm {name!r}: it has {len(arm.sizes)} sizes, the claim {len(claim.sizes)}; they are compared in pairs"
+            )
         both = [task for task in arm.tasks if task in claim.targets]
         if both and not (arm.leave_out or claim.seen):
             return f"arm {name!r}: its extraction sees the target {both[0]!r}; leave it out, or say seen = true"

@@ -97,6 +97,10 @@ def cost_cells(cells: Sequence[Cell]) -> list[Cell]:
 
     Where the grid has pretraining or distillation as methods, their settings count. Raises `WrongCall` for a grid of one size: then nothing tells what is paid once from what is paid for each.
     """
+    if any(cell.size for cell in cells):
+        raise WrongCall(
+            "a cost curve compares what any method can build: name depths with --layers, and leave --size out"
+        )
     if len({cell.layers for cell in cells}) < 2:
         raise WrongCall("a cost curve needs at least two depths, as --layers 6,12")
     kept = [cell for cell in cells if cell.arm.control is None and cell.arm.method not in PER_SIZE]

@@ -1,12 +1,12 @@
 """The learngenes of a grid: each extracted once per seed, shared by its cells and by all processes, with what it cost. Cold.
 
 `learngenes/<method>-<hash>` in the bench's folder is an ordinary learngene; `<method>-<hash>.cost.json` beside it says what it
-took. An interrupted extraction goes on from its checkpoint, and its seconds add up.
+took. An interrupted extraction goes on from its checkpoint, and its seconds add up. Parts that several extractions need
+are computed once, in `parts`; each of these extractions is charged for them as if it had been alone.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import dataclass, replace
@@ -20,18 +20,20 @@ from learngene_zoo.inputs import preset_of
 from learngene_zoo.learngene import load
 from learngene_zoo.run import Run
 from learngene_zoo.settings import fingerprint, from_json, to_json, with_settings
+from learngene_zoo.shared_parts import taken
 
 if TYPE_CHECKING:
     from learngene_zoo.learngene import Learngene
 
-LEARNGENES = "learngenes"
+LEARNGENES, PARTS = "learngenes", "parts"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What an extraction took, over all its beginnings."""
+    """What an extraction took, over all its beginnings: as if it had been alone, with no part taken from another."""
 
     seconds: float = 0.0
+    busy: float = 0.0  # seconds that it was seen to take, here
     images: int = 0  # shown in training, over all epochs
     stored_params: int = 0  # numbers that must be kept to build any size
     finished: bool = False
@@ -91,33 +93,22 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
             tasks=arm.tasks,
             extractor=extractor,
             out=place,
-            run=replace(run, folder=None, seed=extraction.seed, resume=True),
+            run=replace(run, folder=None, seed=extraction.seed, resume=True, shared=out / PARTS),
             force=True,  # what lies there without a record of its cost was cut short
         )
         finished = True
     finally:
+        alone = taken(place.with_name(f"{place.name}.run"), out / PARTS)
+        busy = (before.busy or before.seconds) + time.monotonic() - began
         now = Spent(
-            seconds=before.seconds + time.monotonic() - began,
-            images=_images_shown(place.with_name(f"{place.name}.run")),
+            seconds=busy + alone.seconds,
+            busy=busy,
+            images=alone.images,
             stored_params=_stored(made) if finished else 0,
             finished=finished,
         )
         with new_file(extraction.record(out), force=True) as draft:
             write_json(draft, to_json(now))
-
-
-def _images_shown(folder: Path) -> int:
-    """Training images over all steps of all parts, as their metrics say: also those before an interruption."""
-    lines = (line for path in folder.rglob("metrics.jsonl") for line in path.read_bytes().splitlines())
-    return sum(map(_images_of, lines))
-
-
-def _images_of(line: bytes) -> int:
-    """The images of one step; none for a line that a kill cut short."""
-    try:
-        return int(json.loads(line)["images"])
-    except (ValueError, KeyError, TypeError):
-        return 0
 
 
 def _stored(learngene: Learngene) -> int:

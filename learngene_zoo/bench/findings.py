@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from learngene_zoo.bench.claim_file import Claim, Outcome
 from learngene_zoo.bench.statistics import Estimate, Scope, estimate, leave_one_out
 
-Unit = tuple[str, int, int]  # task, layers, seed
+Place = int | str  # a size: layers, or its name
+Unit = tuple[str, Place, int]  # task, size, seed
 Values = Mapping[Unit, float]  # of one arm, in per cent
 
 
@@ -33,6 +34,7 @@ class Finding:
     without: Mapping[str, float] = field(default_factory=dict)  # the value without each task
     units: int = 0  # paired differences
     same: int = 0  # of them, between models that are one and the same
+    unit: str = ""  # of an exact sum; "": per cent. All else is in points
 
 
 def finding(
@@ -83,34 +85,43 @@ def by_task(values: Values) -> dict[str, list[float]]:
     return _gathered(values, lambda sizes: sum(sizes.values()) / len(sizes))
 
 
+def by_size(values: Values) -> dict[Place, float]:
+    """The mean over tasks and seeds of each size."""
+    of: dict[Place, list[float]] = {}
+    for (_, size, _), value in values.items():
+        of.setdefault(size, []).append(value)
+    return {size: sum(found) / len(found) for size, found in of.items()}
+
+
 def rises(values: Values) -> dict[str, list[float]]:
     """Per task a list over seeds of the rise from the fewest to the most layers, by the line of least squares."""
     return _gathered(values, _rise)
 
 
-def _rise(sizes: Mapping[int, float]) -> float:
-    centre = sum(sizes) / len(sizes)
-    slope = sum((depth - centre) * value for depth, value in sizes.items()) / sum((d - centre) ** 2 for d in sizes)
-    return slope * (max(sizes) - min(sizes))
+def _rise(sizes: Mapping[Place, float]) -> float:
+    depths = [int(depth) for depth in sizes]
+    centre = sum(depths) / len(depths)
+    along = sum((depth - centre) * value for depth, value in zip(depths, sizes.values()))
+    return along / sum((depth - centre) ** 2 for depth in depths) * (max(depths) - min(depths))
 
 
-def _gathered(values: Values, reduce: Callable[[Mapping[int, float]], float]) -> dict[str, list[float]]:
-    sizes: dict[str, dict[int, dict[int, float]]] = {}
-    for (task, layers, seed), value in values.items():
-        sizes.setdefault(task, {}).setdefault(seed, {})[layers] = value
+def _gathered(values: Values, reduce: Callable[[Mapping[Place, float]], float]) -> dict[str, list[float]]:
+    sizes: dict[str, dict[int, dict[Place, float]]] = {}
+    for (task, size, seed), value in values.items():
+        sizes.setdefault(task, {}).setdefault(seed, {})[size] = value
     return {task: [reduce(of_seed) for _, of_seed in sorted(seeds.items())] for task, seeds in sizes.items()}
 
 
-def stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, int], str]]:
+def stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, Place], str]]:
     """Of several arms the one with the higher mean over seeds, for each task and size by itself; and which it was.
 
     The choice is made on the very numbers that are compared, so it favours these arms: a gain over the result is a careful one.
     """
-    means: dict[tuple[str, int], dict[str, float]] = {}
+    means: dict[tuple[str, Place], dict[str, float]] = {}
     for arm, values in arms.items():
-        for task, layers in dict.fromkeys((task, layers) for task, layers, _ in values):
-            seeds = [value for unit, value in values.items() if unit[:2] == (task, layers)]
-            means.setdefault((task, layers), {})[arm] = sum(seeds) / len(seeds)
+        for task, size in dict.fromkeys((task, size) for task, size, _ in values):
+            seeds = [value for unit, value in values.items() if unit[:2] == (task, size)]
+            means.setdefault((task, size), {})[arm] = sum(seeds) / len(seeds)
     chosen = {place: max(found, key=lambda arm: found[arm]) for place, found in means.items()}
     units = next(iter(arms.values()))
     return {unit: arms[chosen[unit[:2]]][unit] for unit in units}, chosen

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 from learngene_zoo import lifecycle, registry
-from learngene_zoo.bench.cell import Arm, Cell, Control
+from learngene_zoo.bench.cell import Arm, Cell, Control, label
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.inputs import preset_of, references_for
+from learngene_zoo.method import Member
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import Json, with_settings
+from learngene_zoo.settings import Json, from_json, to_json, with_settings
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.suites import SUITES, suite
 
@@ -20,6 +23,7 @@ SCRATCH = (
     Arm(name="scratch fan_in", method="scratch", expand={"init": "fan_in"}),
 )
 CONTROLS: tuple[Control, ...] = ("shuffled", "stem")
+MOST_NAMED = 18  # sizes that an error lists
 COMES_ALONG = ("scratch", *CONTROLS)  # methods that every grid has as arms, without being asked
 
 
@@ -87,6 +91,7 @@ def cells(
     seeds: Sequence[int],
     recipe: Recipe,
     widths: Sequence[int | None] = (None,),
+    sizes: Sequence[Mapping[str, Json]] = (),
     rates: Mapping[str, float] | None = None,
     split: Literal["validation", "test"] = "test",
     offline: bool = False,
@@ -95,10 +100,12 @@ def cells(
     """Every arm at every size on every task with every budget and seed, in the order: seed, task, size, budget, arm.
 
     `recipe` with each number of epochs and a tenth of them as warm-up; `rates` are the learning rates of arms, by name.
-    Sizes that an arm cannot build are left out, and `say` hears of it; scratch can build any. Raises `WrongCall` for a
-    grid without cells, and says why.
+    `sizes` come after `layers`: of several descendants with equal layers the grid takes the largest, and the others are
+    reached by the expander's settings, as low=3, high=3. Sizes that an arm cannot build are left out, and `say` hears of it;
+    scratch can build any number of layers, and no other size. Raises `WrongCall` for a grid without cells, and says why.
     """
-    for name, values in {"task": tasks, "layers": layers, "epochs": epochs, "seeds": seeds, "arm": arms}.items():
+    needed = {"task": tasks, "layers": [*layers, *sizes], "epochs": epochs, "seeds": seeds, "arm": arms}
+    for name, values in needed.items():
         if not values:
             raise WrongCall(f"a grid without cells: it has no {name}")
     names = [arm.name for arm in arms]
@@ -107,23 +114,23 @@ def cells(
         raise WrongCall(f"two arms are named {twice[0]!r}; give each a name of its own")
     _check_seen(tasks, arms)
     wanted = [(depth, width) for depth in dict.fromkeys(layers) for width in dict.fromkeys(widths)]
-    sizes = _reached(arms, wanted, offline, say)
+    places = _places(arms, wanted, offline, say) + _named_places(arms, sizes, offline, say)
     return [
         Cell(
             arm=arm,
             task=task,
             layers=depth,
             width=width,
+            size=size,
             seed=seed,
             recipe=scheduled(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
             split=split,
         )
         for seed in dict.fromkeys(seeds)
         for task in dict.fromkeys(tasks)
-        for depth, width in wanted
+        for place in places
         for budget in dict.fromkeys(epochs)
-        for arm in arms
-        if (depth, width) in sizes[arm.name]
+        for arm, depth, width, size in place
     ]
 
 
@@ -143,12 +150,13 @@ def _check_seen(tasks: Sequence[str], arms: Sequence[Arm]) -> None:
 
 
 Size = tuple[int, int | None]  # layers, width; None: the learngene's
+Place = list[
+    tuple[Arm, int, int | None, Mapping[str, Json]]
+]  # one size: every arm that takes part, and how it names it
 
 
-def _reached(
-    arms: Sequence[Arm], wanted: Sequence[Size], offline: bool, say: Callable[[str], None]
-) -> dict[str, set[Size]]:
-    """The sizes each arm takes part in. Scratch does where another arm does, or everywhere if it is alone."""
+def _places(arms: Sequence[Arm], wanted: Sequence[Size], offline: bool, say: Callable[[str], None]) -> list[Place]:
+    """The sizes that layers and width name. Scratch takes part where another arm does, or everywhere if it is alone."""
     inheriting = [arm for arm in arms if arm.method != "scratch"]
     found: dict[str, set[Size]] = {}
     missing = {}
@@ -159,25 +167,71 @@ def _reached(
         absent = [size for size in wanted if size not in found[arm.name]]
         if absent and arm.control is None:
             missing[arm.name] = f"{arm.name} builds {_ranges(built)}, not {_sizes(absent)}"
-    if inheriting and not any(found.values()):
+    if wanted and inheriting and not any(found.values()):
         raise WrongCall(f"a grid without cells: {'; '.join(missing.values())}")
     for text in missing.values():
         say(f"{text}; left out")
     everywhere = set().union(*found.values()) if inheriting else set(wanted)
-    return {arm.name: found.get(arm.name, everywhere) for arm in arms}
+    return [[(arm, *size, {}) for arm in arms if size in found.get(arm.name, everywhere)] for size in wanted]
+
+
+def _named_places(
+    arms: Sequence[Arm], sizes: Sequence[Mapping[str, Json]], offline: bool, say: Callable[[str], None]
+) -> list[Place]:
+    """The sizes that settings of the expander name; scratch has none."""
+    places: list[Place] = []
+    missing: dict[str, None] = {}
+    for size in sizes:
+        place: Place = []
+        for arm in (arm for arm in arms if arm.method != "scratch"):
+            try:
+                place.append((arm, member_at(arm, size, offline).spec.layers, None, size))
+            except WrongCall as error:
+                missing |= {str(error): None} if arm.control is None else {}
+        places.append(place)
+    if sizes and not any(places):
+        raise WrongCall(f"a grid without cells: {'; '.join(missing) or 'scratch has no such sizes'}")
+    for text in missing:
+        say(f"{text}; left out")
+    return places
 
 
 def family_sizes(arm: Arm, offline: bool = False) -> set[tuple[int, int]]:
     """Layers and width of every descendant in the grid of an arm's expander, before anything is extracted."""
+    return {(member.spec.layers, member.spec.width) for member in _plan(arm, offline)}
+
+
+def named(members: Iterable[Member], size: Mapping[str, Json]) -> list[Member]:
+    """Those members to which settings of the expander lead that agree with `size`."""
+    return [member for member in members if all(member.settings.get(name) == size[name] for name in size)]
+
+
+def member_at(arm: Arm, size: Mapping[str, Json], offline: bool = False) -> Member:
+    """The largest member of an arm's family that `size` names. Raises `WrongCall` if there is none."""
+    members = _family(json.dumps(to_json(replace(arm, name="", control=None)), sort_keys=True), offline)
+    found = named(members, size)
+    if not found:
+        sizes = list(dict.fromkeys(label(member.settings) for member in members if member.settings))
+        shown = f"{'; '.join(sizes[:MOST_NAMED])}{'; ...' if len(sizes) > MOST_NAMED else ''}" or "layers alone"
+        raise WrongCall(f"{arm.name} builds no descendant with {label(size)}; there are {shown}")
+    return max(found, key=lambda member: member.cost())
+
+
+@cache
+def _family(arm: str, offline: bool) -> tuple[Member, ...]:
+    """What an arm, told as JSON, can build."""
+    return tuple(_plan(from_json(Arm, json.loads(arm), "arm"), offline))
+
+
+def _plan(arm: Arm, offline: bool) -> list[Member]:
     method = registry.load(arm.method)
-    members = lifecycle.plan(
+    return lifecycle.plan(
         arm.method,
         extractor=with_settings(preset_of(method, arm.preset), arm.settings),
         expander=with_settings(method.expander, arm.expand),
         ancestries=arm.ancestries,
         offline=offline,
     )
-    return {(member.spec.layers, member.spec.width) for member in members}
 
 
 def _ranges(built: Collection[tuple[int, int]]) -> str:

@@ -26,13 +26,23 @@ def pictures(summary: Summary) -> dict[str, Figure]:
         suffix = "" if metric == "accuracy" else f"-{metric}"
         whole = [line for line in lines if not line.lacks]  # an average over fewer tasks is no rival of the others
         found[f"pareto{suffix}"] = pareto([line for line in whole if line.task is None], looks)
-        sizes = sorted({(line.place.layers, line.place.width) for line in lines})
-        wide = len({width for _, width in sizes}) > 1
+        sizes = sorted({(line.place.layers, line.place.width, line.place.size) for line in lines})
+        wide = len({width for _, width, _ in sizes}) > 1
         sizes = sizes if len(sizes) <= MOST_SIZES else [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
-        for layers, width in sizes:
-            own = [line for line in whole if (line.place.layers, line.place.width) == (layers, width)]
-            found[f"curves{suffix}-{layers}" + (f"x{width}" if wide else "")] = curves(own, looks)
+        for layers, width, size in sizes:
+            own = [
+                line
+                for line in whole
+                if (line.place.layers, line.place.width, line.place.size) == (layers, width, size)
+            ]
+            shown = f"{layers}x{width}" if wide else f"{layers}"
+            found[f"curves{suffix}-{_slug(size) or shown}"] = curves(own, looks)
     return found
+
+
+def _slug(size: str) -> str:
+    """A size's name as a part of a file's: `low3_high3`."""
+    return size.replace(", ", "_").replace(" ", "")
 
 
 def pareto(averages: Sequence[Line], looks: dict[str, Style]) -> Figure:
@@ -133,7 +143,8 @@ def curves(lines: Sequence[Line], looks: dict[str, Style]) -> Figure:
         for panel in panels[max(0, len(shown) - columns) : len(shown)]:
             panel.set_xlabel("epochs of training")
         first = lines[0]
-        figure.supylabel(f"{_label(first)}, {first.place.layers} layers", fontsize=9.5, color=INK)
+        size = first.place.size or f"{first.place.layers} layers"
+        figure.supylabel(f"{_label(first)}, {size}", fontsize=9.5, color=INK)
         legend(figure, panels[: len(shown)], 2 * columns if columns > 1 else 3)
         return settle(figure)
 
@@ -172,5 +183,7 @@ def caption(name: str) -> str:
             "What N descendants take together: on the left with the largest budget each, on the right with the least budget that "
             "reaches what scratch reaches at best; arms that do not reach it are not drawn there."
         )
-    layers, _, width = rest.rpartition("-")[2].partition("x")
-    return f"{layers} layers{f' of width {width}' if width else ''}: average and every task; bands are 95 % intervals over seeds."
+    size = rest.rpartition("-")[2]
+    layers, _, width = size.partition("x")
+    shown = f"{layers} layers{f' of width {width}' if width else ''}" if layers.isdigit() else size.replace("_", " ")
+    return f"{shown}: average and every task; bands are 95 % intervals over seeds."

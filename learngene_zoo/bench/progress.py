@@ -52,7 +52,8 @@ def line(row: Row, estimate: Estimate) -> str:
     """One line for a finished cell."""
     told = f"{row.metric} {100 * row.value:.1f} %" if row.value is not None else f"failed: {row.error}"
     width = f" of width {row.width}" if row.width else ""
-    size = f"{row.layers} layers{width}, {row.epochs} epochs, seed {row.seed}"
+    named = f" ({row.size})" if row.size else ""
+    size = f"{row.layers} layers{width}{named}, {row.epochs} epochs, seed {row.seed}"
     left = estimate.left
     rest = f"  (about {human_seconds(left)} left)" if left and estimate.done < estimate.total else ""
     return f"[{estimate.done}/{estimate.total}] {row.task}, {size}, {row.arm}: {told}{rest}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.bench import tables
-from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.bench.cost_curve import bills
 from learngene_zoo.bench.cost_report import ASSUMPTIONS, cost_picture, cost_tables, cost_texts
 from learngene_zoo.bench.reading import READING
@@ -51,12 +51,14 @@ def settings_of(cells: Sequence[Cell]) -> dict[str, Json]:
         "split": lambda cell: cell.split,
         "layers": lambda cell: cell.layers,
         "width": lambda cell: cell.width,
+        "sizes": lambda cell: label(cell.size),
         "epochs": lambda cell: cell.recipe.epochs,
         "seeds": lambda cell: cell.seed,
     }
     found: dict[str, Json] = {name: list(dict.fromkeys(map(get, cells))) for name, get in varied.items()}
-    if found["width"] == [None]:
-        del found["width"]  # it is the learngene's
+    for name, default in (("width", [None]), ("sizes", [""])):
+        if found[name] == default:
+            del found[name]  # it is the learngene's
     recipes = [to_json(cell.recipe) for cell in cells]
     shared = {name for name in recipes[0] if all(recipe[name] == recipes[0][name] for recipe in recipes)}
     return found | {name: value for name, value in recipes[0].items() if name in shared - {"epochs"}}

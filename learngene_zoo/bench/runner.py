@@ -10,7 +10,7 @@ from pathlib import Path
 
 from learngene_zoo.bench.cell import Cell, Row
 from learngene_zoo.bench.executors import Executor, InProcess
-from learngene_zoo.bench.extraction import LEARNGENES, Extraction
+from learngene_zoo.bench.extraction import LEARNGENES, PARTS, Extraction
 from learngene_zoo.bench.identity import ANCESTRIES, check_same_ancestries
 from learngene_zoo.bench.jobs import Failure, Job, Outcome
 from learngene_zoo.bench.progress import Estimate, line
@@ -70,7 +70,7 @@ def run_grid(
 
 def _forget(out: Path) -> None:
     """Remove what a bench keeps beside its results."""
-    for folder in (LEARNGENES, UNTRAINED):
+    for folder in (LEARNGENES, PARTS, UNTRAINED):
         shutil.rmtree(out / folder, ignore_errors=True)
     (out / ANCESTRIES).unlink(missing_ok=True)
 

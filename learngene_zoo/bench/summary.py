@@ -31,9 +31,15 @@ class Place(NamedTuple):
 
     layers: int
     width: int
+    size: str  # "" where layers and width name it
     epochs: int
     split: str
     metric: str
+
+    @property
+    def named(self) -> str:
+        """The size where a column says `layers`."""
+        return f"{self.layers} ({self.size})" if self.size else f"{self.layers}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +104,7 @@ def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
     good = tuple(row for row in rows if row.error is None and row.value is not None)
     places: dict[Place, dict[str, list[Row]]] = {}
     for row in good:
-        place = Place(row.layers, row.width, row.epochs, row.split, row.metric)
+        place = Place(row.layers, row.width, row.size, row.epochs, row.split, row.metric)
         places.setdefault(place, {}).setdefault(row.arm, []).append(row)
     order = list(dict.fromkeys(row.arm for row in rows))
     lines = [line for place in sorted(places) for line in _lines(place, places[place], order)]
@@ -109,7 +115,7 @@ def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
 def _newest(rows: Iterable[Row]) -> list[Row]:
     found: dict[tuple[object, ...], Row] = {}
     for row in rows:
-        size = (row.layers, row.width if row.error is None else 0)
+        size = (row.layers, row.size, row.width if row.error is None else 0)
         key = (row.arm, row.task, *size, row.epochs, row.seed, row.split)
         if key not in found or row.finished >= found[key].finished:
             found[key] = row
@@ -118,7 +124,9 @@ def _newest(rows: Iterable[Row]) -> list[Row]:
 
 def _lines(place: Place, arms: Mapping[str, Sequence[Row]], order: Sequence[str]) -> list[Line]:
     """The lines of one size and budget: by arm its tasks, then their average if there are several."""
-    values = {arm: {(row.task, row.layers, row.seed): row.value or 0.0 for row in rows} for arm, rows in arms.items()}
+    values: dict[str, Values] = {
+        arm: {(row.task, row.layers, row.seed): row.value or 0.0 for row in rows} for arm, rows in arms.items()
+    }
     scratch, chosen = _strongest({arm: values[arm] for arm, rows in arms.items() if rows[0].method == SCRATCH})
     usual = _usual_tasks(arms)
     found = []

@@ -40,17 +40,17 @@ def compact(summary: Summary) -> list[Table]:
 def _compact(summary: Summary, split: str, metric: str) -> Table:
     lines = [line for line in summary.averages if (line.place.split, line.place.metric) == (split, metric)]
     budgets = sorted({line.place.epochs for line in lines})
-    groups: dict[tuple[int, int, str], dict[int, Line]] = {}
+    groups: dict[tuple[str, int, str], dict[int, Line]] = {}
     for line in lines:
-        groups.setdefault((line.place.layers, line.place.width, line.arm), {})[line.place.epochs] = line
+        groups.setdefault((line.place.named, line.place.width, line.arm), {})[line.place.epochs] = line
     wide = len({width for _, width, _ in groups}) > 1
     rows = []
-    for (layers, width, _), found in groups.items():
+    for (size_named, width, _), found in groups.items():
         last = found[max(found)]
         values = [percent(found[epochs].value.value) if epochs in found else NONE for epochs in budgets]
         known = [_mean(last.untrained), _mean(last.probe)]
         gains = [points(last.over_scratch), points(last.inherited)]
-        size = (str(layers), *([str(width)] if wide else []), human_count(last.params))
+        size = (size_named, *([str(width)] if wide else []), human_count(last.params))
         rows.append((_marked(last), *size, *known, *values, *gains))
     sizes = ("layers", *(["width"] if wide else []), "params")
     columns = ("arm", *sizes, "untrained", "probe", *(f"{n} ep" for n in budgets), "over scratch", "inherited")
@@ -102,9 +102,9 @@ def by_task(summary: Summary) -> list[Table]:
 
 
 def _largest(summary: Summary) -> list[Place]:
-    places: dict[tuple[int, int, str, str], Place] = {}
+    places: dict[tuple[str, int, str, str], Place] = {}
     for place in (line.place for line in summary.lines):
-        key = (place.layers, place.width, place.split, place.metric)
+        key = (place.named, place.width, place.split, place.metric)
         if key not in places or place.epochs > places[key].epochs:
             places[key] = place
     return list(places.values())
@@ -122,8 +122,12 @@ def _by_task(summary: Summary, place: Place) -> Table:
         gains = [lines.get((arm, task)) for arm in methods]
         texts = [interval(line.value) if line else NONE for line in found]
         rows.append((task or "average", *texts, *(points(line.over_scratch) if line else NONE for line in gains)))
-    title = f"{place.metric} on {place.split} images, %: {place.layers} layers, {_many(place.epochs, 'epoch')}"
+    title = f"{place.metric} on {place.split} images, %: {place.layers} layers{_size(place)}, {_many(place.epochs, 'epoch')}"
     return Table(title, ("task", *arms, *(f"{arm} over scratch" for arm in methods)), tuple(rows))
+
+
+def _size(place: Place) -> str:
+    return f" ({place.size})" if place.size else ""
 
 
 def without_one(summary: Summary) -> Table | None:
@@ -135,7 +139,7 @@ def without_one(summary: Summary) -> Table | None:
                 continue
             for words, gain in (("over scratch", line.over_scratch), ("inherited", line.inherited)):
                 if gain and gain.without:
-                    rows.append((line.arm, words, str(place.layers), str(place.epochs), points(gain), *_ends(gain)))
+                    rows.append((line.arm, words, place.named, str(place.epochs), points(gain), *_ends(gain)))
     columns = ("arm", "gain", "layers", "epochs", "all tasks", "least", "without", "most", "without")
     return Table("gains in points, with one task left out", columns, tuple(rows), texts=2) if rows else None
 
@@ -152,7 +156,7 @@ def costs(summary: Summary) -> Table:
         for line in summary.averages:
             if line.place == place and line.control is None:
                 spent = (human_count(line.extraction_images), duration(line.extraction_seconds))
-                size = (str(place.layers), human_count(line.params), human_count(line.flops))
+                size = (place.named, human_count(line.params), human_count(line.flops))
                 rows.append((line.arm, *size, human_count(line.stored_params), *spent, duration(line.seconds)))
     columns = ("arm", "layers", "params", "FLOPs", "stored params", "extraction images", "extraction", "fine-tuning")
     return Table("per arm and size, with the largest budget", columns, tuple(rows))
@@ -161,7 +165,7 @@ def costs(summary: Summary) -> Table:
 def failures(summary: Summary) -> Table | None:
     """The cells that failed; None if all went well."""
     rows = [
-        (row.arm, row.task, str(row.layers), str(row.epochs), str(row.seed), row.error or "")
+        (row.arm, row.task, row.size or str(row.layers), str(row.epochs), str(row.seed), row.error or "")
         for row in summary.failures
     ]
     columns = ("arm", "task", "layers", "epochs", "seed", "error")

@@ -39,7 +39,8 @@ def tell(claim: Claim, verdict: Verdict) -> list[str]:
 
 def _design(claim: Claim) -> str:
     """How much is measured, in a line."""
-    sizes = f"{len(claim.targets)} tasks, {_listed(claim.layers)} layers, {claim.seeds} seeds"
+    sizes = f"{len(claim.sizes)} sizes" if claim.sizes else f"{_listed(claim.layers)} layers"
+    sizes = f"{len(claim.targets)} {'task' if len(claim.targets) == 1 else 'tasks'}, {sizes}, {claim.seeds} seeds"
     if claim.measure == "extraction":
         return f"{sizes}; the extraction itself"
     budgets = sorted({claim.epochs_of(name) for name in claim.arms})
@@ -79,14 +80,19 @@ def _sentence(verdict: Verdict) -> str:
 
 
 def _line(found: Finding, claim: Claim) -> str:
-    unit = " %" if claim.compare.kind == "exact" else " points"
-    text = f"{found.what}: {found.value:+.2f}{unit}" if unit == " points" else f"{found.what}: {found.value:.2f}{unit}"
-    if claim.compare.kind != "exact":
+    exact = claim.compare.kind == "exact"
+    text = f"{found.what}: {_sum(found)}" if exact else f"{found.what}: {found.value:+.2f} points"
+    if not exact:
         text += f" {_interval(found.low, found.high)}"
         text += f", on these tasks alone {_interval(found.low_here, found.high_here)}" if claim.scope == "tasks" else ""
     if claim.compare.kind == "ordering" and found.p is not None:
         text += f", p = {found.p:.3f} after Holm"
     return f"{text}: {found.outcome}" if found.outcome else text
+
+
+def _sum(found: Finding) -> str:
+    """What an exact sum comes to, with its unit."""
+    return f"{found.value:.2f} {found.unit or '%'}"
 
 
 def _interval(low: float | None, high: float | None) -> str:
@@ -173,7 +179,7 @@ def _cells(found: Finding | None, claim: Claim) -> list[str]:
     if found is None:
         return ["", "", "", ""]
     if claim.compare.kind == "exact":
-        return [found.what, f"{found.value:.2f} %", "exact", ""]
+        return [found.what, _sum(found), "exact", ""]
     return [found.what, f"{found.value:+.2f}", _interval(found.low, found.high), _number(found.detectable, ".1f")]
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo import lifecycle, registry
-from learngene_zoo.bench.cell import Cell, Row
+from learngene_zoo.bench.cell import Cell, Row, label
 from learngene_zoo.bench.extraction import Extraction, extract_once
+from learngene_zoo.bench.grid import named
 from learngene_zoo.errors import ZooError
 from learngene_zoo.method import Expander, Target
 from learngene_zoo.run import Run, derive_seed
@@ -64,6 +65,7 @@ def _identity(cell: Cell, run: Run) -> dict[str, Any]:
         "lr": cell.recipe.lr,
         "images": cell.recipe.images or 0,
         "split": cell.split,
+        "size": label(cell.size),
         "machine": machine(run.device),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
@@ -112,7 +114,7 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     from learngene_zoo import vit
     from learngene_zoo.descendant import shuffled, stem_only
 
-    target, expander = _size(cell, learngene, task)
+    target, expander = size_of(cell, learngene, task)
     start = lifecycle.expand(learngene, target=target, expander=expander, run=run)
     start = start.for_task(task.name, task.class_names, seed=run.seed, dense=task.dense)
     if cell.arm.control == "shuffled":
@@ -123,17 +125,20 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     return start.with_state({**start.state, **vit.initial(start.spec, run.seed, names=own_head)})
 
 
-def _size(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expander]:
-    """What to ask of the expander: the member of its family with the cell's layers and width, or, lacking one, these alone."""
-    expander = with_settings(registry.load(cell.arm.method).expander, cell.arm.expand)
+def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expander]:
+    """What to ask of the expander: the member of its family with the cell's size, or, lacking one, the size alone.
+
+    Of several members with these layers it is the largest one of the learngene's own width.
+    """
+    expander = with_settings(registry.load(cell.arm.method).expander, {**cell.arm.expand, **cell.size})
     asked = Target(layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task)
-    members = lifecycle.family(learngene.config, expander, replace(asked, task=None))
+    members = named(lifecycle.family(learngene.config, expander, replace(asked, task=None)), cell.size)
     spec = learngene.config.spec
     wide = [member for member in members if cell.width or member.spec.width == spec.width] or members
     if not wide:
         heads = max(1, cell.width // spec.head_width) if cell.width else None
         return replace(asked, heads=heads), expander
-    chosen = wide[0]
+    chosen = max(wide, key=lambda member: member.cost())
     return replace(chosen.target, task=cell.task), with_settings(expander, chosen.settings)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from learngene_zoo.bench.cell import Cell, Row
+from learngene_zoo.bench.cell import Cell, Row, label
 from learngene_zoo.errors import TrainingFailed, WrongCall
 
 SEED = 1000  # far from those that are judged
@@ -24,13 +24,17 @@ def tuning_cells(cells: Sequence[Cell], rates: Sequence[float]) -> list[Cell]:
     found = []
     for name in dict.fromkeys(cell.arm.name for cell in cells):
         own = [cell for cell in cells if cell.arm.name == name and cell.seed == first]
-        sizes = sorted({(cell.layers, cell.width or 0) for cell in own})
+        sizes = sorted({_size(cell) for cell in own})
         size, longest = sizes[len(sizes) // 2], max(cell.recipe.epochs for cell in own)
         for cell in own:
-            if (cell.layers, cell.width or 0) == size and cell.recipe.epochs == longest:
+            if _size(cell) == size and cell.recipe.epochs == longest:
                 bare = replace(cell, seed=SEED, split="validation")
                 found += [replace(bare, recipe=replace(cell.recipe, lr=rate)) for rate in dict.fromkeys(rates)]
     return found
+
+
+def _size(cell: Cell) -> tuple[int, int, str]:
+    return cell.layers, cell.width or 0, label(cell.size)
 
 
 def chosen_rates(rows: Iterable[Row]) -> dict[str, float]:

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import Literal
 
-from learngene_zoo.bench.cell import Cell, Row
-from learngene_zoo.bench.claim_cells import Choice, ConfigOf, cells_of, measured, rates_of
+from learngene_zoo.bench.cell import Cell, Row, label
+from learngene_zoo.bench.claim_cells import Choice, ConfigOf, cells_of, measured, place_of, rates_of
 from learngene_zoo.bench.claim_file import Claim, Outcome
-from learngene_zoo.bench.exact import sums
+from learngene_zoo.bench.exact import sums, unit_of
 from learngene_zoo.bench.findings import (
     Finding,
     Unit,
     Values,
+    by_size,
     differences,
     finding,
     jaccard,
@@ -94,7 +95,8 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
 
 def _named(cell: Cell, row: Row | None) -> str:
     reason = row.error if row is not None else "not run"
-    return f"{cell.arm.name}, {cell.task}, {cell.layers} layers, seed {cell.seed}: {reason}"
+    size = label(cell.size) or f"{cell.layers} layers"
+    return f"{cell.arm.name}, {cell.task}, {size}, seed {cell.seed}: {reason}"
 
 
 def _evidence(claim: Claim, cells: Sequence[Cell], done: Mapping[str, Row], config_of: ConfigOf | None) -> _Evidence:
@@ -102,10 +104,10 @@ def _evidence(claim: Claim, cells: Sequence[Cell], done: Mapping[str, Row], conf
     values: dict[str, dict[Unit, float]] = {}
     configs: dict[str, dict[int, LearngeneConfig]] = {}
     for cell in cells:
-        name, row = cell.arm.name, done[cell.key]
-        rows.setdefault(name, {})[(cell.task, cell.layers, cell.seed)] = row
-        for task, value in measured(claim, cell, row, config_of).items():
-            values.setdefault(name, {})[(task, cell.layers, cell.seed)] = value
+        name, row, place = cell.arm.name, done[cell.key], place_of(claim, cell)
+        rows.setdefault(name, {})[(cell.task, place, cell.seed)] = row
+        for (task, size), value in measured(claim, cell, row, config_of).items():
+            values.setdefault(name, {})[(task, size, cell.seed)] = value
         if claim.measure == "extraction" and config_of is not None:
             configs.setdefault(name, {})[cell.seed] = config_of(cell)
     return _Evidence(claim, rows, values, configs)
@@ -118,9 +120,19 @@ def _over(of: _Evidence) -> tuple[list[Finding], list[str]]:
     wins = {name: list(chosen.values()).count(name) for name in others}
     told = ", ".join(f"{name} in {count}" for name, count in wins.items())
     notes = [f"the stronger arm, by task and size: {told}"] if len(others) > 1 else []
+    notes += _sizes(of.claim, {unit: value - theirs[unit] for unit, value in of.values[first].items()})
     same = _same(of, first, others[0]) if len(others) == 1 else 0
     table = differences(of.values[first], theirs)
     return [finding(what, table, claim=of.claim, units=len(of.values[first]), same=same)], notes
+
+
+def _sizes(claim: Claim, gains: Values) -> list[str]:
+    """What is gained at each named size."""
+    if not claim.sizes:
+        return []
+    found = by_size(gains)
+    told = "; ".join(f"{size} {gain:+.2f}" for size, gain in found.items())
+    return [f"ahead at {sum(gain > 0 for gain in found.values())} of {len(found)} sizes: {told}"]
 
 
 def _ordering(of: _Evidence) -> tuple[list[Finding], list[str]]:
@@ -261,10 +273,17 @@ def _seconds(cells: Sequence[Cell], done: Mapping[str, Row]) -> float:
 def _exact(claim: Claim) -> Verdict:
     """No interval: a sum agrees with the paper's to the last printed digit, or it does not."""
     found = list(sums(claim.exact))
-    agree = [round(saved, one.decimals) == one.paper for one, saved in found if one.paper is not None]
+    agree = [_agrees(one.paper, total, one.decimals) == "holds" for one, total in found if one.paper is not None]
     findings = tuple(
-        Finding(what=one.what, value=saved, low=saved, high=saved, outcome=_agrees(one.paper, saved, one.decimals))
-        for one, saved in found
+        Finding(
+            what=one.what,
+            value=total,
+            low=total,
+            high=total,
+            outcome=_agrees(one.paper, total, one.decimals),
+            unit=unit_of(one),
+        )
+        for one, total in found
     )
     return Verdict(claim=claim.name, verdict="holds" if agree and all(agree) else "does not hold", findings=findings)
 

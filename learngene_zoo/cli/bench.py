@@ -103,7 +103,8 @@ def _cells(suite: str, given: dict[str, Any], job: Job, say: Any) -> list[Cell]:
     return cells(
         tasks if given["task"] else some_of(budget, tasks),
         arms,
-        layers=given["layers"] or budget.layers,
+        layers=given["layers"] or (() if given["size"] else budget.layers),
+        sizes=[_size(text) for text in given["size"]],
         epochs=given["epochs"] or budget.epochs,
         seeds=range(job.run.seed, job.run.seed + seeds),
         recipe=chosen(replace(RECIPE, images=budget.images)),
@@ -119,6 +120,25 @@ def _words(values: Sequence[str]) -> tuple[str, ...]:
     return tuple(word for value in values for word in ([value] if ":" in value else value.split(",")) if word)
 
 
+def _size(text: str) -> dict[str, Json]:
+    """`low=3,high=3` as `{"low": 3, "high": 3}`."""
+    found: dict[str, Json] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not (name.strip() and equals and value.strip()):
+            raise WrongCall(f"--size is {text!r}; write NAME=VALUE, as low=3,high=3")
+        found[name.strip().replace("-", "_")] = _value(value)
+    return found
+
+
+def _value(text: str) -> Json:
+    """JSON, or text as it stands."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def _settings(values: Sequence[str]) -> dict[str, dict[str, Json]]:
     """`lsamd.top=4` as `{"lsamd": {"top": 4}}`. A value is JSON, or text as it stands."""
     found: dict[str, dict[str, Json]] = {}
@@ -127,10 +147,7 @@ def _settings(values: Sequence[str]) -> dict[str, dict[str, Json]]:
         method, dot, setting = name.partition(".")
         if not (equals and dot):
             raise WrongCall(f"--set is {value!r}; write METHOD.NAME=VALUE, as lsamd.top=4")
-        try:
-            told = json.loads(text)
-        except ValueError:
-            told = text
+        told = _value(text)
         found.setdefault(method, {})[setting.replace("-", "_")] = tuple(told) if isinstance(told, list) else told
     return found
 
@@ -212,6 +229,8 @@ def grid_options() -> list[click.Option]:
         click.Option(["--task"], multiple=True, help="Only this task of the suite; may be repeated."),
         click.Option(["--layers"], type=Numbers(int), help="Depths of the descendants, as 5,9,12."),
         click.Option(["--width"], type=Numbers(int), help="Their widths.  [default: the learngene's]"),
+        click.Option(["--size"], multiple=True, metavar="NAME=VALUE,...", help="A size that the expander's own options name, as "
+                     "low=3,high=3; may be repeated."),
         click.Option(["--epochs"], type=Numbers(int), help="Training budgets, each with a schedule of its own, as 1,4,16."),
         click.Option(["--seeds"], type=click.IntRange(min=1), help="How often all is repeated, the extraction too."),
         click.Option(["--tune"], type=Numbers(float), help="Choose each arm's learning rate among these, on validation images."),

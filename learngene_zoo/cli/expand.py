@@ -17,7 +17,7 @@ from learngene_zoo.learngene import read_config
 from learngene_zoo.method import Method, Target
 
 DEFAULT = Path("learngene")
-_FOUND = "learngene_zoo.cli.expand"  # where a context keeps what its line named
+FOUND = "learngene_zoo.cli.expand"  # where a context keeps what its line named
 
 
 def find(reference: str | None) -> Path:
@@ -38,7 +38,7 @@ class ExpandCommand(SettingsCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the learngene among the words, add its expander's options, and parse as ever."""
         try:
-            ctx.meta[_FOUND] = self._find(args)
+            ctx.meta[FOUND] = self._find(args)
         except ZooError:
             if not (ctx.resilient_parsing or any(word in ctx.help_option_names for word in args)):
                 raise  # help and completion work without a learngene
@@ -46,7 +46,7 @@ class ExpandCommand(SettingsCommand):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The common options, then the expander's."""
-        found: tuple[Path, Method] | None = ctx.meta.get(_FOUND)
+        found: tuple[Path, Method] | None = ctx.meta.get(FOUND)
         common = super().get_params(ctx)
         return [*common, *options_of(found[1].expander)] if found else common
 
@@ -69,7 +69,7 @@ class ExpandCommand(SettingsCommand):
             params=self.params[1:],  # without LEARNGENE, so that it stays among the rest
             context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
         )
-        with probe.make_context("expand", list(args), resilient_parsing=True) as context:
+        with probe.make_context(self.name, list(args), resilient_parsing=True) as context:
             rest = context.args
         before = ["", *rest]
         plain = [word for last, word in zip(before, rest) if not word.startswith("-") and not _takes_value(last)]
@@ -104,7 +104,7 @@ def expand(
 ) -> None:
     """Build one descendant and write it."""
     job = job_of(given)
-    folder, method = click.get_current_context().meta[_FOUND]
+    folder, method = click.get_current_context().meta[FOUND]
     lifecycle.expand(
         folder,
         target=Target(layers=layers, width=width, heads=heads, classes=classes, image_size=image_size, task=task),

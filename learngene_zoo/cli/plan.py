@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import click
 
@@ -18,26 +18,40 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.inputs import preset_of
 from learngene_zoo.method import Member, Method, Target
 from learngene_zoo.settings import settings_of
+from learngene_zoo.spec import ViTSpec
 
 
 def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
-    """One row per member: its shape, its cost, and the expander's settings that lead to it."""
+    """One row per member: its shape, its cost, and the expander's settings that lead to it.
+
+    Where any is stitched all have `front`: what comes before the blocks of this width.
+    """
     rows: list[Row] = []
+    members = list(members)
+    stitched = any(member.spec.front for member in members)
     for member in members:
         spec, cost = member.spec, member.cost(convention)
         shape = {"layers": spec.layers, "width": spec.width, "heads": spec.heads}
-        rows.append({**shape, "params": cost.params, "flops": cost.flops, **member.settings})
+        front = {"front": front_text(spec)} if stitched else {}
+        rows.append({**shape, **front, "params": cost.params, "flops": cost.flops, **member.settings})
     return rows
+
+
+def front_text(spec: ViTSpec) -> str:
+    """The segments before the last as `layers x width`, such as "4x192+5x384"; "" for a plain model."""
+    return "+".join(f"{segment.layers}x{segment.width}" for segment in spec.front)
 
 
 def convention_option() -> click.Option:
     """`--convention`: whose way of counting."""
     return click.Option(
         ["--convention"],
-        type=click.Choice(["fvcore", "thop"]),
-        default="fvcore",
+        type=click.Choice(list(get_args(Convention))),
+        default="exact",
         show_default=True,
-        help="How parameters and FLOPs are counted.",
+        help="How parameters and FLOPs are counted: exact, the built model; fvcore, as Learngene Pool and SN-Net published "
+        "it (stitched models without class token, positions and the last norm's FLOPs); thop, as LSAMD did (without "
+        "attention's products, tokens and positions).",
     )
 
 

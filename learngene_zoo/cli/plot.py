@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.expand import find
+from learngene_zoo.cli.expand import FOUND, ExpandCommand
 from learngene_zoo.cli.job import json_option
+from learngene_zoo.cli.options import chosen
 from learngene_zoo.cli.output import print_row
 
 
-def plot(learngene: str | None, out: Path, force: bool, as_json: bool) -> None:
+def plot(learngene: str | None, out: Path, force: bool, as_json: bool, **given: Any) -> None:
     """Draw it and print where it is."""
-    path = lifecycle.plot(find(learngene), out, force=force)
+    folder, method = click.get_current_context().meta[FOUND]
+    path = lifecycle.plot(folder, out, expander=chosen(method.expander), force=force)
     if as_json:
         print_row({"path": str(path)}, as_json=True)
     else:
         click.echo(str(path))
 
 
-command = click.Command(
+command = ExpandCommand(
     "plot",
     callback=plot,
-    help="Draw a learngene as its method draws it: for LSAMD, which data set took which block.\n\n"
-    "LEARNGENE is a folder or a name of the shelf (default: ./learngene).",
-    epilog="\b\nExamples:\n  lgzoo plot\n  lgzoo plot lsamd -o paths.svg",
+    help="Draw a learngene as its method draws it: for LSAMD, which data set took which block; for a pool, its "
+    "blocks and stitches with the path that its expander's options name.\n\n"
+    "LEARNGENE is a folder or a name of the shelf (default: ./learngene). Its options: lgzoo plot LEARNGENE --help.",
+    epilog="\b\nExamples:\n  lgzoo plot\n  lgzoo plot lsamd -o paths.svg\n  lgzoo plot learngene --low 3 --high 3 -o pool.png",
     params=[
         click.Argument(["learngene"], required=False),
         click.Option(

@@ -12,7 +12,7 @@ from learngene_zoo.artifact import kind_of
 from learngene_zoo.cli.job import json_option, offline_option
 from learngene_zoo.cli.listing import task_row
 from learngene_zoo.cli.output import Row, print_row, print_rows
-from learngene_zoo.cli.plan import convention_option, size_rows
+from learngene_zoo.cli.plan import convention_option, front_text, size_rows
 from learngene_zoo.cost import Convention, cost
 from learngene_zoo.errors import WrongCall, ZooError, unknown
 from learngene_zoo.folder import CONFIG, read_json
@@ -39,7 +39,8 @@ def show(
     elif folder is None and name in SUITES:
         print_rows(_suite(name), as_json)
     elif folder is None:
-        print_row(_task(name, sheet, split, force, offline), as_json)
+        row = _task(name, sheet, split, force, offline)
+        print_row(row if as_json else {key: value for key, value in row.items() if value != []}, as_json)
     elif kind_of(folder) == "learngene":
         _learngene(folder, convention, as_json)
     else:
@@ -125,19 +126,33 @@ def _flat(values: Json) -> dict[str, Json]:
 
 
 def _with_accuracy(rows: list[Row], metrics: Json) -> list[Row]:
-    """Rows with the accuracies that the shelf measured of descendants of that many layers, where it did."""
-    measured = metrics.get("descendants", [])
-    if not isinstance(measured, list):
-        return rows
-    by_layers = {item["layers"]: item for item in measured if isinstance(item, dict) and "layers" in item}
-    extra = [{k: v for k, v in by_layers.get(row["layers"], {}).items() if k not in row} for row in rows]
-    return [{**row, **more} for row, more in zip(rows, extra)]
+    """Rows with the accuracies that the metrics hold of them.
+
+    Under `descendants` those that the shelf measured, of so many layers; under `paths` an extraction's own, by settings.
+    """
+    descendants, paths = (_objects(metrics.get(name)) for name in ("descendants", "paths"))
+    by_layers = {item["layers"]: item for item in descendants if "layers" in item}
+    extra = [{**by_layers.get(row["layers"], {}), **_agreeing(row, paths)} for row in rows]
+    return [{**row, **{k: v for k, v in more.items() if k not in row}} for row, more in zip(rows, extra)]
+
+
+def _agreeing(row: Row, measured: list[dict[str, Json]]) -> dict[str, Json]:
+    """The first of what was measured that has a name in common with a row and says nothing else of it."""
+    for item in measured:
+        common = item.keys() & row.keys()
+        if common and all(item[name] == row[name] for name in common):
+            return item
+    return {}
+
+
+def _objects(found: Json) -> list[dict[str, Json]]:
+    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
 def _model(folder: Path, convention: Convention) -> Row:
-    from learngene_zoo.ancestry import ancestry_spec
+    from learngene_zoo.ancestry import spec_at
 
-    spec = ancestry_spec(str(folder), offline=True)
+    spec = spec_at(str(folder), offline=True)
     found = cost(spec, convention)
     ours = read_json(folder / CONFIG).get("learngene", {})
     metrics = ours.get("metrics") or {}
@@ -147,6 +162,7 @@ def _model(folder: Path, convention: Convention) -> Row:
         "layers": spec.layers,
         "width": spec.width,
         "heads": spec.heads,
+        **({"front": front_text(spec)} if spec.front else {}),
         "classes": spec.classes,
         "image_size": spec.image_size,
         "params": found.params,
@@ -183,8 +199,17 @@ def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool)
         "licence": told.licence,
         "source": told.source,
         "description": entry.description if entry else None,
+        "notes": list(task.notes) if task else _notes(name),
     }
     return row if sheet is None or task is None else {**row, "path": str(_drawn(task, sheet, split, force))}
+
+
+def _notes(name: str) -> list[str]:
+    """What the catalogue says to who compares with a paper."""
+    from learngene_zoo.tasks.papers.places import place_of
+
+    place = place_of(name)
+    return [place.note] if place and place.note else []
 
 
 def _drawn(task: Task, sheet: Path, split: str, force: bool) -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,6 +54,28 @@ def evaluate(
     module keeps its mode, no gradient is touched. `images` takes only so many. Raises `TrainingFailed` for logits that
     are not finite, `BadData` for an empty split.
     """
+
+    def answers(images_BCHW: torch.Tensor) -> tuple[torch.Tensor]:
+        return (model(images_BCHW),)
+
+    return evaluate_each(answers, model, task, split, view, run, batch_size=batch_size, images=images)[0]
+
+
+def evaluate_each(
+    answers: Callable[[torch.Tensor], Iterable[torch.Tensor]],
+    model: nn.Module,
+    task: Task,
+    split: str,
+    view: View,
+    run: Run,
+    *,
+    batch_size: int | None = None,
+    images: int | None = None,
+) -> tuple[Evaluation, ...]:
+    """The same of every answer that a model of many gives to one image: `answers` yields the logits of each, in one order.
+
+    Every image is drawn once for all of them. One set of logits is held at a time.
+    """
     from learngene_zoo.tasks.batches import open_loader
 
     device, metric = open_device(run), metric_for(task)
@@ -59,15 +83,19 @@ def evaluate(
     size = batch_size or metric.batch_size(view.image_size)
     loader = open_loader(task, split, view, batch_size=size, images=images, workers=run.workers, drop_last=False)
     model.to(device)
-    marks: list[tuple[int, bool, list[int]]] = []  # index, finite, row
+    marks: list[tuple[int, int, bool, list[int]]] = []  # answer, index, finite, row
     with _judging(model, device, run):
         for batch in loader.epoch(0):
             if len(batch.images):
-                logits = model(batch.images.to(device))
-                rows_BR = metric.rows(logits, batch.labels.to(device)).cpu()
-                finite_B = torch.isfinite(logits).flatten(1).all(dim=1).cpu()
-                marks += zip(batch.indices.tolist(), finite_B.tolist(), rows_BR.tolist())
-    return _summary(task.name, split, metric, sorted(mark for part in gathered(marks) for mark in part))
+                labels, indices = batch.labels.to(device), batch.indices.tolist()
+                for answer, logits in enumerate(answers(batch.images.to(device))):
+                    rows_BR = metric.rows(logits, labels).cpu()
+                    finite_B = torch.isfinite(logits).flatten(1).all(dim=1).cpu()
+                    marks += zip([answer] * len(indices), indices, finite_B.tolist(), rows_BR.tolist())
+    every = sorted(mark for part in gathered(marks) for mark in part)
+    if not every:
+        raise BadData(f"the split {split} of {task.name} has no images")
+    return tuple(_summary(task.name, split, metric, [*own]) for _, own in groupby(every, key=itemgetter(0)))
 
 
 @contextmanager
@@ -84,15 +112,13 @@ def _judging(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]
             module.training = mode
 
 
-def _summary(task: str, split: str, metric: Metric, marks: list[tuple[int, bool, list[int]]]) -> Evaluation:
-    if not marks:
-        raise BadData(f"the split {split} of {task} has no images")
-    broken = sum(not finite for _, finite, _ in marks)
+def _summary(task: str, split: str, metric: Metric, marks: list[tuple[int, int, bool, list[int]]]) -> Evaluation:
+    broken = sum(not finite for _, _, finite, _ in marks)
     if broken:
         raise TrainingFailed(
             f"the model's outputs are not finite for {broken} of {len(marks)} images of {task}; its weights are broken"
         )
-    rows_NR = np.array([row for _, _, row in marks])
+    rows_NR = np.array([row for *_, row in marks])
     return Evaluation(
         task=task,
         split=split,

@@ -65,36 +65,19 @@ class Distil(Extractor):
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Prepare the teacher, then train the sizes one after the other; their heads are dropped."""
+        from learngene_zoo.training.teaching import teacher_for
+
         ancestry, task = ancestries[0], tasks[0]
         config = self.outline([ancestry.spec])
         state: dict[str, Any] = {}
-        teacher, metrics = self._teacher(ancestry, task, run)
+        teacher, record = teacher_for(ancestry, task, self.teaching, run)
+        metrics: dict[str, Any] = {"teacher": record} if record else {}
         for layers in config.details["depths"]:
             name = f"layers-{layers}"
             tensors, record = run.part(name).once(partial(self._distilled, layers, teacher, task))
             state |= {f"{name}/{tensor}": value for tensor, value in tensors.items()}
             metrics[name] = record
         return Learngene(config=replace(config, metrics=metrics), state=state)
-
-    def _teacher(self, ancestry: Ancestry, task: Task, run: Run) -> tuple[Descendant, dict[str, Any]]:
-        """The ancestry model with a head for the task: its own if it was trained for it, else after fine-tuning."""
-        from learngene_zoo.descendant import assemble
-
-        mean, std = ancestry.record.mean, ancestry.record.std
-        own = assemble(
-            ancestry.spec, ancestry.state, seed=run.seed, mean=mean, std=std, class_names=ancestry.class_names
-        )
-        if ancestry.class_names == task.class_names and ancestry.spec.dense == task.dense:
-            return replace(own, task=task.name), {}
-        start = own.for_task(task.name, task.class_names, seed=run.part("teacher").seed, dense=task.dense)
-        tensors, record = run.part("teacher").once(partial(self._taught, start, task))
-        return start.with_state(dict(tensors)), {"teacher": record}
-
-    def _taught(self, start: Descendant, task: Task, run: Run) -> tuple[State, dict[str, Any]]:
-        from learngene_zoo.training.fit import fit
-
-        tuned = fit(start, task, self.teaching, run)
-        return tuned.state, dict(tuned.provenance["metrics"])
 
     def _distilled(self, layers: int, teacher: Descendant, task: Task, run: Run) -> tuple[State, dict[str, Any]]:
         """The tensors of one size trained under the teacher, without its head, and its validation accuracy."""
@@ -106,8 +89,8 @@ class Distil(Extractor):
         from learngene_zoo.training.images import training_images
         from learngene_zoo.training.loop import train
         from learngene_zoo.training.objectives import objective_for
+        from learngene_zoo.training.teaching import Guided
         from learngene_zoo.vit import state_of
-        from lgzoo_baselines.teaching import Guided
 
         seed = derive_seed(run.seed, "init")
         spec = teacher.spec.with_(layers=layers)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.learngene import Learngene
+from learngene_zoo.method import Expander
 from lgzoo_lsamd.details import Path, kept_blocks, paths, threshold, usage
 from lgzoo_lsamd.stages import stages
 
@@ -23,8 +24,8 @@ BASE, SPECIFIC, KEPT, QUIET, INK = "#2f6f8f", "#f0d9b5", "#c8553d", "#c9ced3", "
 CELL, BARS, GAP = 0.52, 1.5, 0.22  # inches: of a cell, of the upper part, and between the parts
 
 
-def draw(learngene: Learngene, path: FilePath) -> None:
-    """Write the picture to `path`, as PNG or SVG by its suffix.
+def draw(learngene: Learngene, path: FilePath, expander: Expander | None = None) -> None:
+    """Write the picture to `path`, as PNG or SVG by its suffix. It is the same for every expander.
 
     A learngene whose blocks were named by hand (`keep`) has no paths: then its kept blocks are drawn alone.
     """

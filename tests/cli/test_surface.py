@@ -127,6 +127,13 @@ def test_lists_are_flat() -> None:
     assert all(name in call("list").stdout for name in ("methods:", "learngenes:", "tasks:", "lsamd", "digits"))
 
 
+def test_a_task_with_a_note_shows_it() -> None:
+    assert "test labels are withheld" in json.loads(call("show", "tiny-imagenet", "--json").stdout)["notes"][0]
+    assert "notes" in call("show", "tiny-imagenet").stdout
+    assert json.loads(call("show", "digits", "--json").stdout)["notes"] == []
+    assert "notes" not in call("show", "digits").stdout
+
+
 def test_show_a_task_and_a_method() -> None:
     assert json.loads(call("show", "digits", "--json").stdout)["classes"] == 10
     assert "train" in call("show", "digits").stdout

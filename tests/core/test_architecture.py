@@ -28,9 +28,9 @@ HOT = {
 
 # The first part of a module's name below learngene_zoo, and its ring.
 RINGS = {
-    0: "budget card cost errors folder intervals learngene method processes provenance recipe registry run settings shelf "
-    "sizes spec units version view workplace",
-    1: "ancestry arena axes dense descendant hub_file initial spec_reading surgery timm_config vit",
+    0: "budget card cost errors folder intervals learngene method processes provenance recipe registry run settings shared_parts "
+    "shelf sizes spec units version view workplace",
+    1: "ancestry arena axes dense descendant hub_file initial spec_reading stitched surgery timm_config vit",
     2: "artifact latency tasks training",
     3: "bench demo demo_report inputs lifecycle torch_hub",
     4: "__main__ cli testing timm",

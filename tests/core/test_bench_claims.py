@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from learngene_zoo.bench.cell import Cell, Row
-from learngene_zoo.bench.claim_cells import arm_of, cells_of, drawn, rates_of, tuning_cells
+from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.claim_cells import arm_of, cells_of, drawn, place_of, rates_of, sizes_of, tuning_cells
 from learngene_zoo.bench.claim_cost import markdown as cost_table
 from learngene_zoo.bench.claim_cost import prices
 from learngene_zoo.bench.claim_file import Claim, load_claim, names
@@ -20,6 +20,7 @@ from learngene_zoo.bench.verdict import judge
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.folder import write_json
 from learngene_zoo.learngene import AncestryRecord, LearngeneConfig
+from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import to_json
 from learngene_zoo.spec import ViTSpec
 
@@ -155,6 +156,13 @@ def test_a_file_says_everything_about_its_claim(toy: Claim, tmp_path: Path) -> N
             "no task named 'dgits'; did you mean digits?",
         ),
         ({"layers": "layers = []"}, "layers is []; name at least one"),
+        ({"layers": "sizes = [{}]"}, "sizes is ['']; name at least one"),
+        ({"layers": "sizes = [{ low = 3 }, { low = 3 }]"}, "each once"),
+        ({"layers": "layers = [6]\nsizes = [{ low = 3 }]"}, "layers or sizes, not both"),
+        (
+            {"layers": "sizes = [{ low = 3 }]", "settings": "sizes = [{ low = 1 }, { low = 2 }]"},
+            "it has 2 sizes, the claim 1",
+        ),
         ({"method": 'method = "lsmad"'}, "arm 'ours': no method named 'lsmad'; did you mean lsamd?"),
         ({"settings": 'tasks = ["cifar10"]'}, "its extraction sees the target 'cifar10'"),
         ({"settings": 'tasks = ["objects"]\ndraw_tasks = 2'}, "draw_tasks is 2, of 1 tasks"),
@@ -245,6 +253,36 @@ def test_what_is_measured_on_the_extraction_trains_no_descendant_and_reads_no_te
     assert {cell.arm.settings["lr"] for cell in tuning_cells(claim)} == {1e-3, 2e-3}
 
 
+def sized(toy: Claim) -> Claim:
+    """Two pools at two sizes that the expander's settings name; the second's own sizes stand beside the claim's."""
+    ours = replace(toy.arms["ours"], method="pool", settings={"blocks": 6})
+    theirs = replace(ours, settings={"blocks": 9}, sizes=({"low": 9, "high": 0}, {"low": 6, "high": 3}))
+    sizes = ({"low": 6, "high": 0}, {"low": 3, "high": 3})
+    compare = replace(toy.compare, arms=("ours", "theirs"))
+    return replace(toy, arms={"ours": ours, "theirs": theirs}, layers=(), sizes=sizes, compare=compare)
+
+
+def test_sizes_are_named_by_the_expanders_settings(toy: Claim) -> None:
+    claim = sized(toy)
+    assert sizes_of(claim, "ours") == [(6, {"low": 6, "high": 0}), (6, {"low": 3, "high": 3})]
+    assert sizes_of(claim, "theirs") == [(9, {"low": 9, "high": 0}), (9, {"low": 6, "high": 3})]
+    cells = cells_of(claim)
+    assert len({cell.key for cell in cells}) == len(cells) == 2 * 4 * 2 * 3
+    assert len({cell.key for cell in cells_of(toy)} & {cell.key for cell in cells}) == 0
+    assert {place_of(claim, cell) for cell in cells} == {"low 6, high 0", "low 3, high 3"}
+    assert {(cell.arm.name, cell.size["low"]) for cell in tuning_cells(claim)} == {("ours", 3), ("theirs", 6)}
+    absent = replace(claim, sizes=({"low": 1, "high": 1}, {"low": 3, "high": 3}))
+    with pytest.raises(WrongCall, match="ours builds no descendant with low 1, high 1; there are low 6, high 0; "):
+        cells_of(absent)
+
+
+def test_a_cell_without_a_named_size_keeps_its_key() -> None:
+    """Results that were measured before sizes had names stay valid."""
+    cell = Cell(arm=Arm(name="lsamd", method="lsamd"), task="digits", layers=9, seed=0, recipe=Recipe())
+    assert cell.key == "f816cf7c919748d2"
+    assert replace(cell, size={"low": 3}).key != cell.key
+
+
 # ---- verdicts
 
 
@@ -293,6 +331,23 @@ def test_the_stronger_arm_is_chosen_for_each_task_and_size() -> None:
     values, chosen = stronger({"timm": timm, "fan_in": fan_in})
     assert chosen == {("a", 6): "fan_in", ("b", 6): "timm"}
     assert values == {("a", 6, 0): 30.0, ("a", 6, 1): 10.0, ("b", 6, 0): 50.0, ("b", 6, 1): 50.0}
+
+
+def test_named_sizes_are_paired_and_told(toy: Claim) -> None:
+    claim = sized(toy)
+
+    def value(cell: Cell) -> float:
+        large = place_of(claim, cell) == "low 3, high 3"
+        return 0.5 + jitter(cell) + (cell.arm.name == "ours") * (0.06 if large else -0.02)
+
+    verdict = judge(claim, ran(claim, value))
+    (found,) = verdict.findings
+    assert found.value == pytest.approx(2.0)
+    assert found.units == 2 * 4 * 3
+    assert "ahead at 1 of 2 sizes: low 6, high 0 -2.00; low 3, high 3 +6.00" in verdict.notes
+    assert "4 tasks, 2 sizes, 3 seeds" in "\n".join(tell(claim, verdict))
+    missing = judge(claim, ran(claim, value)[:-1]).missing
+    assert missing == ("theirs, cifar100, low 6, high 3, seed 2: not run",)
 
 
 def test_missing_and_failed_cells_are_named_and_there_is_no_verdict(toy: Claim) -> None:
@@ -420,6 +475,33 @@ def test_extractions_are_compared_by_their_own_metric(toy: Claim) -> None:
     assert verdict.findings[0].tasks == pytest.approx(dict.fromkeys(TASKS, 10.0))
 
 
+def test_an_extraction_may_have_one_number_or_one_for_every_size(toy: Claim) -> None:
+    claim = replace(
+        sized(toy), measure="extraction", metric="paths.accuracy", seen=True, scope="seeds", targets=("digits",)
+    )
+    claim = replace(claim, tuning=replace(claim.tuning, lr=(1e-3,), tasks=()))
+    assert len(cells_of(claim)) == 2 * 3
+    assert not any("lr" in cell.arm.settings for cell in cells_of(claim)), "one rate is no choice: the preset's is kept"
+
+    def config_of(cell: Cell) -> LearngeneConfig:
+        ours = cell.arm.name == "ours"
+        lows = (6, 3) if ours else (9, 6)
+        paths = [{"low": low, "high": high, "accuracy": 0.5 + 0.1 * ours * high} for low, high in zip(lows, (0, 3))]
+        return replace(config(0.5, [1]), metrics={"low": {"validation_accuracy": 0.6 if ours else 0.4}, "paths": paths})
+
+    rows = [row(cell, 0.0) for cell in cells_of(claim)]
+    verdict = judge(claim, rows, config_of)
+    assert verdict.findings[0].value == pytest.approx((0 + 30) / 2)
+    one = replace(claim, metric="low.validation_accuracy", sizes=(), layers=(6,))
+    one = replace(one, arms={name: replace(arm, sizes=()) for name, arm in one.arms.items()})
+    rows = [row(cell, 0.0) for cell in cells_of(one)]
+    assert judge(one, rows, config_of).findings[0].value == pytest.approx(20.0)
+    with pytest.raises(BadFile, match=r"a learngene of pool has no metric 'high.validation_accuracy'"):
+        judge(replace(one, metric="high.validation_accuracy"), rows, config_of)
+    with pytest.raises(BadFile, match=r"has no metric 'paths.value' at low 6, high 0"):
+        judge(replace(claim, metric="paths.value"), [row(cell, 0.0) for cell in cells_of(claim)], config_of)
+
+
 def test_an_overlap_is_measured_against_chance(toy: Claim) -> None:
     claim = extraction(toy)
     claim = replace(claim, compare=replace(claim.compare, kind="overlap"), scope="seeds", smallest=10.0)
@@ -491,15 +573,24 @@ def test_arms_of_one_name_are_one_arm_in_every_claim() -> None:
     told: dict[str, Any] = {}
     for claim in map(load_claim, names()):
         for name, arm in claim.arms.items():
-            assert told.setdefault(name, to_json(arm)) == to_json(arm), f"{claim.name} tells the arm {name!r} otherwise"
+            own = to_json(replace(arm, sizes=()))  # beside which of a claim's sizes they stand is the claim's own
+            assert told.setdefault(name, own) == own, f"{claim.name} tells the arm {name!r} otherwise"
 
 
-def test_all_claims_together_fit_in_about_an_hour_of_two_cores() -> None:
-    claims = [load_claim(name) for name in names()]
+@pytest.mark.parametrize("method", ["lsamd", "pool"])
+def test_all_claims_on_a_method_fit_in_about_an_hour_of_two_cores(method: str) -> None:
+    claims = [load_claim(name) for name in names() if name.startswith(method)]
     found = prices(claims)
     assert sum(price.seconds for price in found.values()) < 2 * 3900
     for claim in claims:
         assert claim.minutes == pytest.approx(found[claim.name].seconds / 120, abs=0.06), claim.name
+
+
+def test_the_page_says_what_the_claims_cost(checkout: Path) -> None:
+    page = checkout / "docs" / "claims.md"
+    assert between(page, "claims-cost", cost_table(prices(map(load_claim, names())))) == page.read_text(
+        encoding="utf-8"
+    )
 
 
 def test_what_claims_share_is_paid_once(toy: Claim) -> None:

@@ -147,6 +147,27 @@ def test_a_small_budget_takes_its_own_tasks_or_the_first_ones() -> None:
     assert some_of(BUDGETS["standard"], SUITES["mini"]) == SUITES["mini"]
 
 
+def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
+    arms = standard_arms(["pool", "lsamd"], ancestries=DEIT)
+    heard: list[str] = []
+    sizes = [{"low": 6, "high": 0}, {"low": 3, "high": 4}]
+    found = grid(arms=arms, layers=[], sizes=sizes, tasks=["digits"], epochs=[1], seeds=[0], say=heard.append)
+    assert [(cell.arm.name, cell.layers) for cell in found] == [
+        ("pool", 6), ("pool shuffled", 6), ("pool stem", 6), ("pool", 7), ("pool shuffled", 7), ("pool stem", 7),
+    ]  # fmt: skip
+    assert found[3].size == sizes[1]
+    assert heard == [
+        f"lsamd builds no descendant with {size}; there are layers alone; left out"
+        for size in ("low 6, high 0", "low 3, high 4")
+    ]
+    both = grid(arms=arms, layers=[6], sizes=sizes[:1], tasks=["digits"], epochs=[1], seeds=[0])
+    assert {bool(cell.size) for cell in both if cell.arm.name == "pool"} == {True, False}
+    assert len({cell.key for cell in both}) == len(both)
+    assert [cell.size for cell in tuning_cells(both, [1e-3]) if cell.arm.name == "pool"] == [sizes[0]]
+    with pytest.raises(WrongCall, match="without cells: pool builds no descendant with low 1"):
+        grid(arms=arms, layers=[], sizes=[{"low": 1, "high": 1}])
+
+
 def test_rates_are_tried_at_the_middle_size_with_the_longest_budget_on_validation_images() -> None:
     found = grid(layers=[6, 9, 12], epochs=[1, 4])
     tried = tuning_cells(found, [1e-3, 3e-3])

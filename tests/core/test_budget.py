@@ -35,7 +35,7 @@ def test_several_bounds_hold_at_once() -> None:
 
 def test_flops_decide_between_equal_parameters() -> None:
     class Priced(Member):
-        def cost(self, convention: Convention = "fvcore") -> Cost:
+        def cost(self, convention: Convention = "exact") -> Cost:
             return Cost(1000, self.settings["flops"])
 
     slow, fast = (Priced(spec=BASE, settings={"flops": flops}) for flops in (70, 50))

@@ -10,7 +10,7 @@ import pytest
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import fingerprint, from_json, settings_of, to_json, with_settings
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.spec import Segment, ViTSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,15 @@ def test_what_an_option_knows() -> None:
 def test_values_that_only_fit_together_are_set_together() -> None:
     spec = with_settings(ViTSpec(layers=1, width=32, heads=4), {"width": 30, "heads": 5})
     assert (spec.width, spec.heads) == (30, 5)
+
+
+def test_what_no_option_can_give_is_in_files_alone() -> None:
+    spec = ViTSpec(layers=3, width=32, heads=4, front=(Segment(layers=1, width=16, heads=2),))
+    assert "front" not in [setting.name for setting in settings_of(spec)]
+    with pytest.raises(WrongCall, match="front"):
+        with_settings(spec, {"front": ()})
+    assert with_settings(spec, {"layers": 5}).front == spec.front
+    assert from_json(ViTSpec, to_json(spec), "FILE") == spec
 
 
 def test_setting_leaves_by_name() -> None:

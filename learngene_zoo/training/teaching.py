@@ -1,4 +1,4 @@
-"""What a student is told beside its labels: the answers of a teacher to the same images.
+"""What a student is told beside its labels: the answers of a teacher to the same images; and where the teacher comes from.
 
 Shapes: B images, K classes. Of dense models K stands last, behind the patches.
 """
@@ -7,16 +7,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from learngene_zoo.descendant import Descendant, assemble, fingerprint_of
+from learngene_zoo.folder import State
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.settings import to_json
+from learngene_zoo.training.fit import fit
+
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
+    from learngene_zoo.ancestry import Ancestry
+    from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.objectives import Labelled
+
+
+def teacher_for(ancestry: Ancestry, task: Task, recipe: Recipe, run: Run) -> tuple[Descendant, dict[str, Any]]:
+    """The ancestry model with a head for the task, and what its fine-tuning recorded.
+
+    It is its own head if it was trained for the task: nothing is then computed, and the record is empty. Otherwise it is the
+    one that `Descendant.for_task` gives, and the whole model is fine-tuned by `recipe`, as the part `teacher` of the run.
+    """
+    mean, std = ancestry.record.mean, ancestry.record.std
+    own = assemble(ancestry.spec, ancestry.state, seed=run.seed, mean=mean, std=std, class_names=ancestry.class_names)
+    if ancestry.class_names == task.class_names and ancestry.spec.dense == task.dense:
+        return replace(own, task=task.name), {}
+    part = run.part("teacher")
+    start = own.for_task(task.name, task.class_names, seed=part.seed, dense=task.dense)
+    depends = {"teacher": fingerprint_of(start), "task": to_json(task.record), "recipe": to_json(recipe)}
+    tensors, record = part.once(partial(_taught, start, task, recipe), depends=depends)
+    return start.with_state(dict(tensors)), dict(record)
+
+
+def _taught(start: Descendant, task: Task, recipe: Recipe, run: Run) -> tuple[State, dict[str, Any]]:
+    tuned = fit(start, task, recipe, run)
+    return tuned.state, dict(tuned.provenance["metrics"])
 
 
 class Guided(nn.Module):

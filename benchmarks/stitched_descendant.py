@@ -1,0 +1,95 @@
+"""How long until a descendant of a learngene pool stands ready, against building and loading a plain ViT of its size.
+
+    python benchmarks/stitched_descendant.py          one thread, about two minutes, 1 GB of memory
+
+Ours starts from a saved pool of DeiT-B's size (6 blocks of width 192, 6 of 768) and ends with a path's model in memory of
+its own. The plain way is timm.create_model + safetensors load_file + load_state_dict of a ViT of as many layers and,
+by its width, as many parameters. All files lie in the page cache. Wanted of every stitched path: at most 0.25 times.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import timm
+import torch
+from machine import medians, write
+from safetensors.torch import load_file
+
+from learngene_zoo.descendant import assemble
+from learngene_zoo.folder import WEIGHTS
+from learngene_zoo.learngene import Learngene
+from learngene_zoo.lifecycle import expand
+from learngene_zoo.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.timm_config import architecture_name
+from learngene_zoo.vit import initial
+from lgzoo_pool.details import read_details
+from lgzoo_pool.network import anchors_state, initial_stitches
+from lgzoo_pool.pool import Distil
+
+MOST_TIME = 0.25
+PATHS = ((5, 1), (3, 3), (1, 5))  # low, high
+REPEATS = 7
+
+
+def main() -> None:
+    """Measure both for each path, print the medians and their ratios, and keep them; exit 1 if one takes too long."""
+    torch.set_num_threads(1)
+    rows = []
+    with tempfile.TemporaryDirectory() as place:
+        pool = _pool().save(Path(place) / "pool")
+        for low, high in PATHS:
+            rows.append(_compared(pool, low, high, Path(place)))
+    print(write("stitched_descendant", {"most_times_plain": MOST_TIME, "threads": 1, "rows": rows}))
+    if any(row["ratio"] > MOST_TIME for row in rows):
+        sys.exit("a descendant takes longer than it may")
+
+
+def _compared(pool: Path, low: int, high: int, place: Path) -> dict[str, float]:
+    spec = expand(pool, low=low, high=high).spec
+    alike = _as_large(spec)
+    settings = {"embed_dim": alike.width, "num_heads": alike.heads, "depth": alike.layers}
+    file = assemble(alike, {}, seed=0).save(place / f"plain-{low}-{high}") / WEIGHTS
+
+    def ours() -> torch.nn.Module:
+        return expand(pool, low=low, high=high).model()
+
+    def theirs() -> torch.nn.Module:
+        model = timm.create_model(architecture_name(alike), **settings)
+        model.load_state_dict(load_file(file))
+        return model.eval()
+
+    sizes = [sum(parameter.numel() for parameter in make().parameters()) for make in (ours, theirs)]
+    built, loaded = medians([ours, theirs], REPEATS)
+    print(
+        f"{low}/{high}: {sizes[0] / 1e6:5.1f} M in {1e3 * built:6.1f} ms; a plain one of {sizes[1] / 1e6:5.1f} M in "
+        f"{1e3 * loaded:6.1f} ms: {built / loaded:.3f} x (wanted: at most {MOST_TIME})"
+    )
+    names = ("params", "plain_params", "ours_s", "plain_s", "ratio")
+    return {"low": low, "high": high, **dict(zip(names, (*sizes, built, loaded, built / loaded)))}
+
+
+def _pool() -> Learngene:
+    """A pool of random numbers."""
+    config = Distil().outline([ARCHITECTURES["deit_base_patch16_224"]])
+    details = read_details(config)
+    specs = details.specs(config.spec)
+    state = anchors_state([initial(spec, seed) for seed, spec in enumerate(specs)])
+    details_told = {**details.json(), "task": "imagenet", "classes": config.spec.classes}
+    config = Learngene(config=config, state={}).with_config(details=details_told).config
+    return Learngene(config=config, state={**state, **initial_stitches(specs, details.layout, 0)})
+
+
+def _as_large(spec: ViTSpec) -> ViTSpec:
+    """The plain model of as many layers whose width, in steps of 4, comes nearest to as many parameters."""
+    from learngene_zoo.cost import params
+
+    wanted = params(spec)
+    every = [spec.with_(front=(), width=width, heads=4) for width in range(96, 1024, 4)]
+    return min(every, key=lambda plain: abs(params(plain) - wanted))
+
+
+if __name__ == "__main__":
+    main()

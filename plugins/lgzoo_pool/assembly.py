@@ -1,0 +1,86 @@
+"""A path's descendant, out of a learngene's tensors.
+
+The stem is the first anchor's, the last norm and the head are the last one's; the blocks of all parts are counted on, and a
+stitch belongs to the first block behind it. Only what the path needs is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from learngene_zoo.axes import block_of, inner_name, is_head, is_stem
+from learngene_zoo.descendant import Descendant, assemble
+from learngene_zoo.errors import BadFile
+from learngene_zoo.learngene import Learngene
+from learngene_zoo.settings import Json
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.surgery import resize_positions
+from learngene_zoo.vit import shapes
+from lgzoo_pool.details import Details, read_details
+from lgzoo_pool.paths import Path
+
+if TYPE_CHECKING:
+    import torch
+
+    from learngene_zoo.folder import State
+
+STITCH = "stitch."
+
+
+def build(learngene: Learngene, path: Path, spec: ViTSpec, *, task: str | None, seed: int) -> Descendant:
+    """The descendant along a path, of the shape `spec` (`members.spec_of` says it), its positions resized.
+
+    Its head is fresh, unless `task` is the one that the learngene's heads answer. Raises `BadFile` if the learngene lacks a
+    tensor that the path needs, or holds one of another shape.
+    """
+    config = learngene.config
+    details = read_details(config)
+    stored = spec.with_(image_size=config.spec.image_size, classes=details.classes, dense=details.dense)
+    own = task is not None and task == details.task and (spec.classes, spec.dense) == (stored.classes, stored.dense)
+    held = _held(learngene, path, stored, heads=own)
+    parts = resize_positions(held, stored, spec)
+    mean, std = config.normalisation
+    return assemble(spec, parts, seed=seed, mean=mean, std=std, provenance={"path": described(path, details)})
+
+
+def described(path: Path, details: Details) -> Json:
+    """A path as JSON: for each part its width and its blocks of the anchor, counted from 0, without `stop`."""
+    return [
+        {"width": details.anchors[part.anchor].width, "start": part.start, "stop": part.stop} for part in path.parts
+    ]
+
+
+def sources(path: Path, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """For every tensor of a path's model its name in the learngene."""
+    blocks = [(number, block) for number, part in enumerate(path.parts) for block in range(part.start, part.stop)]
+    for name in names:
+        block = block_of(name)
+        if block is None:
+            anchor = path.parts[0].anchor if is_stem(name) else path.last
+            yield name, f"anchors.{anchor}.{name}"
+            continue
+        inner, (number, source) = inner_name(name), blocks[block]
+        if inner.startswith(STITCH):
+            yield name, f"{path.stitches[number - 1].name}.{inner.removeprefix(STITCH)}"
+        else:
+            yield name, f"anchors.{path.parts[number].anchor}.blocks.{source}.{inner}"
+
+
+def _held(learngene: Learngene, path: Path, spec: ViTSpec, *, heads: bool) -> State:
+    """The tensors of a path's model by their names in it, shared, not copied."""
+    where = str(learngene.folder or "the learngene")
+    wanted = {name: shape for name, shape in shapes(spec).items() if heads or not is_head(name)}
+    held: dict[str, torch.Tensor] = {}
+    for name, source in sources(path, list(wanted)):
+        try:
+            tensor = learngene.state[source]
+        except KeyError:
+            raise BadFile(f"{where} lacks the tensor {source}; extract or fetch it again") from None
+        if tuple(tensor.shape) != wanted[name]:
+            raise BadFile(
+                f"{where} has shape {tuple(tensor.shape)} in {source}; shape {wanted[name]} is wanted: "
+                "extract or fetch it again"
+            )
+        held[name] = tensor
+    return held

@@ -1,0 +1,126 @@
+"""How good every path of a network is, from one pass over the images of a split.
+
+Paths are the leaves of a tree: two that begin alike share all that they have in common (SN-Net's and the pool's stitched paths
+share the blocks of the front anchor), and every image is drawn once. The logits are those of each path by itself, to the last bit.
+
+Shapes: B images, N tokens, D width, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.run import Run
+from learngene_zoo.settings import Json
+from learngene_zoo.training.evaluate import Evaluation, evaluate_each
+from learngene_zoo.view import View
+from lgzoo_pool.network import StitchedNetwork
+from lgzoo_pool.paths import Part, Path, Stitch
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.task import Task
+
+
+class Step(NamedTuple):
+    """One thing that a path does: an anchor's stem (block -1), one of its blocks, or a stitch (of no anchor)."""
+
+    anchor: int
+    block: int
+    stitch: Stitch | None = None
+
+
+Steps = tuple[Step, ...]
+
+
+def path_rows(
+    network: StitchedNetwork,
+    settings: Sequence[Mapping[str, Json]],
+    task: Task,
+    view: View,
+    run: Run,
+    *,
+    images: int | None = None,
+) -> list[dict[str, Json]]:
+    """What a learngene's `metrics["paths"]` holds: for every path its settings, how good it is on validation, on how many images.
+
+    `settings` are the expander's that lead to each path, in the order of the layout's paths.
+    """
+    if len(settings) != len(network.layout.paths):
+        raise WrongCall(f"{len(settings)} settings for {len(network.layout.paths)} paths; each path needs its own")
+    found = judged(network, network.layout.paths, task, "validation", view, run, images=images)
+    return [{**own, one.metric: one.value, "images": one.images} for own, one in zip(settings, found)]
+
+
+def judged(
+    network: StitchedNetwork,
+    paths: Sequence[Path],
+    task: Task,
+    split: str,
+    view: View,
+    run: Run,
+    *,
+    batch_size: int | None = None,
+    images: int | None = None,
+) -> tuple[Evaluation, ...]:
+    """How every path does on a split, in the order of `paths`; all as `evaluate` would say of the path's own model."""
+    order = sorted(range(len(paths)), key=lambda number: _sortable(steps_of(paths[number])))
+    answers = along_each(network, [paths[number] for number in order])
+    found = evaluate_each(answers, network, task, split, view, run, batch_size=batch_size, images=images)
+    return tuple(found[order.index(number)] for number in range(len(paths)))
+
+
+def along_each(network: StitchedNetwork, paths: Sequence[Path]) -> Callable[[torch.Tensor], Iterator[torch.Tensor]]:
+    """A function from images (B, C, H, W) to the logits (B, K) along each path, one after the other.
+
+    What a path shares with the one before it is computed once: paths that begin alike should follow each other.
+    """
+    every = [steps_of(path) for path in paths]
+    branches = {one[: _alike(before, one)] for before, one in pairwise(every)}
+
+    def answers(images_BCHW: torch.Tensor) -> Iterator[torch.Tensor]:
+        kept: dict[Steps, torch.Tensor] = {(): images_BCHW}
+        for steps in every:
+            kept = {begun: tokens for begun, tokens in kept.items() if steps[: len(begun)] == begun}
+            begun = max(kept, key=len)
+            tokens_BND = kept[begun]
+            for place, step in enumerate(steps[len(begun) :], start=len(begun) + 1):
+                tokens_BND = _after(network, step, tokens_BND)
+                if steps[:place] in branches:
+                    kept[steps[:place]] = tokens_BND
+            last = steps[-1].anchor
+            yield network.anchor(last).forward_head(network.normed(tokens_BND, last))
+
+    return answers
+
+
+def steps_of(path: Path) -> Steps:
+    """All that a path does before the last norm, in order."""
+    steps = [Step(path.parts[0].anchor, -1)]
+    for stitch, part in zip([None, *path.stitches], path.parts):
+        if stitch is not None:
+            steps.append(Step(-1, -1, stitch))
+        steps += [Step(part.anchor, block) for block in range(part.start, part.stop)]
+    return tuple(steps)
+
+
+def _after(network: StitchedNetwork, step: Step, tokens_BND: torch.Tensor) -> torch.Tensor:
+    """What a step makes of the tokens, or of the images if it is the first."""
+    if step.stitch is not None:
+        return network.joined(tokens_BND, step.stitch)
+    if step.block < 0:
+        return network.embed(tokens_BND, step.anchor)
+    return network.through(tokens_BND, Part(step.anchor, step.block, step.block + 1))
+
+
+def _sortable(steps: Steps) -> list[tuple[int, int, tuple[int, ...]]]:
+    return [(step.anchor, step.block, step.stitch or ()) for step in steps]
+
+
+def _alike(one: Steps, other: Steps) -> int:
+    """With how many equal steps both begin."""
+    return next((place for place, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))

@@ -1,0 +1,181 @@
+"""Several anchors and the stitches between them as one module, which runs any path.
+
+The names of its tensors are those of the learngene's: `anchors.0.blocks.3.attn.qkv.weight`, and for the linear layer of the
+window 5 of the first two anchors that are joined `stitches.0.5.weight`.
+
+Shapes: B images, N tokens, D width, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from learngene_zoo.errors import BadFile
+from learngene_zoo.folder import State
+from learngene_zoo.run import derive_seed
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.vit import model_of, shapes, shapes_in
+from lgzoo_pool.paths import Layout, Part, Path, Stitch
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
+
+
+class StitchedNetwork(nn.Module):
+    """timm's anchors, from narrow to wide, and the stitches of a layout, which this leaves without numbers."""
+
+    def __init__(self, anchors: Sequence[VisionTransformer], layout: Layout) -> None:
+        super().__init__()
+        self.layout = layout
+        self.anchors = nn.ModuleList(anchors)
+        self.stitches = nn.ModuleList(
+            nn.ModuleList(_linear(anchors[front].embed_dim, anchors[end].embed_dim) for _ in range(layers))
+            for (front, end), layers in zip(layout.joints, _layers(layout))
+        )
+
+    def forward(self, images_BCHW: torch.Tensor, path: Path) -> torch.Tensor:
+        """The logits along a path."""
+        logits: torch.Tensor = self.anchor(path.last).forward_head(self.features(images_BCHW, path))
+        return logits
+
+    def features(self, images_BCHW: torch.Tensor, path: Path) -> torch.Tensor:
+        """Tokens (B, N, D) after the last block of a path and the last norm."""
+        tokens_BND = self.embed(images_BCHW, path.parts[0].anchor)
+        for stitch, part in zip([None, *path.stitches], path.parts):
+            tokens_BND = self.through(tokens_BND if stitch is None else self.joined(tokens_BND, stitch), part)
+        return self.normed(tokens_BND, path.last)
+
+    def embed(self, images_BCHW: torch.Tensor, anchor: int) -> torch.Tensor:
+        """Tokens (B, N, D) as an anchor's first block gets them."""
+        model = self.anchor(anchor)
+        tokens_BND: torch.Tensor = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(images_BCHW))))
+        return tokens_BND
+
+    def joined(self, tokens_BND: torch.Tensor, stitch: Stitch) -> torch.Tensor:
+        """Tokens after a stitch, in the end anchor's width."""
+        tokens_BND = self.linear(stitch)(tokens_BND)
+        return tokens_BND
+
+    def through(self, tokens_BND: torch.Tensor, part: Part) -> torch.Tensor:
+        """Tokens after consecutive blocks of an anchor."""
+        for block in self.anchor(part.anchor).blocks[part.start : part.stop]:
+            tokens_BND = block(tokens_BND)
+        return tokens_BND
+
+    def normed(self, tokens_BND: torch.Tensor, anchor: int) -> torch.Tensor:
+        """Tokens after an anchor's last norm, where that comes before pooling."""
+        tokens_BND = self.anchor(anchor).norm(tokens_BND)
+        return tokens_BND
+
+    def anchor(self, number: int) -> VisionTransformer:
+        """One anchor."""
+        model: Any = self.anchors[number]
+        return model
+
+    def linear(self, stitch: Stitch) -> nn.Linear:
+        """The linear layer of a stitch."""
+        layers: Any = self.stitches[stitch.joint]
+        layer: nn.Linear = layers[stitch.window]
+        return layer
+
+
+class Along:
+    """The network along a path, as objectives see a model: no module, so that nothing is trained or saved twice.
+
+    Whoever changes `path` keeps it ending in the same anchor, whose head is the model's.
+    """
+
+    def __init__(self, network: StitchedNetwork, path: Path) -> None:
+        self.network, self.path = network, path
+
+    def __call__(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        logits: torch.Tensor = self.network(images_BCHW, self.path)
+        return logits
+
+    def forward_features(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        """Tokens (B, N, D)."""
+        return self.network.features(images_BCHW, self.path)
+
+    def forward_head(self, tokens_BND: torch.Tensor, pre_logits: bool = False) -> torch.Tensor:
+        """Logits, or with `pre_logits` what the head reads."""
+        out: torch.Tensor = self.network.anchor(self.path.last).forward_head(tokens_BND, pre_logits=pre_logits)
+        return out
+
+    def get_classifier(self) -> nn.Linear:
+        """The head."""
+        head: nn.Linear = self.network.anchor(self.path.last).get_classifier()
+        return head
+
+
+def network_of(specs: Sequence[ViTSpec], layout: Layout, state: State) -> StitchedNetwork:
+    """A network with these tensors, in eval mode, trainable, in memory of its own.
+
+    Raises `BadFile` if one is missing, extra or of another shape.
+    """
+    check_state(specs, layout, state, "this state")
+    network = StitchedNetwork([model_of(spec, anchor_state(state, i)) for i, spec in enumerate(specs)], layout)
+    for name, tensor in network.stitches.named_parameters():
+        tensor.data.copy_(state[f"stitches.{name}"])
+    return network.eval()
+
+
+def initial_stitches(specs: Sequence[ViTSpec], layout: Layout, seed: int) -> State:
+    """Stitches as a scratch model's matrices start, N(0, 1/sqrt(fan in)), each a function of seed and name; biases 0."""
+    started: dict[str, torch.Tensor] = {}
+    for name, shape in stitch_shapes(specs, layout).items():
+        started[name] = torch.zeros(shape)
+        if len(shape) == 2:
+            generator = torch.Generator().manual_seed(derive_seed(seed, "initial", name))
+            started[name].normal_(std=shape[1] ** -0.5, generator=generator)
+    return started
+
+
+def stitch_shapes(specs: Sequence[ViTSpec], layout: Layout) -> dict[str, tuple[int, ...]]:
+    """The shape of every stitch's tensors, in the order of their names."""
+    found: dict[str, tuple[int, ...]] = {}
+    for stitch, _ in layout.stitches:
+        front, end = (specs[anchor].width for anchor in layout.joints[stitch.joint])
+        found |= {f"{stitch.name}.weight": (end, front), f"{stitch.name}.bias": (end,)}
+    return found
+
+
+def anchors_state(states: Sequence[State]) -> State:
+    """The tensors of whole anchors under the learngene's names."""
+    return {f"anchors.{i}.{name}": state[name] for i, state in enumerate(states) for name in state}
+
+
+def anchor_state(state: State, anchor: int) -> State:
+    """The tensors of one anchor under timm's names."""
+    prefix = f"anchors.{anchor}."
+    return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
+
+
+def check_state(specs: Sequence[ViTSpec], layout: Layout, state: State, where: str) -> None:
+    """Raises `BadFile`, naming the first tensor that is missing, extra or of another shape."""
+    wanted = {f"anchors.{i}.{name}": shape for i, spec in enumerate(specs) for name, shape in shapes(spec).items()}
+    wanted |= stitch_shapes(specs, layout)
+    found = shapes_in(state)
+    for name, shape in wanted.items():
+        if found.get(name) != shape:
+            what = f"has shape {found[name]} in {name}" if name in found else f"lacks the tensor {name}"
+            raise BadFile(f"{where} {what}; shape {shape} is wanted: extract or fetch it again")
+    extra = sorted(set(found) - set(wanted))
+    if extra:
+        raise BadFile(
+            f"{where} holds the tensor {extra[0]}, which its network does not have; extract or fetch it again"
+        )
+
+
+def _layers(layout: Layout) -> Iterator[int]:
+    """How many linear layers every joint has."""
+    return (1 + max((pair.window for pair in joined), default=-1) for joined in layout.pairs)
+
+
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
+    return layer

@@ -1,0 +1,156 @@
+"""Where anchors may be stitched together, and every path through them, in the order of SN-Net's released code. Cold.
+
+Anchors are whole models, ordered from narrow to wide. A stitch (j, k) between two of them lets the blocks 0..j of the front one
+run, then a linear layer, then the blocks k.. of the end one. Blocks count from 0.
+
+Stitches are shared: a window of `window` neighbouring blocks slides over both anchors by `stride` ("paired stitching"), and all
+pairs that are first met in one window use its one linear layer. Two anchors of l blocks with the usual window of 2 and stride
+of 1 have 3 l - 2 pairs, |j - k| <= 1, on l - 1 linear layers.
+
+For anchors of unequal depth the papers pair by hand. Here the window slides over the shallower anchor of s blocks, and block
+b of one of d blocks stands at floor(b s / d): with equal depths this is the papers' rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, islice
+from typing import NamedTuple
+
+from learngene_zoo.errors import WrongCall
+
+MOST_PATHS = 10_000
+
+
+class Pair(NamedTuple):
+    """Blocks 0..j of the front anchor, then blocks k.. of the end anchor, joined by the linear layer of a window."""
+
+    j: int
+    k: int
+    window: int
+
+
+class Part(NamedTuple):
+    """Consecutive blocks of one anchor: `start` to `stop`, without `stop`."""
+
+    anchor: int
+    start: int
+    stop: int
+
+
+class Stitch(NamedTuple):
+    """One linear layer: its number among the windows of the `joint`-th two anchors that are joined."""
+
+    joint: int
+    window: int
+
+    @property
+    def name(self) -> str:
+        """What its tensors' names begin with."""
+        return f"stitches.{self.joint}.{self.window}"
+
+
+@dataclass(frozen=True)
+class Path:
+    """One way through the anchors: their parts in order, and the stitch before each part but the first."""
+
+    parts: tuple[Part, ...]
+    stitches: tuple[Stitch, ...] = ()
+
+    @property
+    def last(self) -> int:
+        """The anchor that the path ends in: its last norm and its head answer."""
+        return self.parts[-1].anchor
+
+    @property
+    def layers(self) -> int:
+        """How many blocks run."""
+        return sum(part.stop - part.start for part in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Anchors of these depths, and where they may be stitched.
+
+    `nearest` joins neighbouring anchors only; otherwise every narrower anchor is joined to every wider one, and a path may
+    lead through any number of them. Raises `WrongCall` for windows that cannot be meant and for more than 10,000 paths.
+    """
+
+    depths: tuple[int, ...]
+    nearest: bool = True
+    window: int = 2
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("window", "stride"):
+            if getattr(self, name) < 1:
+                raise WrongCall(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if len(self.paths) > MOST_PATHS:
+            raise WrongCall(
+                f"these anchors give more than {MOST_PATHS} paths; take a smaller window, or nearest stitches"
+            )
+
+    @cached_property
+    def joints(self) -> tuple[tuple[int, int], ...]:
+        """The two anchors of every joint: front and end."""
+        every = combinations(range(len(self.depths)), 2)
+        return tuple((front, end) for front, end in every if end == front + 1 or not self.nearest)
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[Pair, ...], ...]:
+        """The pairs of every joint."""
+        return tuple(
+            pairs(self.depths[front], self.depths[end], self.window, self.stride) for front, end in self.joints
+        )
+
+    @cached_property
+    def paths(self) -> tuple[Path, ...]:
+        """Every path: the anchors, then the paths through two, then those through more. A path's place is its number."""
+        return tuple(islice(self._paths(), MOST_PATHS + 1))
+
+    @cached_property
+    def stitches(self) -> tuple[tuple[Stitch, tuple[Pair, ...]], ...]:
+        """Every linear layer, with the pairs that share it."""
+        found: dict[Stitch, list[Pair]] = {}
+        for joint, joined in enumerate(self.pairs):
+            for pair in joined:
+                found.setdefault(Stitch(joint, pair.window), []).append(pair)
+        return tuple((stitch, tuple(sharing)) for stitch, sharing in found.items())
+
+    def _paths(self) -> Iterator[Path]:
+        for count in range(1, len(self.depths) + 1):
+            for anchors in combinations(range(len(self.depths)), count):
+                if count <= 2 or not self.nearest:
+                    yield from self._through(anchors)
+
+    def _through(self, anchors: tuple[int, ...], start: int = 0) -> Iterator[Path]:
+        """The paths through exactly these anchors that enter the first of them at the block `start`."""
+        front, *others = anchors
+        if not others:
+            yield Path((Part(front, start, self.depths[front]),))
+            return
+        if (front, others[0]) not in self.joints:
+            return
+        joint = self.joints.index((front, others[0]))
+        for pair in self.pairs[joint]:
+            if pair.j < start:
+                continue
+            for rest in self._through(tuple(others), pair.k):
+                parts = (Part(front, start, pair.j + 1), *rest.parts)
+                yield Path(parts, (Stitch(joint, pair.window), *rest.stitches))
+
+
+def pairs(front: int, end: int, window: int = 2, stride: int = 1) -> tuple[Pair, ...]:
+    """Where anchors of so many blocks may be stitched: window after window, in each by j, then by k."""
+    short = min(front, end)
+    found: dict[tuple[int, int], int] = {}
+    layers = 0
+    for start in range(0, short, stride):
+        inside = range(start, min(start + window, short))
+        js, ks = ([block for block in range(depth) if block * short // depth in inside] for depth in (front, end))
+        new = [(j, k) for j in js for k in ks if (j, k) not in found]
+        found |= dict.fromkeys(new, layers)
+        layers += bool(new)
+    return tuple(Pair(j, k, layer) for (j, k), layer in found.items())

@@ -1,0 +1,137 @@
+"""The blocks of every anchor in a row, as high as they are wide, the stitches between them, and one path through both.
+
+Cold at its top. x counts blocks from 0; anchors of fewer blocks than the deepest are stretched, as their stitches pair them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lgzoo_pool.details import Details
+from lgzoo_pool.paths import Path, Stitch
+from lgzoo_pool.plot_style import INK, LINE, PAPER, QUIET_INK, STITCH, colour_of, tint
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+TAKEN: dict[str, Any] = {"color": STITCH, "linewidth": 4.0, "zorder": 5}
+SHARING: dict[str, Any] = {"color": STITCH, "linewidth": 1.6, "zorder": 4}
+OTHER: dict[str, Any] = {"color": LINE, "linewidth": 1.1, "zorder": 3}
+BOX, TALLEST, LOWEST = 0.72, 0.62, 0.15  # a block's width; how high the widest and at least every block is, of a row
+MOST_NUMBERED = 18  # blocks that have room for their numbers
+ROOM = 9  # blocks whose row leaves stem and head their natural width
+
+
+def draw_grid(axes: Axes, details: Details, path: Path) -> None:
+    """Everything, the path standing out."""
+    grid = Grid(axes, details, path)
+    grid.streams()
+    grid.stitches()
+    for anchor in range(len(details.anchors)):
+        grid.blocks(anchor)
+        grid.ends(anchor)
+    grid.frame()
+
+
+class Grid:
+    """The axes, and where everything stands on them."""
+
+    def __init__(self, axes: Axes, details: Details, path: Path) -> None:
+        self.axes, self.details, self.path = axes, details, path
+        self.columns = max(anchor.layers for anchor in details.anchors)
+        # Deep anchors have narrow blocks; what carries a word stays as wide as the word.
+        self.end_half = 0.4 * max(1.0, self.columns / ROOM)
+        # From the middle of the first and of the last block to that of the stem and of the head.
+        self.end = BOX / 2 + 1.5 * self.end_half + 0.09
+        self.used = {(part.anchor, block) for part in path.parts for block in range(part.start, part.stop)}
+
+    def x(self, anchor: int, block: int) -> float:
+        """The middle of a block."""
+        return (block + 0.5) * self.columns / self.details.anchors[anchor].layers - 0.5
+
+    def half(self, anchor: int) -> float:
+        """Half the height of an anchor's blocks."""
+        widest = self.details.anchors[-1].width
+        return max(TALLEST * self.details.anchors[anchor].width / widest, LOWEST) / 2
+
+    def streams(self) -> None:
+        """A line through every row, bold where the path runs."""
+        for row in range(len(self.details.anchors)):
+            self.axes.plot([-self.end, self.columns - 1 + self.end], [row, row], color=LINE, linewidth=1.2, zorder=1)
+        for place, part in enumerate(self.path.parts):
+            start = -self.end if place == 0 else self.x(part.anchor, part.start)
+            last = place == len(self.path.parts) - 1
+            stop = self.columns - 1 + self.end if last else self.x(part.anchor, part.stop - 1)
+            rows, colour = [part.anchor, part.anchor], colour_of(part.anchor)
+            self.axes.plot([start, stop], rows, color=colour, linewidth=3.2, solid_capstyle="round", zorder=2)
+
+    def stitches(self) -> None:
+        """A line per pair: those of the path bold, those that share their linear layer thin, all others quiet."""
+        layout = self.details.layout
+        ends = zip(self.path.parts, self.path.parts[1:], self.path.stitches)
+        taken = {(stitch, before.stop - 1, after.start) for before, after, stitch in ends}
+        for joint, (front, end) in enumerate(layout.joints):
+            for pair in layout.pairs[joint]:
+                stitch = Stitch(joint, pair.window)
+                if (stitch, pair.j, pair.k) in taken:
+                    style = TAKEN
+                else:
+                    style = SHARING if stitch in self.path.stitches else OTHER
+                xs = [self.x(front, pair.j), self.x(end, pair.k)]
+                ys = [front + self.half(front), end - self.half(end)]
+                self.axes.plot(xs, ys, solid_capstyle="round", **style)
+
+    def blocks(self, anchor: int) -> None:
+        """The boxes of a row, with their numbers from 1."""
+        for block in range(self.details.anchors[anchor].layers):
+            on = (anchor, block) in self.used
+            self._box(self.x(anchor, block), anchor, BOX / 2, self.half(anchor), colour_of(anchor), on)
+            if self.columns <= MOST_NUMBERED:
+                self._word(self.x(anchor, block), anchor, str(block + 1), on)
+
+    def ends(self, anchor: int) -> None:
+        """The stem before a row and the head behind it."""
+        first, last = self.path.parts[0].anchor == anchor, self.path.last == anchor
+        for x, word, on in ((-self.end, "stem", first), (self.columns - 1 + self.end, "head", last)):
+            self._box(x, anchor, self.end_half, 0.105, QUIET_INK, on)
+            self._word(x, anchor, word, on)
+
+    def _box(self, x: float, row: float, half: float, tall: float, colour: str, on: bool) -> None:
+        from matplotlib.patches import FancyBboxPatch
+
+        style = "round,pad=0,rounding_size=0.06"
+        face, edge = (colour, colour) if on else (tint(colour), tint(colour, 0.45))
+        self.axes.add_patch(
+            FancyBboxPatch(
+                (x - half, row - tall), 2 * half, 2 * tall, boxstyle=style, facecolor=face, edgecolor=edge,
+                linewidth=0.9, zorder=6,
+            )
+        )  # fmt: skip
+
+    def _word(self, x: float, row: float, word: str, on: bool) -> None:
+        style: dict[str, Any] = {"color": PAPER, "weight": "bold"} if on else {"color": INK}
+        self.axes.text(x, row, word, ha="center", va="center", fontsize=8.5, zorder=7, **style)
+
+    def frame(self) -> None:
+        """Which row is which."""
+        rows = self.details.anchors
+        self.axes.set_xlim(-self.end - self.end_half - 0.1, self.columns - 1 + self.end + self.end_half + 0.1)
+        self.axes.set_ylim(len(rows) - 0.58, -0.42)
+        self.axes.set_xticks([])
+        heads = [f"{anchor.heads} head{'s' * (anchor.heads > 1)}" for anchor in rows]
+        names = [f"width {anchor.width}\n{anchor.layers} blocks\n{told}" for anchor, told in zip(rows, heads)]
+        self.axes.set_yticks(range(len(rows)), names, fontsize=9, color=INK)
+        self.axes.tick_params(length=0, pad=6)
+        self.axes.spines[:].set_visible(False)
+
+
+def grid_legend(path: Path) -> list[Line2D]:
+    """What the lines between the rows mean."""
+    from matplotlib.lines import Line2D
+
+    shown = {"stitch of the path": TAKEN, "same linear layer": SHARING} if path.stitches else {}
+    shown["other stitches" if shown else "stitches"] = OTHER
+    return [
+        Line2D([], [], label=name, color=style["color"], linewidth=style["linewidth"]) for name, style in shown.items()
+    ]

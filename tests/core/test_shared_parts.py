@@ -1,0 +1,189 @@
+"""Parts that several runs need: computed once, kept apart by what they depend on, and charged to everyone who uses them."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from learngene_zoo import lifecycle, shared_parts
+from learngene_zoo.bench import extraction
+from learngene_zoo.bench.cell import Arm
+from learngene_zoo.bench.extraction import Extraction, extract_once
+from learngene_zoo.folder import State
+from learngene_zoo.learngene import Learngene, LearngeneConfig
+from learngene_zoo.run import Run
+from learngene_zoo.settings import Json
+from learngene_zoo.shared_parts import taken
+from learngene_zoo.spec import ViTSpec
+
+IMAGES = 8
+SPEC = ViTSpec(layers=1, width=32, heads=1, image_size=16, patch_size=8)
+
+
+class Clock:
+    """Time that passes only where a test says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        for module in (shared_parts, extraction):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Part:
+    """A computation that counts its calls, writes a metric of eight images, and may be interrupted after it."""
+
+    def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
+        self.calls: list[Run] = []
+        self.clock, self.seconds = clock, seconds
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.may_end.set()
+        self.interrupted = False
+
+    def __call__(self, run: Run) -> tuple[State, Json]:
+        self.calls.append(run)
+        if run.folder is not None:
+            (run.folder / "checkpoint-1").mkdir(parents=True)
+            with (run.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"images": IMAGES}) + "\n")
+        self.begun.set()
+        assert self.may_end.wait(10)
+        if self.clock is not None:
+            self.clock.now += self.seconds
+        if self.interrupted:
+            raise KeyboardInterrupt
+        return {"x": torch.full((2,), float(len(self.calls)))}, {"seed": run.seed}
+
+
+def run_in(folder: Path, name: str, seed: int = 0) -> Run:
+    """A run that shares its parts with others in `folder`."""
+    return Run(folder=folder / name, seed=seed, shared=folder / "parts")
+
+
+def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
+    part = Part()
+    first = run_in(tmp_path, "a").part("teacher").once(part, {"lr": 1.0})
+    again = run_in(tmp_path, "b").part("teacher").once(part, {"lr": 1.0})
+    assert len(part.calls) == 1
+    assert torch.equal(first[0]["x"], again[0]["x"])
+    assert first[1] == again[1] == {"seed": Run().part("teacher").seed}
+    assert not list((tmp_path / "parts").rglob("checkpoint*"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda folder, part: run_in(folder, "b").part("teacher").once(part, {"lr": 2.0}),
+        lambda folder, part: run_in(folder, "b", seed=1).part("teacher").once(part, {"lr": 1.0}),
+        lambda folder, part: run_in(folder, "b").part("student").once(part, {"lr": 1.0}),
+        lambda folder, part: run_in(folder, "b").part("teacher").once(part),
+        lambda folder, part: Run(folder=folder / "b").part("teacher").once(part, {"lr": 1.0}),
+    ],
+    ids=["depends", "seed", "name", "not told", "not shared"],
+)
+def test_nothing_else_is_shared(tmp_path: Path, other: Callable[[Path, Part], object]) -> None:
+    part = Part()
+    run_in(tmp_path, "a").part("teacher").once(part, {"lr": 1.0})
+    other(tmp_path, part)
+    assert len(part.calls) == 2
+
+
+def test_without_a_place_of_its_own_a_run_still_shares(tmp_path: Path) -> None:
+    part = Part()
+    for _ in range(2):
+        Run(shared=tmp_path).part("teacher").once(part, {})
+    assert len(part.calls) == 1
+
+
+def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
+    part = Part()
+    part.may_end.clear()
+    found: list[Json] = []
+
+    def use(name: str) -> None:
+        found.append(run_in(tmp_path, name).part("teacher").once(part, {})[1])
+
+    users = [threading.Thread(target=use, args=(name,)) for name in "ab"]
+    users[0].start()
+    assert part.begun.wait(10)
+    users[1].start()
+    users[1].join(0.1)
+    assert users[1].is_alive()
+    part.may_end.set()
+    for user in users:
+        user.join()
+    assert len(part.calls) == 1
+    assert found[0] == found[1]
+
+
+def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
+    part = Part(clock, seconds=20)
+    for name in "ab":
+        run_in(tmp_path, name).part("teacher").once(part, {})
+    maker, taker = (taken(tmp_path / name, tmp_path / "parts") for name in "ab")
+    assert maker.images == taker.images == IMAGES
+    assert maker.seconds == 0  # it was seen to spend what the part took
+    assert taker.seconds == 20  # it took no time here, and would have
+
+
+def test_a_shared_part_may_use_another(tmp_path: Path, clock: Clock) -> None:
+    inner, outer = Part(clock, seconds=10), Part(clock, seconds=5)
+
+    def compute(run: Run) -> tuple[State, Json]:
+        run.part("inner").once(inner, {})
+        return outer(run)
+
+    for name, depends, seen in (("a", 1, 15), ("b", 2, 5), ("c", 2, 0)):
+        began = clock.now
+        run_in(tmp_path, name).part("teacher").once(compute, {"n": depends})
+        assert clock.now - began == seen
+        charged = taken(tmp_path / name, tmp_path / "parts")
+        # A part within a part has the outer part's name, hence seed; equal ones of two runs are one.
+        assert (seen + charged.seconds, charged.images) == (15, 2 * IMAGES)
+    assert (len(inner.calls), len(outer.calls)) == (1, 2)
+
+
+def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock: Clock) -> None:
+    part = Part(clock, seconds=10)
+    part.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        run_in(tmp_path, "a").part("teacher").once(part, {})
+    (checkpoint,) = (tmp_path / "parts").rglob("checkpoint-1")
+    checkpoint.rmdir()
+    part.interrupted = False
+    run_in(tmp_path, "b").part("teacher").once(part, {})
+    assert part.calls[0].folder == part.calls[1].folder
+    assert part.calls[1].resume
+    for name in "ab":  # each spent 10 seconds here, and would have spent 20
+        assert taken(tmp_path / name, tmp_path / "parts").images == 2 * IMAGES
+        assert taken(tmp_path / name, tmp_path / "parts").seconds == 10
+
+
+def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = Part(clock, seconds=20)
+
+    def extract(name: str, *, out: Path, run: Run, **settings: object) -> Learngene:
+        own = Run(folder=out.with_name(f"{out.name}.run"), seed=run.seed, shared=run.shared)
+        state, _ = own.part("teacher").once(part, {})
+        clock.now += 3
+        made = Learngene(config=LearngeneConfig(method=name, spec=SPEC), state=state)
+        made.save(out)
+        return made
+
+    monkeypatch.setattr(lifecycle, "extract", extract)
+    arms = [Arm(name="a", method="lsamd", settings={"keep": (block,)}) for block in (1, 2)]
+    spent = [extract_once(Extraction(arm=arm, seed=0), tmp_path, Run())[1] for arm in arms]
+    assert len(part.calls) == 1
+    assert [(one.images, one.seconds, one.busy) for one in spent] == [(IMAGES, 23, 23), (IMAGES, 23, 3)]

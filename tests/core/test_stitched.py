@@ -1,0 +1,219 @@
+"""Stitched models: their formula, their tensors' names and starts, their spec read off, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+from torch.nn import functional
+
+from learngene_zoo import surgery
+from learngene_zoo.axes import block_of, inner_name, is_stem, kind_of
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.folder import State
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.spec import MOST_SEGMENTS, Segment, ViTSpec
+from learngene_zoo.stitched import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
+from learngene_zoo.timm_config import ARCHITECTURE, STITCHED_ARCHITECTURE
+from learngene_zoo.training.drop_path import stochastic_depth
+from learngene_zoo.training.groups import parameter_groups
+from learngene_zoo.vit import empty, initial, model_of, shapes, spec_of, state_of
+
+TWO = ViTSpec(
+    layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)
+)
+THREE = TWO.with_(layers=4, front=(Segment(layers=1, width=16, heads=2), Segment(layers=2, width=24, heads=3)))
+IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"class_token": False, "pool": "avg"},
+    {"registers": 3},
+    {"layer_scale": 0.1},
+    {"qk_norm": True},
+    {"pre_norm": True},
+    {"final_norm": False},
+    {"fc_norm": True},
+    {"no_embed_class": True},
+    {"mlp_ratio": 2.7},
+    {"qkv_bias": False},
+    {"proj_bias": False},
+    {"dynamic_image_size": True},
+    {"classes": 0},
+    {"dense": True},
+    {"dense": True, "pool": "avg", "class_token": False},
+]
+
+
+def by_hand(spec: ViTSpec, state: State) -> torch.Tensor:
+    """Stem, blocks, linear layer, blocks, norm and head, each piece out of a plain model of its width."""
+    start, tokens_BND = 0, torch.empty(0)
+    for place, segment in enumerate(spec.segments):
+        plain = model_of(segment, _own(segment, state, start, stem=place == 0, tail=place == len(spec.front)))
+        if place == 0:
+            tokens_BND = plain.norm_pre(plain._pos_embed(plain.patch_embed(IMAGES_BCHW)))
+        else:
+            stitch = f"blocks.{start}.stitch"
+            tokens_BND = functional.linear(tokens_BND, state[f"{stitch}.weight"], state[f"{stitch}.bias"])
+        for block in plain.blocks:
+            tokens_BND = block(tokens_BND)
+        start += segment.layers
+    return plain.forward_head(plain.norm(tokens_BND))
+
+
+def _own(segment: ViTSpec, state: State, start: int, *, stem: bool, tail: bool) -> State:
+    """The tensors of one segment, blocks counted from 0; what it has no use for is drawn."""
+    own = initial(segment, 99)
+    for name in own:
+        block = block_of(name)
+        if block is not None:
+            own[name] = state[f"blocks.{start + block}.{inner_name(name)}"]
+        elif stem if is_stem(name) else tail:
+            own[name] = state[name]
+    return own
+
+
+@pytest.mark.parametrize("spec", [TWO, THREE], ids=["two segments", "three"])
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_it_is_its_segments_one_after_the_other(changes: dict[str, Any], spec: ViTSpec) -> None:
+    spec = spec.with_(**changes)
+    state = initial(spec, 3, "fan_in")
+    with torch.no_grad():
+        got, wanted = model_of(spec, state)(IMAGES_BCHW), by_hand(spec, state)
+    assert got.abs().max() > 0
+    assert (got - wanted).abs().max().item() == 0.0
+
+
+@pytest.mark.parametrize("spec", [TWO, THREE], ids=["two segments", "three"])
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_its_tensors_are_as_the_table_says_and_its_spec_can_be_read_off(changes: dict[str, Any], spec: ViTSpec) -> None:
+    spec = spec.with_(**changes)
+    model = model_of(spec, initial(spec, 0))
+    assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(shapes(spec).items())
+    found = spec_of(model)
+    assert [segment.hidden for segment in found.segments] == [segment.hidden for segment in spec.segments]
+    assert found.with_(mlp_ratio=spec.mlp_ratio) == spec
+    kind = StitchedDenseVisionTransformer if spec.dense else StitchedVisionTransformer
+    assert type(model) is kind
+
+
+def test_where_the_stitches_are() -> None:
+    model = empty(THREE)
+    assert [type(block) is StitchedBlock for block in model.blocks] == [False, True, False, True]
+    assert [tuple(block.stitch.weight.shape) for block in model.blocks if hasattr(block, "stitch")] == [
+        (24, 16),
+        (32, 24),
+    ]
+    assert [block.attn.num_heads for block in model.blocks] == [2, 3, 3, 4]
+    assert [place["num_chs"] for place in model.feature_info] == [16, 24, 24, 32]
+    assert [segment.layers for segment in THREE.segments] == [1, 2, 1]
+    assert (THREE.first.width, THREE.sizes[-1]) == (16, Segment(layers=1, width=32, heads=4))
+    assert kind_of("blocks.2.stitch.bias") is not None
+    assert not is_stem("blocks.0.stitch.weight")
+
+
+def test_a_model_of_one_width_stays_plain() -> None:
+    plain = TWO.with_(front=())
+    assert type(model_of(plain, initial(plain, 0))) is VisionTransformer
+    assert "front" not in plain.timm_args()
+    assert TWO.timm_args()["front"] == [[1, 16, 2]]
+    assert plain.sizes == (Segment(layers=3, width=32, heads=4),)
+
+
+def test_timm_builds_it_with_its_own_initialisation() -> None:
+    model = timm.create_model(STITCHED_ARCHITECTURE, **TWO.timm_args())
+    assert spec_of(model) == TWO
+    assert model.blocks[1].stitch.weight.std().item() == pytest.approx(0.02, rel=0.2)
+    assert model.blocks[1].stitch.bias.abs().sum() == 0
+    assert model.pos_embed.shape == (1, 17, 16)
+    assert model.pos_embed.std().item() == pytest.approx(0.02, rel=0.3)
+
+
+def test_no_random_number_is_drawn() -> None:
+    before = torch.random.get_rng_state()
+    model_of(THREE, initial(THREE, 0))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_its_tensors_start_as_those_of_its_segments() -> None:
+    wide = TWO.with_(width=256, heads=4, front=(Segment(layers=1, width=64, heads=2),))
+    for scheme, deviation in (("timm", 0.02), ("fan_in", 64**-0.5)):
+        drawn = initial(wide, 5, scheme)  # type: ignore[arg-type]
+        assert drawn["blocks.1.stitch.weight"].std().item() == pytest.approx(deviation, rel=0.05)
+        assert drawn["blocks.1.stitch.bias"].abs().sum() == 0
+        first = initial(wide.first, 5, scheme)  # type: ignore[arg-type]
+        assert all(torch.equal(drawn[name], first[name]) for name in first if is_stem(name) or block_of(name) == 0)
+
+
+def test_only_matrices_are_decayed_and_every_block_may_be_dropped() -> None:
+    model = model_of(TWO, initial(TWO, 0))
+    names = {id(tensor): name for name, tensor in model.named_parameters()}
+    decayed, others = ([names[id(p)] for p in group["params"]] for group in parameter_groups(model, Recipe()))
+    assert "blocks.1.stitch.weight" in decayed
+    assert "blocks.1.stitch.bias" in others
+    with stochastic_depth(model, 0.3):
+        assert [getattr(block.drop_path1, "drop_prob", 0.0) for block in model.blocks] == pytest.approx([0, 0.15, 0.3])
+
+
+def test_positions_are_resized_and_nothing_else() -> None:
+    state, larger = initial(TWO, 0), TWO.with_(image_size=48)
+    resized = surgery.resize_positions(state, TWO, larger)
+    assert resized["pos_embed"].shape == (1, 37, 16)
+    assert all(resized[name] is state[name] for name in state if name != "pos_embed")
+    wanted = surgery.resize_positions(state, TWO.first, larger.first)["pos_embed"]
+    assert torch.equal(resized["pos_embed"], wanted)
+
+
+def test_no_axis_is_cut_through_all_widths_at_once() -> None:
+    with pytest.raises(WrongCall, match="more than one width"):
+        surgery.select(initial(TWO, 0), TWO, {"hidden": range(4)})
+    plain = TWO.with_(front=())
+    with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is no tensor of this ViT"):
+        surgery.select({"blocks.1.stitch.weight": torch.zeros(32, 16)}, plain, {"width": range(4)})
+
+
+@pytest.mark.parametrize(
+    ("front", "message"),
+    [
+        ([(3, 16, 2)], "the segments in front have 3 of 3 layers"),
+        ([(1, 16, 2), (2, 24, 3)], r"have 1 \+ 2 of 3 layers"),
+        ([(0, 16, 2)], "each needs one"),
+        ([(1, 16, 3)], "3 heads do not divide a width of 16"),
+        ([(1, 0, 1)], "width is 0"),
+        ([(1, 10**7, 1)], "width is 10000000"),
+        ([(1, 16, 2)] * MOST_SEGMENTS, "there are 33 segments; a stitched model has at most 32"),
+    ],
+    ids=str,
+)
+def test_impossible_segments_are_refused(front: list[tuple[int, int, int]], message: str) -> None:
+    segments = tuple(Segment(layers=layers, width=width, heads=heads) for layers, width, heads in front)
+    with pytest.raises(WrongCall, match=message):
+        TWO.with_(front=segments)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: setattr(m.blocks[1].mlp, "act", nn.ReLU()), r"ReLU\(\) for blocks.1.mlp.act"),
+        (lambda m: setattr(m.blocks[0], "attn", nn.Identity()), r"Identity for blocks.0.attn"),
+        (lambda m: setattr(m.blocks[2], "mlp", nn.Identity()), r"Identity for blocks.2.mlp"),
+        (lambda m: setattr(m.blocks[1], "stitch", nn.Linear(16, 32, bias=False)), "bias=False.* for blocks.1.stitch"),
+        (lambda m: setattr(m.blocks[2], "stitch", nn.Linear(32, 32)), "a Block for blocks.2"),
+        (lambda m: setattr(m.blocks[2].attn, "num_heads", 2), r"attention of 2 heads for blocks\.2\.attn"),
+    ],
+)
+def test_an_odd_stitched_model_is_refused_by_name(change: Any, message: str) -> None:
+    model = empty(TWO)
+    change(model)
+    with pytest.raises(WrongCall, match=message):
+        spec_of(model)
+
+
+def test_a_stitch_in_a_plain_model_is_refused() -> None:
+    model = timm.create_model(ARCHITECTURE, **TWO.with_(front=()).timm_args())
+    model.blocks[1] = StitchedBlock(32, before=32, num_heads=4, qkv_bias=True)
+    with pytest.raises(WrongCall, match="VisionTransformer"):
+        spec_of(model)

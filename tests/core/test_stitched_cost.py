@@ -1,0 +1,143 @@
+"""What stitched models cost: by hand, against counters, and the exact numbers of Learngene Pool's and SN-Net's tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from learngene_zoo.cost import block_flops, block_params, cost, flops, params
+from learngene_zoo.spec import Segment, ViTSpec, architecture
+from learngene_zoo.vit import initial, model_of
+
+DATA = Path(__file__).parents[1] / "data"
+POOL = json.loads((DATA / "pool_tables.json").read_text())["rows"]
+SNNET = json.loads((DATA / "snnet_release.json").read_text())["rows"]
+TINY = ViTSpec(
+    layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)
+)
+THREE = TINY.with_(layers=4, front=(Segment(layers=1, width=16, heads=2), Segment(layers=2, width=24, heads=3)))
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"class_token": False, "pool": "avg"},
+    {"registers": 3, "layer_scale": 1e-5, "pre_norm": True},
+    {"qk_norm": True, "no_embed_class": True},
+    {"final_norm": False},
+    {"dense": True},
+    {"classes": 0, "mlp_ratio": 2.7},
+]
+
+
+@pytest.mark.parametrize("row", POOL, ids=lambda row: f"{row['blocks']} blocks, {row['low']}-{row['high']}")
+def test_the_tables_of_learngene_pool(row: dict[str, Any]) -> None:
+    found = cost(pool_path(row["low"], row["high"]), "fvcore")
+    assert (found.params, found.flops) == (row["params"], row["flops"])
+    assert round(found.params / 1e6, 2) == row["published_params_m"]
+    misprint = (row["low"], row["high"]) == (0, 9)
+    assert (round(found.flops / 1e9, 2) == row["published_flops_g"]) is not misprint
+    built = cost(pool_path(row["low"], row["high"]))
+    assert (built.params, built.flops) == (row["params_built"], row["flops_built"])
+
+
+def pool_path(low: int, high: int) -> ViTSpec:
+    """So many blocks of DeiT-B at a quarter of its width, then so many at its own."""
+    base, tiny = architecture("deit_base_patch16_224"), architecture("deit_tiny_patch16_224")
+    assert base is not None
+    assert tiny is not None
+    if not high:
+        return tiny.with_(layers=low)
+    front = (Segment(layers=low, width=192, heads=3),) if low else ()
+    return base.with_(layers=low + high, front=front)
+
+
+def test_the_71_configurations_that_snnet_released() -> None:
+    found = [cost(spec, "fvcore") for spec in snnet_paths()]
+    assert [(one.params, one.flops) for one in found] == [(row["params"], row["flops"]) for row in SNNET]
+    built = [cost(spec) for spec in snnet_paths()]
+    assert built[:3] == found[:3], "anchors are counted whole by either"
+    assert all(ours.params > theirs.params for ours, theirs in zip(built[3:], found[3:]))
+
+
+def snnet_paths() -> Iterator[ViTSpec]:
+    """DeiT-Ti, -S and -B; then the paths from each to the next, window by window, without the last norm."""
+    anchors = [architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base")]
+    yield from (anchor for anchor in anchors if anchor)
+    for first, last in pairwise(anchors):
+        assert first is not None
+        assert last is not None
+        pairs = {(j, k): None for i in range(11) for j in (i, i + 1) for k in (i, i + 1)}
+        for j, k in pairs:
+            front = (Segment(layers=j + 1, width=first.width, heads=first.heads),)
+            yield last.with_(layers=j + 1 + 12 - k, front=front, final_norm=False)
+
+
+def test_parameters_and_flops_by_hand() -> None:
+    """1 block of width 16, a stitch, 2 of width 32; 17 tokens."""
+    first, last = TINY.segments
+    stem = 16 * 192 + 16 + 17 * 16 + 16
+    tail = 2 * 32 + 5 * 32 + 5
+    assert params(TINY) == stem + block_params(first) + (16 * 32 + 32) + 2 * block_params(last) + tail
+    wanted = 16 * 192 * 16 + block_flops(first) + 17 * 16 * 32 + 2 * block_flops(last) + 5 * 17 * 32 + 5 * 32
+    assert flops(TINY) == wanted
+    assert flops(TINY, "fvcore") == wanted - 5 * 17 * 32
+
+
+def test_what_the_papers_leave_out() -> None:
+    tokens, norm = (1 + 17) * 16, 2 * 32
+    bare = TINY.with_(final_norm=False)
+    assert params(TINY, "fvcore") == params(bare, "fvcore") == params(TINY) - tokens
+    assert params(bare) == params(TINY) - norm
+    assert flops(bare) == flops(bare, "fvcore") == flops(TINY, "fvcore")
+    plain = TINY.with_(front=())
+    assert cost(plain, "fvcore") == cost(plain)
+
+
+@pytest.mark.parametrize("spec", [TINY, THREE], ids=["two segments", "three"])
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_against_the_model_itself(changes: dict[str, Any], spec: ViTSpec) -> None:
+    spec = spec.with_(**changes)
+    model = model_of(spec, initial(spec, 0))
+    products, attention, normed = _counted(model, torch.zeros(1, 3, 32, 32))
+    enlarged = spec.classes * 32**2 if spec.dense else 0
+    assert params(spec) == sum(tensor.numel() for tensor in model.parameters())
+    assert flops(spec) == products + attention + 5 * normed + 4 * enlarged
+    assert flops(spec, "thop") == products + 4 * normed
+
+
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_thop_sees_only_the_parameters_of_layers(changes: dict[str, Any]) -> None:
+    spec = THREE.with_(**changes)
+    seen = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.LayerNorm)
+    layers = [module for module in model_of(spec, initial(spec, 0)).modules() if isinstance(module, seen)]
+    assert params(spec, "thop") == sum(tensor.numel() for layer in layers for tensor in layer.parameters())
+
+
+@pytest.mark.parametrize("spec", [TINY, THREE], ids=["two segments", "three"])
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_its_cost_is_what_fvcore_counts(changes: dict[str, Any], spec: ViTSpec) -> None:
+    fvcore = pytest.importorskip("fvcore.nn")
+    spec = spec.with_(**changes)
+    model = model_of(spec, initial(spec, 0))
+    for block in model.blocks:
+        block.attn.fused_attn = False  # one operation, which fvcore has no count for
+    counted = fvcore.FlopCountAnalysis(model, torch.zeros(1, 3, 32, 32)).unsupported_ops_warnings(False)
+    assert flops(spec) == counted.uncalled_modules_warnings(False).total()
+
+
+def _counted(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
+    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through a LayerNorm."""
+    normed = []
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.register_forward_hook(lambda module, inputs, output: normed.append(output.numel()))
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(images)
+    by_operation = {str(operation): count // 2 for operation, count in counter.get_flop_counts()["Global"].items()}
+    attention = sum(count for operation, count in by_operation.items() if "attention" in operation)
+    return sum(by_operation.values()) - attention, attention, sum(normed)

@@ -1,0 +1,103 @@
+"""A teacher's answers beside the labels, and where the teacher comes from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.tasks.batches import open_loader
+from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.training import teaching
+from learngene_zoo.training.objectives import Classification
+from learngene_zoo.training.teaching import Guided, divergence, teacher_for
+
+BRIEF = Recipe(epochs=1, images=16, batch_size=8, lr=1e-3, warmup=0.0)
+
+
+def test_the_distance_is_temperature_squared_times_the_divergence() -> None:
+    """Two classes: the teacher says 3/4 and 1/4 at temperature 2, the student one half each."""
+    teacher = torch.tensor([[2 * math.log(3.0), 0.0], [0.0, 0.0]])
+    student = torch.zeros(2, 2)
+    one = 0.75 * math.log(0.75 / 0.5) + 0.25 * math.log(0.25 / 0.5)
+    assert divergence(student, teacher, 2.0).item() == pytest.approx(4 * one / 2)
+    assert divergence(teacher, teacher, 2.0).item() == pytest.approx(0.0, abs=1e-6)
+    patches = torch.stack([student, student], dim=1), torch.stack([teacher, teacher], dim=1)
+    assert divergence(*patches, 2.0).item() == pytest.approx(4 * one / 2)
+
+
+def test_the_loss_is_the_labels_share_and_the_teachers() -> None:
+    student, teacher = (tiny_ancestry(seed, classes=3).model() for seed in (0, 1))
+    batch = next(iter(open_loader(tiny_task(), "train", tiny_ancestry().view, batch_size=8).epoch(0)))
+    losses = Guided(Classification(student), student, teacher, 0.25, 2.0)(batch)
+    told = torch.nn.functional.cross_entropy(student(batch.images), batch.labels)
+    far = divergence(student(batch.images), teacher(batch.images), 2.0)
+    assert losses["cross_entropy"].item() == pytest.approx(0.75 * told.item(), rel=1e-5)
+    assert losses["distillation"].item() == pytest.approx(0.25 * far.item(), rel=1e-5)
+
+
+def test_the_teacher_is_neither_trained_nor_saved() -> None:
+    student, teacher = (tiny_ancestry(seed, classes=3).model() for seed in (0, 1))
+    objective = Guided(Classification(student), student, teacher, 0.5, 2.0)
+    assert len(list(objective.parameters())) == len(list(student.parameters()))
+    batch = next(iter(open_loader(tiny_task(), "train", tiny_ancestry().view, batch_size=8).epoch(0)))
+    sum(objective(batch).values()).backward()
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+    assert all(parameter.grad is not None for parameter in student.parameters())
+    assert not student.get_classifier()._forward_hooks
+
+
+# --- where the teacher comes from -------------------------------------------------------------------------------------
+
+
+def test_an_ancestry_of_the_task_teaches_as_it_is() -> None:
+    ancestry = replace(tiny_ancestry(classes=3), class_names=tiny_task().class_names)
+    teacher, record = teacher_for(ancestry, tiny_task(), BRIEF, Run())
+    assert record == {}
+    assert (teacher.task, teacher.class_names) == ("tiny", tiny_task().class_names)
+    assert all(torch.equal(teacher.state[name], ancestry.state[name]) for name in ancestry.state)
+
+
+def test_one_of_another_task_is_fine_tuned_whole_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ancestry, run = tiny_ancestry(), Run(folder=tmp_path / "run", resume=True)
+    before = {name: tensor.clone() for name, tensor in ancestry.state.items()}
+    teacher, record = teacher_for(ancestry, tiny_task(), BRIEF, run)
+    assert record["training_images"] == 16
+    assert teacher.spec == ancestry.spec.with_(classes=3)
+    assert not torch.equal(teacher.state["blocks.0.mlp.fc1.weight"], before["blocks.0.mlp.fc1.weight"])
+    assert all(torch.equal(ancestry.state[name], before[name]) for name in before)
+    monkeypatch.setattr(teaching, "fit", lambda *args: pytest.fail("it is trained already"))
+    again, told = teacher_for(ancestry, tiny_task(), BRIEF, run)
+    assert told == record
+    assert all(torch.equal(again.state[name], teacher.state[name]) for name in teacher.state)
+
+
+def test_runs_that_share_parts_train_one_teacher_for_each_recipe(tmp_path: Path) -> None:
+    trained: list[Run] = []
+
+    def counted(*args: object) -> object:
+        trained.append(args[-1])  # type: ignore[arg-type]
+        return original(*args)  # type: ignore[arg-type]
+
+    original = teaching.fit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(teaching, "fit", counted)
+        first, second = (Run(folder=tmp_path / name, shared=tmp_path / "shared") for name in "ab")
+        teachers = [teacher_for(tiny_ancestry(), tiny_task(), BRIEF, run)[0] for run in (first, second)]
+        assert len(trained) == 1
+        assert torch.equal(teachers[0].state["head.weight"], teachers[1].state["head.weight"])
+        teacher_for(tiny_ancestry(seed=1), tiny_task(), BRIEF, second)
+        teacher_for(tiny_ancestry(), tiny_task(), replace(BRIEF, lr=1e-2), second)
+        teacher_for(tiny_ancestry(), tiny_task(), BRIEF, replace(second, seed=1))
+    assert len(trained) == 4
+
+
+def test_without_epochs_it_is_the_ancestry_with_the_head_that_fits() -> None:
+    """As for weights whose classes have no names: their head is kept where it has as many classes."""
+    teacher, _ = teacher_for(tiny_ancestry(classes=3), tiny_task(), replace(BRIEF, epochs=0), Run())
+    assert all(torch.equal(teacher.state[name], tensor) for name, tensor in tiny_ancestry(classes=3).state.items())

@@ -1,0 +1,74 @@
+"""Tiny anchors, stitched, for the tests of SN-Net's and the pool's shared parts.
+
+As a program it starts and trains a network, so that a test can start several of it: stitching_toy.py FOLDER RESULT.safetensors
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from learngene_zoo.ancestry import Ancestry
+from learngene_zoo.folder import write_tensors
+from learngene_zoo.learngene import Learngene, LearngeneConfig
+from learngene_zoo.processes import is_first
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.training.images import training_images
+from lgzoo_pool.details import Details, details_of
+from lgzoo_pool.joining import least_squares
+from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
+from lgzoo_pool.tuning import tune
+
+SIZES = [{"width": 16, "heads": 1}, {"width": 32, "heads": 2}, {"width": 48, "heads": 3}]
+
+
+def anchors(depths: tuple[int, ...] = (3, 3), **sizes: Any) -> list[Ancestry]:
+    """Narrow to wide, each with weights of its own."""
+    return [tiny_ancestry(i, layers=layers, **SIZES[i], **sizes) for i, layers in enumerate(depths)]
+
+
+def stitched(
+    depths: tuple[int, ...] = (3, 3), sizes: dict[str, Any] | None = None, **told: Any
+) -> tuple[StitchedNetwork, Details]:
+    """A network of tiny anchors with random stitches."""
+    made = anchors(depths, **(sizes or {}))
+    specs = [ancestry.spec for ancestry in made]
+    details = details_of(specs, **told)
+    state = {**anchors_state([a.state for a in made]), **initial_stitches(specs, details.layout, 0)}
+    return network_of(specs, details.layout, state), details
+
+
+def learngene(network: StitchedNetwork, details: Details, **sizes: Any) -> Learngene:
+    """A network's tensors as SN-Net's learngene."""
+    spec = anchors(tuple(anchor.layers for anchor in details.anchors), **sizes)[-1].spec
+    state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
+    return Learngene(config=LearngeneConfig(method="snnet", spec=spec, details=details.json()), state=state)
+
+
+def images(count: int = 4, size: int = 16) -> torch.Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def main() -> None:
+    folder, result = Path(sys.argv[1]), Path(sys.argv[2])
+    torch.set_num_threads(1)
+    torch.manual_seed(len(str(folder)))  # nothing may depend on it
+    network, _ = stitched()
+    task, run = tiny_task(classes=4), Run(folder=folder)
+    view = anchors()[0].view
+    stitches, _ = least_squares(network, task, view, 18, run)
+    network.load_state_dict({**network.state_dict(), **stitches})
+    recipe = Recipe(epochs=4, batch_size=8, lr=1e-3, augment="none", ema=0.9, clip=1.0)
+    tune(network, training_images(task, view, recipe, run), recipe, run)
+    print("step done", flush=True)
+    if is_first():
+        write_tensors(result, network.state_dict())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The claims about Learngene Pool: what their files ask of the bench, and each of them run at toy size."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
+
+from bench_toy import make_world
+
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.claim_cells import arm_of, cells_of, sizes_of, tuning_cells
+from learngene_zoo.bench.claim_cost import prices
+from learngene_zoo.bench.claim_file import Claim, Competitor, load_claim, names
+from learngene_zoo.bench.claims import run_claim
+from learngene_zoo.bench.extraction import PARTS, spent
+from learngene_zoo.bench.jobs import extraction_of
+from learngene_zoo.bench.results import RESULTS, read_rows
+from learngene_zoo.bench.telling import tell
+from learngene_zoo.bench.trial import size_of
+from learngene_zoo.bench.verdict import judge
+from learngene_zoo.inputs import preset_of
+from learngene_zoo.learngene import Learngene
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.tasks.catalogue import open_task
+from lgzoo_pool.pool import POOL
+
+CLAIMS = [name for name in names() if name.startswith("pool-")]
+TOY = {
+    "images": 16, "batch_size": 8, "tuning_images": 16, "tuning_batch_size": 8, "teaching_images": 8, "teaching_epochs": 1,
+    "stitch_images": 8, "judged": 6,
+}  # fmt: skip
+World = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+def toy(claim: Claim, world: World, seeds: int = 2) -> Claim:
+    """The claim on a handful of images of one task, which is also what the extractions see; of its rates the first alone."""
+    ancestry, task = world
+    arms: Mapping[str, Competitor] = {
+        name: replace(arm, ancestries=(ancestry,), tasks=(task,), settings={**arm.settings, **_small(arm)})
+        for name, arm in claim.arms.items()
+    }
+    assert claim.tuning is not None
+    return replace(
+        claim,
+        arms=arms,
+        targets=(task,),
+        seeds=seeds,
+        recipe=replace(claim.recipe, epochs=1, images=16, batch_size=8),
+        tuning=replace(claim.tuning, lr=claim.tuning.lr[:1], tasks=()),
+        scope="seeds",
+    )
+
+
+def _small(arm: Competitor) -> dict[str, object]:
+    """What makes an extraction small; an arm that judges no path goes on judging none."""
+    return {**TOY, "judged": arm.settings["judged"] and TOY["judged"]}
+
+
+def settings_in(claim: Claim, name: str) -> dict[str, object]:
+    """All settings of an arm's extraction, by their names."""
+    arm = arm_of(claim, name, 0)
+    told = with_settings(preset_of(POOL, arm.preset), arm.settings)
+    return {setting.name: setting.default for setting in settings_of(told)}
+
+
+@pytest.mark.parametrize("name", [name for name in CLAIMS if load_claim(name).arms])
+def test_all_arms_of_a_claim_see_as_many_images(name: str) -> None:
+    claim = load_claim(name)
+    shown = {
+        (told["images"], told["epochs"], told["tuning_images"], told["tuning_epochs"], told["batch_size"])
+        for told in (settings_in(claim, arm) for arm in claim.arms)
+    }
+    assert len(shown) == 1
+    assert {arm.method for arm in claim.arms.values()} == {"pool"}
+
+
+def test_the_rival_of_equal_storage_learns_from_labels_alone() -> None:
+    claim = load_claim("pool-snnet")
+    ours, theirs = (settings_in(claim, name) for name in claim.compare.arms)
+    differ = {name for name in ours if ours[name] != theirs[name]}
+    assert differ == {"alpha", "stitch"}
+    assert (theirs["alpha"], theirs["stitch"], theirs["guidance"]) == (1.0, "ls", None)
+    third = settings_in(claim, "pool ls")
+    assert {name for name in ours if ours[name] != third[name]} == {"stitch"}
+
+
+def test_pools_of_unequal_depth_meet_at_equal_numbers_of_high_blocks() -> None:
+    claim = load_claim("pool-18")
+    pairs = list(zip(sizes_of(claim, "pool"), sizes_of(claim, "pool 18")))
+    assert all(ours[1]["high"] == theirs[1]["high"] for ours, theirs in pairs)
+    assert all(deeper - depth == 3 for (depth, _), (deeper, _) in pairs)
+
+
+def test_claims_that_share_their_pools_cost_nothing_twice() -> None:
+    found = prices(map(load_claim, ["pool-snnet", "pool-tm-ls", "pool-snnet-source"]))
+    assert found["pool-snnet"].seconds > 600
+    assert (found["pool-tm-ls"].cells, found["pool-tm-ls"].seconds) == (0, 0.0)
+    assert found["pool-snnet-source"].extractions == 0
+    alone = prices([load_claim("pool-snnet-source")])["pool-snnet-source"]
+    assert alone.extractions == 15
+
+
+def test_auxiliary_models_are_paid_once_by_pools_that_differ_in_their_stitches() -> None:
+    claim = load_claim("pool-snnet")
+    of = {name: replace(claim, arms={name: claim.arms[name]}) for name in ("pool", "pool ls")}
+    apart = [prices([one])["pool-snnet"].seconds for one in of.values()]
+    both = prices([replace(claim, arms={name: claim.arms[name] for name in of})])["pool-snnet"].seconds
+    auxiliary = sum(apart) - both
+    assert 6 * 60 < auxiliary < 6 * 200  # seconds of one core, for six seeds
+
+
+def test_the_smallest_models_are_the_papers_sums() -> None:
+    verdict = judge(load_claim("pool-smaller"), [])
+    assert verdict.verdict == "holds"
+    assert [round(found.value, 2) for found in verdict.findings[:3]] == [3.05, 4.38, 5.72]
+    assert "5.72 M parameters" in "\n".join(tell(load_claim("pool-smaller"), verdict))
+
+
+def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(world: World, tmp_path: Path) -> None:
+    claim = toy(load_claim("pool-snnet-source"), world, seeds=1)
+    verdict = run_claim(claim, tmp_path, Run(threads=1))
+    assert verdict.verdict == "undecided"  # one seed has no interval
+    (found,) = verdict.findings
+    assert found.units == 7
+    assert any(note.startswith("ahead at ") and "low 3, high 3" in note for note in verdict.notes)
+    parts = (
+        1 + 2 + 2 + 3
+    )  # the teacher, as the toy's task is not the ancestry's own; auxiliary models of two kinds; three pools
+    assert len(list((tmp_path / PARTS).glob("*/done"))) == parts
+    cost = {cell.arm.name: spent(extraction_of(cell), tmp_path) for cell in cells_of(claim)}
+    assert {name: one.images for name, one in cost.items()} == {"pool": 56, "pool ls": 56, "snnet labels": 48}
+    assert cost["pool ls"].seconds > cost["pool ls"].busy  # teacher and auxiliary models were there already
+    again = toy(load_claim("pool-tm-ls"), world, seeds=1)
+    again = replace(again, sizes=again.sizes[:1])
+    assert run_claim(again, tmp_path, Run(threads=1)).verdict != "incomplete"
+    assert len(list((tmp_path / PARTS).glob("*/done"))) == parts, "nothing was distilled again"
+    shown = {row.size for row in read_rows(tmp_path / RESULTS) if row.epochs}
+    assert shown == {"low 4, high 2"}
+
+
+def test_a_depth_of_a_pool_is_its_largest_path_and_a_named_size_is_that_path() -> None:
+    spec = ViTSpec(layers=12, width=96, heads=3, classes=10, image_size=32, patch_size=8)
+    learngene = Learngene(config=POOL.extractor.outline([spec]), state={})
+    cell = Cell(arm=Arm(name="pool", method="pool"), task="digits", layers=6, seed=0, recipe=Recipe())
+    asked = {
+        "a depth": cell,
+        "a depth of its narrow width": replace(cell, width=32),
+        "a path": replace(cell, size={"low": 3, "high": 3}),
+        "another path": replace(cell, layers=7, size={"low": 6, "high": 1}),
+    }
+    found = {}
+    for name, one in asked.items():
+        target, expander = size_of(one, learngene, open_task("digits"))
+        found[name] = (target.layers, target.width, expander.low, expander.high)
+    assert found == {
+        "a depth": (6, 96, 0, 6),
+        "a depth of its narrow width": (6, 32, 6, 0),
+        "a path": (6, 96, 3, 3),
+        "another path": (7, 96, 6, 1),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in CLAIMS if load_claim(name).arms])
+def test_every_claim_runs_through_to_a_verdict(name: str, world: World, tmp_path: Path) -> None:
+    claim = toy(load_claim(name), world)
+    assert claim.tuning is not None
+    claim = replace(claim, tuning=replace(claim.tuning, lr=(1e-3, 2e-3)))
+    verdict = run_claim(claim, tmp_path, Run(threads=1))
+    assert verdict.verdict != "incomplete", verdict.missing
+    assert not [row.error for row in read_rows(tmp_path / RESULTS) if row.error]
+    assert set(verdict.means) == set(claim.arms)
+    assert verdict.cells == len(cells_of(claim))
+    assert {choice.lr for choice in verdict.choices.values()} <= {1e-3, 2e-3}
+    assert bool(tuning_cells(claim))

@@ -1,0 +1,98 @@
+"""Every path judged in one pass: as each by itself, and cheaper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from stitching_toy import images, stitched
+from torch import nn
+
+from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.run import Run
+from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.training.evaluate import evaluate
+from lgzoo_pool.judging import along_each, judged, path_rows, steps_of
+from lgzoo_pool.network import StitchedNetwork
+from lgzoo_pool.paths import Path
+
+TASK, VIEW = tiny_task(classes=4), tiny_ancestry(0).view
+FAMILIES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+    ((3, 3), {}),
+    ((2, 4), {"window": 1}),
+    ((2, 3, 2), {}),
+    ((2, 2, 2), {"nearest": False}),
+]
+
+
+class Alone(nn.Module):
+    """One path as a model of its own."""
+
+    def __init__(self, network: StitchedNetwork, path: Path) -> None:
+        super().__init__()
+        self.network, self.path = network, path
+
+    def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        return self.network(images_BCHW, self.path)
+
+
+@pytest.mark.parametrize(("depths", "told"), FAMILIES)
+def test_the_logits_of_every_path_are_its_own_to_the_last_bit(depths: tuple[int, ...], told: dict[str, Any]) -> None:
+    network, details = stitched(depths, **told)
+    paths = details.layout.paths[::-1]
+    with torch.no_grad():
+        every = list(along_each(network, paths)(images()))
+        assert len(every) == len(paths) > 2
+        for path, logits in zip(paths, every):
+            assert torch.equal(logits, network(images(), path))
+
+
+def test_what_paths_share_is_computed_once() -> None:
+    network, details = stitched((3, 3))
+    ran: list[tuple[int, int]] = []
+    for anchor in range(2):
+        for number, block in enumerate(network.anchor(anchor).blocks):
+            block.register_forward_hook(lambda *_, at=(anchor, number): ran.append(at))
+    judged(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=8)
+    # Pairs (j, k) with |j - k| <= 1: two end in block 0, three in 1, two in 2; and the end anchor runs by itself.
+    assert {at: ran.count(at) for at in set(ran)} == {
+        **dict.fromkeys([(0, 0), (0, 1), (0, 2)], 1),
+        (1, 0): 3,
+        (1, 1): 6,
+        (1, 2): 8,
+    }
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_every_path_does_as_its_own_model_does(batch_size: int | None) -> None:
+    network, details = stitched((2, 2))
+    paths = details.layout.paths[::-1]
+    found = judged(network, paths, TASK, "test", VIEW, Run(), batch_size=batch_size)
+    assert found == tuple(evaluate(Alone(network, path), TASK, "test", VIEW, Run()) for path in paths)
+    assert len({one.correct for one in found}) > 1  # so that an order mistaken would show
+
+
+def test_rows_hold_the_settings_and_what_was_found() -> None:
+    network, details = stitched((2, 2))
+    settings = [{"config": number} for number in range(len(details.layout.paths))]
+    rows = path_rows(network, settings, TASK, VIEW, Run(), images=10)
+    values = judged(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=10)
+    assert rows == [{"config": i, "accuracy": one.value, "images": 10} for i, one in enumerate(values)]
+    with pytest.raises(WrongCall, match="5 settings for 6 paths"):
+        path_rows(network, settings[:-1], TASK, VIEW, Run())
+
+
+def test_a_broken_path_is_an_error() -> None:
+    network, details = stitched((2, 2))
+    network.linear(details.layout.paths[-1].stitches[0]).weight.data.fill_(float("nan"))
+    with pytest.raises(TrainingFailed, match="not finite for 8 of 8 images"):
+        judged(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=8)
+
+
+def test_steps_name_all_that_a_path_does() -> None:
+    _, details = stitched((2, 2))
+    for path in details.layout.paths:
+        steps = steps_of(path)
+        assert len(set(steps)) == len(steps) == 1 + path.layers + len(path.stitches)
+        assert [step.stitch for step in steps if step.stitch is not None] == list(path.stitches)

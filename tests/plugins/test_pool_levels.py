@@ -1,0 +1,39 @@
+"""Low, middle and high level of a model of any depth."""
+
+from __future__ import annotations
+
+import pytest
+
+from learngene_zoo.errors import WrongCall
+from lgzoo_pool.levels import levels, pairs
+
+
+def test_the_papers_levels() -> None:
+    """4, 8 and 12 of the ancestry's blocks, counted from 1; of the auxiliary models 2, 4, 6 and 3, 6, 9."""
+    assert pairs(6, 12, 3) == ((1, 3), (3, 7), (5, 11))
+    assert pairs(9, 12, 3) == ((2, 3), (5, 7), (8, 11))
+    assert pairs(6, 12, 1) == ((5, 11),)
+    assert pairs(6, 12, 2) == ((3, 7), (5, 11))
+    assert pairs(6, 12, 0) == ()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_levels_of_any_depth_are_distinct_and_end_with_the_last_block(count: int) -> None:
+    for blocks in range(count, 40):
+        found = levels(blocks, count)
+        assert len(set(found)) == count
+        assert list(found) == sorted(found)
+        assert found[0] >= 0
+        assert found[-1] == blocks - 1
+        assert all(abs((block + 1) - level * blocks / 3) <= 0.5 for block, level in zip(found, range(4 - count, 4)))
+
+
+@pytest.mark.parametrize(("blocks", "count"), [(0, 1), (1, 2), (1, 3), (2, 3)])
+def test_fewer_blocks_than_levels_are_refused(blocks: int, count: int) -> None:
+    with pytest.raises(WrongCall, match=f"a model of {blocks} blocks has no {count} levels"):
+        levels(blocks, count)
+
+
+def test_more_levels_than_three_are_refused() -> None:
+    with pytest.raises(WrongCall, match="4 levels cannot be distilled"):
+        levels(12, 4)

@@ -1,0 +1,424 @@
+"""Learngene Pool from the ancestry model to a descendant; what every method must keep is in test_contract.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learngene_zoo import lifecycle
+from learngene_zoo.ancestry import Ancestry
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.method import Target
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.settings import with_settings
+from learngene_zoo.spec import ViTSpec, architecture
+from learngene_zoo.tasks.task import Attribute, Samples
+from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.vit import check_state
+from lgzoo_pool import auxiliary, filling, lessons
+from lgzoo_pool.details import read_details
+from lgzoo_pool.network import network_of
+from lgzoo_pool.pool import POOL, Distil, Expand
+from lgzoo_pool.transforms import stitch_weight
+from lgzoo_pool.work import work
+
+SMOKE = POOL.presets["smoke"]
+
+
+def knowing(**sizes: Any) -> Ancestry:
+    """An ancestry model whose head is the tiny task's, so that nobody fine-tunes it."""
+    shape = {"classes": 3, **sizes}
+    return replace(tiny_ancestry(**shape), class_names=tiny_task().class_names)
+
+
+def made(run: Run | None = None, ancestry: Ancestry | None = None, **settings: Any) -> Learngene:
+    ancestry = ancestry or knowing()
+    learngene = with_settings(SMOKE, settings)([ancestry], [tiny_task()], run or Run(seed=1))
+    return learngene.with_config(ancestries=(ancestry.record,))
+
+
+@pytest.fixture(scope="module")
+def pool() -> Learngene:
+    return made()
+
+
+def same(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> bool:
+    return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_pool_holds_both_models_whole_and_the_stitches(pool: Learngene) -> None:
+    details = read_details(pool.config)
+    assert (details.task, details.classes) == ("tiny", 3)
+    specs = [spec.with_(classes=3) for spec in details.specs(pool.config.spec)]
+    assert [(spec.layers, spec.width, spec.heads) for spec in specs] == [(2, 16, 1), (2, 32, 2)]
+    for number, spec in enumerate(specs):
+        prefix = f"anchors.{number}."
+        anchor = {name.removeprefix(prefix): pool.state[name] for name in pool.state if name.startswith(prefix)}
+        check_state(anchor, spec, "the anchor")
+    stitches = {name: tuple(pool.state[name].shape) for name in pool.state if name.startswith("stitches")}
+    assert stitches == {"stitches.0.0.weight": (32, 16), "stitches.0.0.bias": (32,)}
+
+
+def test_every_part_says_what_it_found(pool: Learngene) -> None:
+    metrics = pool.config.metrics
+    assert set(metrics) == {"low", "high", "tuning", "paths"}
+    assert metrics["low"]["training_images"] == metrics["tuning"]["training_images"] == 32
+    assert 0 <= metrics["high"]["validation_accuracy"] <= 1
+    assert metrics["tuning"]["stitches"]["norm_ratio"]["mean"] > 0
+    family = [(m.settings["low"], m.settings["high"]) for m in Expand().family(pool.config)]
+    assert [(row["low"], row["high"]) for row in metrics["paths"]] == family
+    assert all(row["images"] == 12 for row in metrics["paths"])
+
+
+def test_paths_are_judged_on_as_many_images_as_are_wanted() -> None:
+    assert {row["images"] for row in made(judged=6).config.metrics["paths"]} == {6}
+    assert "paths" not in made(judged=0).config.metrics
+
+
+def test_stitches_start_as_the_matrices_say() -> None:
+    """Without fine-tuning they stay as they started. All are alike, and their biases 0."""
+    run = Run(seed=1)
+    found = made(run, tuning_epochs=0, blocks=3, low_levels=3)
+    weights = [found.state[f"stitches.0.{window}.weight"] for window in range(2)]
+    assert torch.equal(weights[0], weights[1])
+    assert not any(found.state[f"stitches.0.{window}.bias"].any() for window in range(2))
+    learnt = _matrices(found, low_levels=3, blocks=3)
+    torch.testing.assert_close(weights[0], learnt.mean(dim=0).T)
+    other = made(run, tuning_epochs=0, blocks=3, low_levels=3, stitch="pinv")
+    eye = torch.eye(32, dtype=torch.float64)
+    torch.testing.assert_close(
+        other.state["stitches.0.0.weight"], stitch_weight(learnt.double().mean(dim=0), eye, "pinv")
+    )
+
+
+def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
+    """The narrow model's W, (levels, d, D), from another run of its part."""
+    extractor, ancestry = with_settings(SMOKE, settings), knowing()
+    teacher, _ = filling.teacher_for(ancestry, tiny_task(), extractor.teaching, Run(seed=1))
+    told = lessons.Lessons(ancestor=teacher, task=tiny_task(), view=ancestry.view, run=Run(seed=1))
+    spec = extractor.auxiliaries(ancestry.spec)[0].with_(classes=3)
+    low = auxiliary.auxiliary(extractor, "low", spec, extractor.low_levels, told)
+    anchor = {name: found.state[f"anchors.0.{name}"] for name in low.state}
+    assert same(anchor, low.state), "the pool's narrow model is not the one that the part trained"
+    return torch.stack([low.matrices[f"blocks.{level}.weight"] for level in range(extractor.low_levels)])
+
+
+def test_least_squares_fits_better_than_the_matrices() -> None:
+    fits = {
+        stitch: made(tuning_epochs=0, stitch=stitch).config.metrics["tuning"]["stitches"] for stitch in ("tm", "ls")
+    }
+    assert fits["ls"]["missed"]["mean"] < fits["tm"]["missed"]["mean"]
+    assert fits["ls"]["missed"]["mean"] < 1
+
+
+def test_with_alpha_one_the_ancestry_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SN-Net at equal storage: two models trained on labels, least squares, labels again."""
+
+    def asked(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the ancestry was asked")
+
+    monkeypatch.setattr(filling, "teacher_for", asked)
+    monkeypatch.setattr(lessons, "Ancestor", asked)
+    settings = {"alpha": 1.0, "stitch": "ls", "low_levels": 3}
+    found = made(**settings)
+    other = tiny_ancestry(9, classes=3)
+    again = made(ancestry=replace(other, class_names=tiny_task().class_names), **settings)
+    assert same(found.state, again.state), "the ancestry's weights made a difference"
+    assert "teacher" not in found.config.metrics
+
+
+def test_the_ancestry_makes_a_difference_and_guidance_too(pool: Learngene) -> None:
+    alone = made(guidance="none")
+    assert not same(alone.state, pool.state)
+    assert alone.config.metrics["low"] == pool.config.metrics["low"]
+    assert not same(made(guidance="hard").state, pool.state)
+
+
+def test_an_ancestry_of_another_task_is_fine_tuned_first() -> None:
+    assert made(ancestry=tiny_ancestry()).config.metrics["teacher"]["training_images"] == 32
+
+
+class Described:
+    """A split whose images also have one attribute, how bright they are."""
+
+    def __init__(self, split: Any) -> None:
+        self.split, self.labels = split, split.labels
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    def __getitems__(self, indices: Any) -> Samples:
+        images = self.split.__getitems__(indices)
+        return Samples(images, attributes=images.float().mean(dim=(1, 2, 3))[:, None] / 255)
+
+
+def test_attributes_are_learnt_beside_the_class_in_every_part(tmp_path: Path) -> None:
+    plain = tiny_task()
+    task = replace(plain, attributes=(Attribute("light"),), open_split=lambda name: Described(plain.split(name)))
+    run = Run(seed=1, folder=tmp_path)
+    with_settings(SMOKE, {"guidance": "soft"})([knowing()], [task], run)
+    for part in ("low", "high", "tuning"):
+        lines = (tmp_path / "parts" / part / "metrics.jsonl").read_text().splitlines()
+        assert len(lines) == 2
+        for line in map(json.loads, lines):
+            assert line["loss/attributes/light"] > 0
+            assert line["loss/cross_entropy"] > 0
+            assert ("loss/block" in line) == (part != "tuning")
+            assert ("loss/distillation" in line) == (part == "tuning")
+
+
+def test_keeping_the_teachers_answers_changes_nothing_but_how_often_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    original = lessons.Ancestor.__call__
+
+    def counted(self: Any, batch: Any) -> Any:
+        asked.append(len(batch.images))
+        return original(self, batch)
+
+    monkeypatch.setattr(lessons.Ancestor, "__call__", counted)
+    plain = made(epochs=2, tuning_epochs=2)
+    often = sum(asked)
+    asked.clear()
+    kept = made(Run(seed=1, folder=tmp_path / "run"), epochs=2, tuning_epochs=2, keep_teacher=True)
+    assert often == 3 * 2 * 32
+    assert sum(asked) == 32
+    assert not (tmp_path / "run" / "teacher").exists()
+    for name in plain.state:
+        torch.testing.assert_close(kept.state[name], plain.state[name], rtol=0, atol=1e-4)
+    half = made(Run(seed=1, folder=tmp_path / "half"), epochs=2, tuning_epochs=2, keep_teacher=True, kept="fp16")
+    for name in plain.state:
+        torch.testing.assert_close(half.state[name], plain.state[name], rtol=0, atol=5e-2)
+
+
+def test_finished_parts_are_not_repeated_and_kept_answers_outlive_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(seed=1, folder=tmp_path / "run", resume=True)
+    whole = made(Run(seed=1, folder=tmp_path / "whole"), keep_teacher=True)
+
+    def killed(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filling, "tune", killed)
+        with pytest.raises(KeyboardInterrupt):
+            made(run, keep_teacher=True)
+    assert (tmp_path / "run" / "teacher" / "logits.npy").is_file()
+    monkeypatch.setattr(auxiliary, "train", killed)
+    monkeypatch.setattr(lessons.Ancestor, "__call__", killed)
+    assert same(made(run, keep_teacher=True).state, whole.state)
+
+
+def test_arms_that_share_parts_compute_the_auxiliary_models_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = {"seed": 1, "shared": tmp_path / "parts"}
+    first = made(Run(folder=tmp_path / "tm", **shared))  # type: ignore[arg-type]
+
+    def repeated(*_: Any, **__: Any) -> Any:
+        raise AssertionError("trained again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(auxiliary, "train", repeated)
+        second = made(Run(folder=tmp_path / "ls", **shared), stitch="ls")  # type: ignore[arg-type]
+    assert first.config.metrics["low"] == second.config.metrics["low"]
+    assert not same(first.state, second.state)
+    monkeypatch.setattr(auxiliary, "train", repeated)
+    with pytest.raises(AssertionError, match="trained again"):
+        made(Run(folder=tmp_path / "tau", **shared), tau=2.0)  # type: ignore[arg-type]
+
+
+def test_a_descendant_is_its_path_through_the_pool(pool: Learngene) -> None:
+    """To the last bit, for every path, where it keeps the pool's own head; and any other task's head is fresh."""
+    details = read_details(pool.config)
+    specs = [spec.with_(classes=3) for spec in details.specs(pool.config.spec)]
+    network = network_of(specs, details.layout, pool.state)
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    target = Target(task="tiny", classes=3, dense=False)
+    members = Expand().family(pool.config)
+    for member, path in zip(members, details.layout.paths, strict=True):
+        own = Expand(**member.settings)(pool, target, Run())
+        with torch.no_grad():
+            assert torch.equal(own.model()(images), network(images, path))
+        fresh = Expand(**member.settings)(pool, replace(target, task="other"), Run())
+        assert "head.weight" in own.inherited
+        assert "head.weight" not in fresh.inherited
+        assert not torch.equal(fresh.state["head.weight"], own.state["head.weight"])
+
+
+def test_layers_alone_take_the_largest_path(pool: Learngene) -> None:
+    found = Expand()(pool, Target(layers=2, classes=5), Run())
+    assert (found.spec.width, found.spec.front) == (32, ())
+    stitched = Expand()(pool, Target(layers=3, classes=5), Run())
+    assert [(s.layers, s.width) for s in stitched.spec.segments] == [(1, 16), (2, 32)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "target", "says"),
+    [
+        ({"low": 2, "high": 3}, {}, "no path with low 2 and high 3"),
+        ({"low": 0, "high": 1}, {}, "with low 0 high may be 2"),
+        ({"low": 7}, {}, "low may be 0 to 2"),
+        ({"low": 1, "high": 1}, {"layers": 3}, "layers may be 2"),
+        ({"low": 2, "high": 0}, {"width": 32}, "width may be 16"),
+        ({}, {"layers": 9}, "no path with layers 9"),
+    ],
+)
+def test_paths_that_the_pool_does_not_have(
+    pool: Learngene, tmp_path: Path, settings: dict[str, int], target: dict[str, int], says: str
+) -> None:
+    with pytest.raises(WrongCall, match=says):
+        lifecycle.expand(pool, expander=Expand(**settings), target=Target(**target), out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+DEIT = architecture("deit_base_patch16_224")
+MINI = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
+
+
+@pytest.mark.parametrize(
+    ("ancestry", "settings", "widths"),
+    [
+        (DEIT, {}, [(192, 3), (768, 12)]),
+        (MINI, {}, [(32, 1), (96, 3)]),
+        (DEIT, {"low_width": 384, "high_width": 768}, [(384, 6), (768, 12)]),
+        (MINI, {"high_width": 64, "blocks": 20}, [(32, 1), (64, 2)]),
+    ],
+)
+def test_widths_and_heads(ancestry: ViTSpec, settings: dict[str, int], widths: list[tuple[int, int]]) -> None:
+    """A quarter of the ancestry's width, in whole heads of its head width."""
+    found = Distil(**settings).auxiliaries(ancestry)
+    assert [(spec.width, spec.heads) for spec in found] == widths
+    assert {spec.layers for spec in found} == {settings.get("blocks", 6)}
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"low_width": 96}, "low_width 96 is not below high_width 96"),
+        ({"low_width": 96, "high_width": 64}, "low_width 96 is not below high_width 64"),
+        ({"low_width": 40}, "low_width is 40, which is no number of heads of the ancestry's width of 32; take 32"),
+        ({"high_width": 64, "high_levels": 0}, "leads to width 64 by the wide model's matrices, and high_levels 0"),
+    ],
+)
+def test_widths_that_cannot_be_stitched(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongCall, match=says):
+        Distil(**settings).outline([MINI])
+
+
+def test_an_ancestry_with_fewer_blocks_than_levels(tmp_path: Path) -> None:
+    shallow = MINI.with_(layers=2)
+    with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has 2 blocks"):
+        Distil().outline([shallow])
+    assert Distil(low_levels=2).outline([shallow]).spec.layers == 6
+    assert Distil(alpha=1, stitch="ls").outline([shallow]).spec.layers == 6
+    with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has 2 blocks"):
+        _extract(tmp_path, tiny_ancestry(layers=2), blocks=3, low_levels=3)
+    assert not list(tmp_path.iterdir())
+
+
+def _extract(place: Path, ancestry: Ancestry, **settings: Any) -> Learngene:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("learngene_zoo.ancestry.open_ancestry", lambda source, **_: ancestry)
+        patch.setattr(lifecycle, "open_task", lambda reference, **_: tiny_task())
+        extractor = with_settings(SMOKE, settings)
+        return lifecycle.extract("pool", ancestries=["a"], tasks=["t"], extractor=extractor, out=place / "pool")
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"blocks": 0}, "blocks is 0"),
+        ({"judged": -1}, "judged is -1"),
+        ({"alpha": 1.5}, "alpha is 1.5"),
+        ({"guidance_share": -0.1}, "guidance_share is -0.1"),
+        ({"tau": 0.0}, "tau is 0.0"),
+        ({"low_levels": 4}, "low_levels is 4"),
+        ({"blocks": 2}, "low_levels is 3, but an auxiliary model has 2 blocks"),
+        ({"alpha": 1.0}, "alpha 1 teaches none; use --stitch ls"),
+        ({"low_levels": 0, "stitch": "pinv"}, "low_levels 0 has none; use --stitch ls"),
+        ({"keep_teacher": True, "training": Recipe(augment="light")}, "the training's augment light changes them"),
+        ({"keep_teacher": True, "tuning": Recipe(augment="none", mixup=0.8)}, "the tuning's mixup 0.8 changes them"),
+    ],
+)
+def test_settings_that_cannot_be_meant(settings: dict[str, Any], says: str) -> None:
+    plain = Recipe(augment="none")
+    with pytest.raises(WrongCall, match=says):
+        Distil(**{"training": plain, "tuning": plain, **settings})
+
+
+def test_answers_cannot_be_kept_without_a_place() -> None:
+    with pytest.raises(WrongCall, match="name a place with -o"):
+        made(keep_teacher=True)
+
+
+def test_a_pool_with_a_stitch_missing_builds_what_does_not_need_it(pool: Learngene, tmp_path: Path) -> None:
+    holed = {name: tensor for name, tensor in pool.state.items() if name != "stitches.0.0.weight"}
+    folder = replace(pool, state=holed).save(tmp_path / "pool")
+    with pytest.raises(BadFile, match=r"pool lacks the tensor stitches\.0\.0\.weight"):
+        lifecycle.expand(folder, low=1, high=1, out=tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+    assert lifecycle.expand(folder, low=2, high=0).spec.width == 16
+
+
+def test_torch_hub_builds_paths(pool: Learngene, tmp_path: Path, checkout: Path) -> None:
+    folder = pool.save(tmp_path / "pool")
+    asked = {"source": "local", "learngene": folder, "seed": 3}
+    model = torch.hub.load(str(checkout), "pool_vit", low=1, high=2, classes=7, **asked)
+    assert [block.attn.qkv.in_features for block in model.blocks] == [16, 32, 32]
+    assert model(torch.zeros(1, 3, 16, 16)).shape == (1, 7)
+    wanted = lifecycle.expand(folder, low=1, high=2, classes=7, run=Run(seed=3)).model()
+    assert same(model.state_dict(), wanted.state_dict())
+    with pytest.raises(WrongCall, match="no path with low 5"):
+        torch.hub.load(str(checkout), "pool_vit", low=5, **asked)
+
+
+@pytest.mark.parametrize("anchors", [1, 3])
+def test_details_of_another_number_of_models_are_refused(pool: Learngene, anchors: int) -> None:
+    one = pool.config.details["anchors"]
+    every = [{"layers": 2, "width": 8, "heads": 1}, *one][-anchors:]
+    config = replace(pool.config, details={**pool.config.details, "anchors": every})
+    with pytest.raises(BadFile, match="details of the learngene"):
+        Expand().family(config)
+
+
+def test_the_paths_survive_the_folder(pool: Learngene, tmp_path: Path) -> None:
+    kept = load(pool.save(tmp_path / "pool"))
+    assert Expand().family(kept.config) == Expand().family(pool.config)
+    assert kept.config.metrics["paths"] == pool.config.metrics["paths"]
+
+
+def test_what_the_work_depends_on_tells_arms_apart_where_they_differ() -> None:
+    """The auxiliary models are shared by whatever only stitches or fine-tunes differently; each arm's images are counted."""
+    recipe = Recipe(epochs=3, images=100)
+    base = {"training": recipe, "tuning": recipe}
+    arms = {
+        "tm": Distil(**base),
+        "ls": Distil(**base, stitch="ls"),
+        "labels": Distil(**base, stitch="ls", alpha=1.0),
+        "labels, other tau": Distil(**base, stitch="ls", alpha=1.0, tau=3.0),
+        "one level": Distil(**base, low_levels=1),
+    }
+    works = {name: work(arm, [MINI], [1000]) for name, arm in arms.items()}
+    assert all([part.images for part in parts] == [300] * 3 for parts in works.values())
+    depends = {name: [part.depends for part in parts] for name, parts in works.items()}
+    assert depends["tm"][:2] == depends["ls"][:2]
+    assert depends["tm"][2] != depends["ls"][2]
+    assert depends["labels"] == depends["labels, other tau"]
+    assert depends["one level"][0] != depends["tm"][0]
+    assert depends["one level"][1] == depends["tm"][1]
+    assert [part.asked for part in works["labels"]] == [0, 0, 0]
+    assert [part.asked for part in works["tm"]] == [12, 12, 12]
+    low, high, both = (part.trained for part in works["tm"])
+    assert (low, high) == (2, 6)
+    assert low < both < high

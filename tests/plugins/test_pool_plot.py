@@ -1,0 +1,199 @@
+"""The picture of a pool: the path that stands out, and the points of all paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from learngene_zoo import lifecycle
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.learngene import Learngene, LearngeneConfig
+from learngene_zoo.spec import ViTSpec
+from lgzoo_pool.details import details_of
+from lgzoo_pool.plot import draw, picture
+from lgzoo_pool.plot_style import ANCHORS, STITCH, colour_of, tint
+from lgzoo_pool.pool import POOL, Expand
+from lgzoo_pool.snnet import SNNET
+
+SIZES = [(16, 1), (64, 4), (128, 8)]
+
+
+def learngene(depths: Sequence[int] = (3, 3), method: str = "pool", **metrics: Any) -> Learngene:
+    shapes = zip(depths, SIZES)
+    specs = [ViTSpec(layers=layers, width=width, heads=heads, classes=4) for layers, (width, heads) in shapes]
+    details = details_of(specs).json()
+    return Learngene(config=LearngeneConfig(method=method, spec=specs[-1], details=details, metrics=metrics), state={})
+
+
+def scored(images: Any = 50, **changes: Any) -> dict[str, Any]:
+    """Metrics of the nine paths of a pool of three blocks: the more FLOPs the better."""
+    rows = [{**one.settings, "accuracy": 0.5, "images": images} for one in POOL.expander.family(learngene().config)]
+    for row in rows:
+        row["accuracy"] += 0.02 * row["low"] + 0.1 * row["high"]
+    return {"paths": [*rows[:-1], {**rows[-1], **changes}]}
+
+
+def words(figure: Any) -> str:
+    from matplotlib.text import Text
+
+    return " | ".join(text.get_text() for text in figure.findobj(Text) if text.get_text())
+
+
+def filled(figure: Any, row: int) -> list[bool]:
+    """For every block of a row whether it stands out."""
+    from matplotlib.colors import to_hex
+
+    colours = {colour_of(row): True, tint(colour_of(row)): False}
+    patches = [patch for patch in figure.axes[0].patches if to_hex(patch.get_facecolor()) in colours]
+    return [colours[to_hex(patch.get_facecolor())] for patch in sorted(patches, key=lambda patch: patch.get_x())]
+
+
+def bold(figure: Any) -> list[list[float]]:
+    """Where the stitches of the path begin and end."""
+    return [
+        list(line.get_xdata())
+        for line in figure.axes[0].lines
+        if (line.get_color(), line.get_linewidth()) == (STITCH, 4)
+    ]
+
+
+def points(figure: Any) -> list[tuple[float, float]]:
+    marked = [line for line in figure.axes[1].lines if line.get_marker() in ("o", "D")]
+    return [(line.get_xdata()[0], line.get_ydata()[0]) for line in marked]
+
+
+def test_the_path_of_the_settings_stands_out() -> None:
+    figure = picture(learngene(), Expand(low=2, high=1))
+    assert (filled(figure, 0), filled(figure, 1)) == ([True, True, False], [False, False, True])
+    assert bold(figure) == [[1, 2]]
+    one = picture(learngene(), Expand(low=3, high=0))
+    assert (filled(one, 0), filled(one, 1), bold(one)) == ([True] * 3, [False] * 3, [])
+
+
+def test_blocks_are_as_high_as_they_are_wide() -> None:
+    figure = picture(learngene((3, 3, 3), "snnet"))
+    heights = {round(patch.get_height(), 6) for patch in figure.axes[0].patches if patch.get_width() == 0.72}
+    assert sorted(heights) == [0.15, 0.31, 0.62]  # the narrowest would be too low for its number
+
+
+def test_without_settings_it_is_a_path_of_the_middle() -> None:
+    assert "low 2, high 2" in words(picture(learngene((4, 4))))
+    figure = picture(learngene((4, 4, 4), "snnet"))
+    assert [filled(figure, row) for row in range(3)] == [
+        [False] * 4,
+        [True, True, False, False],
+        [False, False, True, True],
+    ]
+
+
+def test_all_pairs_are_drawn_and_those_of_the_same_layer_told_apart() -> None:
+    figure = picture(learngene((4, 4)), Expand(low=2, high=2))
+    slanted = [line for line in figure.axes[0].lines if line.get_ydata()[0] != line.get_ydata()[1]]
+    assert len(slanted) == 3 * 4 - 2
+    # The pair (1, 2) came with the window of the blocks 1 and 2, as did (2, 1) and (2, 2).
+    shared = {tuple(line.get_xdata()) for line in slanted if line.get_color() == STITCH}
+    assert shared == {(1, 2), (2, 1), (2, 2)}
+
+
+def test_points_are_what_was_measured_of_each_path() -> None:
+    figure = picture(learngene(**scored()), Expand(low=2, high=1))
+    members = list(POOL.expander.family(learngene().config))
+    wanted = [(one.cost().flops / 1e6, 50 + 2 * one.settings["low"] + 10 * one.settings["high"]) for one in members]
+    found = points(figure)
+    assert found[:-1] == [pytest.approx(point) for point in wanted]
+    assert found[-1] == wanted[[one.settings for one in members].index({"low": 2, "high": 1})]
+    assert {"accuracy in % on 50 validation images", "FLOPs of one image, M"} <= set(words(figure).split(" | "))
+    for said in ("6 blocks, 2 stitches, 9 paths", "low 2, high 1", "64.0 % accuracy", "best so far"):
+        assert said in words(figure)
+
+
+def test_without_accuracies_parameters_are_drawn() -> None:
+    figure = picture(learngene())
+    wanted = [(one.cost().flops / 1e6, one.cost().params / 1e6) for one in POOL.expander.family(learngene().config)]
+    assert points(figure)[:-1] == [pytest.approx(point) for point in wanted]
+    assert "no accuracies are recorded" in words(figure)
+    assert "best so far" not in words(figure)
+
+
+@pytest.mark.parametrize("depths", [(3, 3), (12, 12, 12), (24, 24)])
+def test_every_word_lies_on_the_paper(depths: tuple[int, ...]) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = picture(learngene(depths, "snnet") if depths != (3, 3) else learngene(**scored()))
+    FigureCanvasAgg(figure).draw()
+    texts = [
+        *figure.texts,
+        *figure.axes[0].get_yticklabels(),
+        *(text for one in figure.legends for text in one.get_texts()),
+    ]
+    boxes = [text.get_window_extent() for text in texts]
+    assert min(min(box.x0, box.y0) for box in boxes) >= 0
+    assert max(box.x1 for box in boxes) <= figure.bbox.x1
+    assert max(box.y1 for box in boxes) <= figure.bbox.y1
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_file_is_reproducible(tmp_path: Path, suffix: str) -> None:
+    first, second = tmp_path / f"one.{suffix}", tmp_path / f"two.{suffix}"
+    draw(learngene(**scored()), first)
+    draw(learngene(**scored()), second)
+    assert first.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_path_outside_the_pool_is_not_drawn(tmp_path: Path) -> None:
+    with pytest.raises(WrongCall, match="no path with low 1 and high 1"):
+        lifecycle.plot(learngene(), tmp_path / "pool.png", expander=Expand(low=1, high=1))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"paths": {}}, "a row for each of the 9 paths"),
+        ({"paths": scored()["paths"][1:]}, "a row for each of the 9 paths"),
+        ({"paths": [1] * 9}, "a row for each of the 9 paths"),
+        (scored(accuracy=None), "accuracy None is no number from 0 to 1"),
+        (scored(accuracy=True), "accuracy True"),
+        (scored(accuracy=float("nan")), "accuracy nan"),
+        (scored(images=0), "the same number of images"),
+        (scored(images="5"), "the same number of images"),
+        (scored(images=[5]), "the same number of images"),
+    ],
+)
+def test_metrics_that_cannot_be(metrics: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadFile, match=said):
+        picture(learngene(**metrics))
+
+
+def test_the_command_takes_the_expanders_options(tmp_path: Path) -> None:
+    place, out = tmp_path / "pool", tmp_path / "pool.svg"
+    learngene(**scored()).save(place)
+    done = CliRunner().invoke(main, ["plot", "--low", "1", str(place), "--high", "2", "-o", str(out)])
+    assert (done.exit_code, done.stdout) == (0, f"{out}\n"), done.stderr
+    assert out.read_bytes().startswith(b"<?xml")
+    wrong = CliRunner().invoke(main, ["plot", str(place), "--low", "9", "-o", str(tmp_path / "no.png")])
+    assert wrong.exit_code == 2
+    assert "no path with low 9" in wrong.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pool", "pool.svg"]
+    assert "--high INTEGER" in CliRunner().invoke(main, ["plot", str(place), "--help"]).stdout
+
+
+def test_show_tells_how_good_each_path_is(tmp_path: Path) -> None:
+    learngene(**scored()).save(tmp_path / "pool")
+    done = CliRunner().invoke(main, ["show", str(tmp_path / "pool"), "--json"])
+    rows = json.loads(done.stdout)
+    told = {(row["low"], row["high"]): (row["accuracy"], row["images"]) for row in rows}
+    assert told == {(row["low"], row["high"]): (row["accuracy"], 50) for row in scored()["paths"]}
+
+
+def test_both_methods_draw_with_it_and_colours_differ() -> None:
+    assert POOL.plot == SNNET.plot == "lgzoo_pool.plot:draw"
+    assert len({*ANCHORS, STITCH}) == len(ANCHORS) + 1
+    assert (tint("#0072b2", 1), tint("#0072b2", 0)) == ("#0072b2", "#ffffff")

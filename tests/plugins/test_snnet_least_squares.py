@@ -1,0 +1,159 @@
+"""Stitches by least squares: the sums are those of solving every pair by itself, and nothing is looked at twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+from stitching_toy import anchors, images, stitched
+
+from learngene_zoo.folder import State
+from learngene_zoo.run import Run
+from learngene_zoo.testing import tiny_task
+from lgzoo_pool.joining import least_squares, some_images
+from lgzoo_pool.least_squares import fit_of, groups, moments, solve, streams_of
+from lgzoo_pool.network import StitchedNetwork
+
+
+@torch.no_grad()
+def one_by_one(network: StitchedNetwork, images_BCHW: torch.Tensor) -> State:
+    """Every pair by itself: `lstsq` on the stacked rows, then the mean over the pairs that share a layer."""
+    layout, solved = network.layout, {}
+    for stitch, pairs in layout.stitches:
+        front, end = layout.joints[stitch.joint]
+        weights = []
+        for pair in pairs:
+            tokens = network.embed(images_BCHW, front)
+            for block in network.anchor(front).blocks[: pair.j + 1]:
+                tokens = block(tokens)
+            target = network.embed(images_BCHW, end)
+            for block in network.anchor(end).blocks[: pair.k]:
+                target = block(target)
+            rows = tokens.flatten(0, 1).double()
+            rows = torch.cat([rows, torch.ones(len(rows), 1, dtype=torch.float64)], dim=1)
+            weights.append(torch.linalg.lstsq(rows, target.flatten(0, 1).double(), driver="gelsd").solution)
+        mean = torch.stack(weights).mean(dim=0).float()
+        solved |= {f"{stitch.name}.weight": mean[:-1].T, f"{stitch.name}.bias": mean[-1]}
+    return solved
+
+
+def assert_close(ours: State, theirs: State, most: float = 1e-6) -> None:
+    assert set(ours) == set(theirs)
+    for name in ours:
+        scale = theirs[name].abs().max().item()
+        assert (ours[name] - theirs[name]).abs().max().item() <= most * max(scale, 1.0), name
+
+
+@pytest.mark.parametrize(
+    ("depths", "nearest"), [((3, 3), True), ((3, 3, 3), False), ((2, 4), True)], ids=["two", "three, far", "unequal"]
+)
+def test_it_is_the_solution_of_every_pair_averaged(depths: tuple[int, ...], nearest: bool) -> None:
+    network, details = stitched(depths, nearest=nearest)
+    pictures = images(24)
+    found = solve(moments(network, pictures.split(10)))
+    assert_close(found, one_by_one(network, pictures))
+    assert set(found) == {
+        f"{stitch.name}.{kind}" for stitch, _ in details.layout.stitches for kind in ("weight", "bias")
+    }
+    network.load_state_dict({**network.state_dict(), **found})
+
+
+def test_where_the_rank_is_not_full_it_is_the_smallest_solution() -> None:
+    """Two images have 10 rows of 16 and one columns; and an anchor may repeat a channel."""
+    network, _ = stitched((2, 2))
+    found = solve(moments(network, [images(2)]))
+    assert all(tensor.isfinite().all() for tensor in found.values())
+    assert_close(found, one_by_one(network, images(2)), most=2e-4)
+    large = max(tensor.abs().max().item() for tensor in found.values())
+    assert large < 10 * max(tensor.abs().max().item() for tensor in one_by_one(network, images(24)).values())
+
+
+def test_a_known_map_is_found_again() -> None:
+    """The end anchor's stream is a linear function of the front anchor's: nothing is missed."""
+    network, details = stitched((1, 1))
+    front, end = network.anchors
+    with torch.no_grad():
+        for block in front.blocks:
+            block.attn.proj.weight.zero_(), block.attn.proj.bias.zero_()
+            block.mlp.fc2.weight.zero_(), block.mlp.fc2.bias.zero_()
+        weight, bias = torch.randn(32, 16), torch.randn(32)
+        projection = weight @ front.patch_embed.proj.weight.flatten(1)
+        end.patch_embed.proj.weight.copy_(projection.view_as(end.patch_embed.proj.weight))
+        end.patch_embed.proj.bias.copy_(weight @ front.patch_embed.proj.bias + bias)
+        end.pos_embed.copy_(front.pos_embed @ weight.T)
+        end.cls_token.copy_(front.cls_token @ weight.T + bias)
+    counted = moments(network, [images(24)])
+    found = solve(counted)
+    torch.testing.assert_close(found["stitches.0.0.weight"], weight, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(found["stitches.0.0.bias"], bias, rtol=1e-3, atol=1e-3)
+    fit = fit_of(counted, found)
+    assert fit["missed"]["mean"] == pytest.approx(0, abs=1e-6)
+    assert fit["norm_ratio"]["stitches.0.0"] == pytest.approx(1, abs=1e-4)
+    assert len(details.layout.stitches) == 1
+
+
+@torch.no_grad()
+def test_the_fit_is_what_it_says() -> None:
+    network, details = stitched((2, 2))
+    fit = fit_of(moments(network, images(8).split(3)), dict(network.state_dict()))
+    outputs, targets, missed = 0.0, 0.0, 0.0
+    for stitch, pairs in details.layout.stitches:
+        for pair in pairs:
+            given = network.joined(streams_of(network, 0, images(8), pair.j + 1)[-1], stitch)
+            wanted = streams_of(network, 1, images(8), pair.k)[-1]
+            outputs += given.square().sum().item()
+            targets += wanted.square().sum().item()
+            missed += (given - wanted).square().sum().item()
+    assert fit["norm_ratio"]["stitches.0.0"] == pytest.approx((outputs / targets) ** 0.5, rel=1e-4)
+    assert fit["missed"]["stitches.0.0"] == pytest.approx(missed / targets, rel=1e-4)
+
+
+def test_least_squares_fits_better_than_anything_near_it() -> None:
+    network, _ = stitched((1, 1))
+    counted = moments(network, [images(24)])
+    best = solve(counted)
+    least = fit_of(counted, best)["missed"]["mean"]
+    for name in best:
+        for sign in (0.01, -0.01):
+            assert fit_of(counted, {**best, name: best[name] + sign})["missed"]["mean"] > least
+
+
+def test_every_block_runs_once_per_batch_and_none_in_vain() -> None:
+    network, details = stitched((3, 3, 3))
+    runs: Counter[tuple[int, int]] = Counter()
+    for anchor, model in enumerate(network.anchors):
+        for number, block in enumerate(model.blocks):
+            block.register_forward_hook(lambda *_, at=(anchor, number): runs.update([at]))
+    network.train()
+    counted = moments(network, images(9).split(3))
+    assert not network.training, "features are those of eval mode"
+    assert set(runs.values()) == {3}
+    assert set(runs) == {(anchor, block) for anchor in range(3) for block in range(3)} - {(2, 2)}
+    assert len(counted.gram) == 6, "one Gram matrix per front block"
+    shared = sum(len(group.ends) for group in groups(details.layout))
+    assert shared == 2 * 7
+    assert len(counted.cross) == 2 * 4, "pairs of one layer that leave one block are added before they are multiplied"
+    assert all(gram.dtype == torch.float64 for gram in counted.gram.values())
+
+
+def test_no_image_is_a_mistake_of_ours() -> None:
+    network, _ = stitched((2, 2))
+    with pytest.raises(ValueError, match="no image"):
+        solve(moments(network, [images(0)]))
+
+
+def test_the_images_are_the_seeds() -> None:
+    task, view = tiny_task(classes=4), anchors()[0].view
+    once, again, other = (torch.cat(list(some_images(task, view, 40, Run(seed=seed)))) for seed in (1, 1, 2))
+    assert once.shape == (40, 3, 16, 16)
+    assert torch.equal(once, again)
+    assert not torch.equal(once, other)
+    network, _ = stitched((2, 2))
+    stitches, record = least_squares(network, task, view, 40, Run(seed=1))
+    assert record["images"] == 40
+    assert record["missed"]["mean"] == record["missed"]["stitches.0.0"]
+    same = solve(moments(network, [once]))
+    assert_close(stitches, same)
+    assert all(one != other for one, other in pairwise(sorted(stitches)))

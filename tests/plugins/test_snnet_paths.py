@@ -1,0 +1,133 @@
+"""Where stitches lie: the numbers and the order of the released code, and what that code has no rule for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path as FilePath
+
+import pytest
+
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.settings import with_settings
+from learngene_zoo.spec import Segment, architecture
+from lgzoo_pool.members import spec_of
+from lgzoo_pool.paths import Layout, Part, Path, Stitch, pairs
+
+RELEASED = json.loads((FilePath(__file__).parents[1] / "data" / "snnet_release.json").read_text())["rows"]
+DEIT = [f"timm:deit_{size}_patch16_224" for size in ("tiny", "small", "base")]
+SIX = "(0,0)(0,1)(1,0)(1,1)(1,2)(2,1)(2,2)(2,3)(3,2)(3,3)(3,4)(4,3)(4,4)(4,5)(5,4)(5,5)"
+
+
+def test_six_blocks_have_the_sixteen_pairs_of_the_pool_in_their_order() -> None:
+    found = pairs(6, 6)
+    assert "".join(f"({pair.j},{pair.k})" for pair in found) == SIX
+    assert [pair.window for pair in found] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+
+
+@pytest.mark.parametrize("blocks", [2, 6, 9, 12])
+def test_windows_of_two_are_every_pair_of_neighbours(blocks: int) -> None:
+    found = pairs(blocks, blocks)
+    assert sorted((j, k) for j, k, _ in found) == [
+        (j, k) for j in range(blocks) for k in range(blocks) if abs(j - k) <= 1
+    ]
+    assert len(found) == 3 * blocks - 2
+    assert {window for _, _, window in found} == set(range(blocks - 1))
+    for j, k, window in found:
+        assert window == (min(j, k) if j != k else max(j - 1, 0))
+
+
+def test_as_many_configurations_as_the_released_code_has() -> None:
+    assert len(Layout(depths=(12, 12, 12)).paths) == 71
+    assert len(Layout(depths=(12, 12)).paths) == 36
+    assert len(Layout(depths=(6, 6)).paths) == 18
+    assert len(Layout(depths=(9, 9)).paths) == 27
+    assert len(Layout(depths=(12, 12, 12)).stitches) == 22
+
+
+def test_anchors_come_first_then_joint_by_joint() -> None:
+    layout = Layout(depths=(3, 3, 3))
+    assert layout.joints == ((0, 1), (1, 2))
+    assert layout.paths[:3] == tuple(Path((Part(anchor, 0, 3),)) for anchor in range(3))
+    assert layout.paths[4] == Path((Part(0, 0, 1), Part(1, 1, 3)), (Stitch(0, 0),))
+    assert layout.paths[-1] == Path((Part(1, 0, 3), Part(2, 2, 3)), (Stitch(1, 1),))
+    assert layout.paths[-1].layers == 4
+    assert Stitch(1, 0).name == "stitches.1.0"
+
+
+def test_far_stitches_join_every_narrower_with_every_wider_and_lead_through_all() -> None:
+    layout = Layout(depths=(4, 4, 4), nearest=False)
+    assert layout.joints == ((0, 1), (0, 2), (1, 2))
+    through = [path for path in layout.paths if len(path.parts) == 3]
+    ten = {(j, k) for j, k, _ in pairs(4, 4)}
+    assert len(through) == sum(k <= j for _, k in ten for j, _ in ten)
+    assert len(layout.paths) == 3 + 3 * 10 + len(through)
+    assert len(set(layout.paths)) == len(layout.paths)
+    for path in through:
+        first, second, third = path.parts
+        assert [part.anchor for part in path.parts] == [0, 1, 2]
+        assert first.start == 0
+        assert third.stop == 4
+        assert second.start < second.stop, "each anchor has a block of the path"
+        assert [stitch.joint for stitch in path.stitches] == [0, 2]
+
+
+def test_of_unequal_depths_the_window_slides_over_the_shallower() -> None:
+    """Blocks of the deeper one stand where they would after shrinking: two beside each of the shallower."""
+    found = pairs(3, 6)
+    assert {(j, k) for j, k, window in found if window == 0} == {(j, k) for j in (0, 1) for k in range(4)}
+    assert {(j, k) for j, k, window in found if window == 1} == {
+        (j, k) for j in (1, 2) for k in range(2, 6) if not (j == 1 and k < 4)
+    }
+    assert {(k, j, window) for j, k, window in pairs(6, 3)} == set(found)
+    for deep, shallow in [(5, 4), (12, 5)]:
+        ends = {j for j, _, _ in pairs(deep, shallow)}
+        assert ends == set(range(deep)), "every block of the deeper one takes part"
+
+
+def test_windows_and_strides_of_other_sizes() -> None:
+    assert len({window for _, _, window in pairs(12, 12, 2, 2)}) == 6
+    assert len(pairs(12, 12, 2, 2)) == 24
+    assert len(pairs(12, 12, 1, 1)) == 12
+    assert len(pairs(4, 4, 4, 1)) == 16
+    assert pairs(1, 1) == ((0, 0, 0),)
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"window": 0}, "window is 0"),
+        ({"stride": -1}, "stride is -1"),
+        ({"window": 40, "nearest": False}, "more than 10000 paths"),
+    ],
+)
+def test_layouts_that_cannot_be_meant(told: dict[str, int], says: str) -> None:
+    with pytest.raises(WrongCall, match=says):
+        Layout(depths=(40, 40, 40), **told)  # type: ignore[arg-type]
+
+
+def test_the_released_table_to_the_last_parameter_and_flop() -> None:
+    method = registry.load("snnet")
+    legacy = with_settings(method.expander, {"legacy": True})
+    rows = lifecycle.plan("snnet", ancestries=DEIT, expander=legacy, convention="fvcore")
+    found = {row.settings["config"]: row.cost("fvcore") for row in rows}
+    assert {row["config"]: (row["params"], row["flops"]) for row in RELEASED} == {
+        number: (cost.params, cost.flops) for number, cost in found.items()
+    }
+    assert [row.cost("fvcore") for row in rows] == sorted(found.values()), "smallest first"
+    exact = {row.settings["config"]: row.cost() for row in lifecycle.plan("snnet", ancestries=DEIT)}
+    assert exact[3].params - found[3].params == 197 * 192 + 192
+    assert exact[3].flops - found[3].flops == 5 * 197 * 384
+
+
+def test_a_path_is_a_stitched_model_and_an_anchor_a_plain_one() -> None:
+    specs = [architecture(name.removeprefix("timm:")) for name in DEIT]
+    plain = [spec for spec in specs if spec is not None]
+    layout = Layout(depths=(12, 12, 12))
+    assert [spec_of(path, plain) for path in layout.paths[:3]] == plain
+    made = spec_of(layout.paths[24], plain)
+    assert made.front == (Segment(layers=8, width=192, heads=3),)
+    assert (made.layers, made.width, made.heads, made.final_norm) == (13, 384, 6, True)
+    assert spec_of(layout.paths[24], plain, legacy=True).final_norm is False
+    assert spec_of(layout.paths[2], plain, legacy=True) == plain[2], "anchors keep their norm"
+    assert max(spec_of(path, plain).layers for path in layout.paths) == 14
