@@ -31,7 +31,7 @@ from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import Json
 from learngene_zoo.spec import ViTSpec
 from lgzoo_pool.details import Details, details_of, read_details
-from lgzoo_pool.levels import levels
+from lgzoo_pool.levels import LEVELS, levels
 from lgzoo_pool.members import choices, choose
 from lgzoo_pool.paths import Path
 from lgzoo_pool.work import work
@@ -156,6 +156,8 @@ class Distil(Extractor):
     def _check_levels(self, blocks: int, whose: str) -> None:
         """Raises `WrongCall`, naming the option, if a model of so many blocks has not the levels to distil."""
         for name in ("low_levels", "high_levels"):
+            if not 0 <= getattr(self, name) <= LEVELS:
+                raise WrongCall(f"{name} is {getattr(self, name)}; there are low, middle and high: choose 0 to {LEVELS}")
             try:
                 levels(blocks, getattr(self, name) if self.alpha < 1 else 0)
             except WrongCall as error:
