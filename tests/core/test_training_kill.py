@@ -54,11 +54,11 @@ def assert_same(folder: Path, whole: tuple[dict[str, torch.Tensor], str]) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
 def test_killed_at_random_moments(tmp_path, whole, kind):
-    # A checkpoint after every step: most of the time is spent writing one, so most kills hit that.
+    # A checkpoint after every step, and a pause, so that even on a busy machine the training is not over before its signal.
     draw = random.Random(f"kill {kind}")
     kills = 0
     for _ in range(2):
-        process = start(tmp_path, "--resume")
+        process = start(tmp_path, "--resume", "--delay", "0.05")
         wait_until_training(process)
         time.sleep(draw.uniform(0.0, 0.12))
         process.send_signal(kind)
