@@ -1,8 +1,9 @@
 """torch.hub entries: `torch.hub.load("OWNER/learngene_zoo:v0.1.0", "lsamd_vit", task="digits", layers=7, trust_repo=True)`.
 
 Every registered method METHOD has an entry `METHOD_vit`; `descendant` builds from any learngene. What comes back is a plain
-timm `VisionTransformer`. Nothing but the standard library is imported here, so that torch.hub can say which dependency is
-missing; and our packages are found by name, so that `sys.path` stays as it is and imports work after `load` has returned.
+timm `VisionTransformer`, or of a path with two widths our subclass of it. Nothing but the standard library is imported here, so
+that torch.hub can say which dependency is missing; and our packages are found by name, so that `sys.path` stays as it is and
+imports work after `load` has returned.
 """
 
 import importlib.abc as _abc
