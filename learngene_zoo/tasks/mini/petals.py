@@ -7,6 +7,7 @@ Shapes as in `canvas`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ from learngene_zoo.tasks.mini.varieties import varieties
 
 TARGETS, HELD_OUT = 102, 24
 LEAVES = 4  # behind the flower
-COUNTS = (3, 4, 5, 6, 7, 8, 10, 12)  # of petals
 
 # Levels of each feature, in words, and the numbers they stand for.
+COUNTS = {str(count): count for count in (3, 4, 5, 6, 7, 8, 10, 12)}  # of petals
 PARTED = {"closed": 0.35, "parted": 0.75, "star": 1.0}  # how deep the gaps between petals reach
 FORMS = {"round": 0.45, "lanced": 1.6}  # exponent of the petal's outline: below 1 broad, above 1 pointed
 TIPS = {"whole": 0.0, "notched": 0.28}  # depth of a notch in the tip
@@ -57,7 +58,7 @@ class Flower(NamedTuple):
     eye_colour: np.ndarray
 
 
-FEATURES = (COUNTS, PARTED, FORMS, TIPS, RINGS, EYES, HUES, EYE_HUES)
+FEATURES: tuple[Mapping[str, object], ...] = (COUNTS, PARTED, FORMS, TIPS, RINGS, EYES, HUES, EYE_HUES)
 
 
 @cache
@@ -78,8 +79,9 @@ def class_names() -> tuple[str, ...]:
 @cache
 def features() -> tuple[np.ndarray, ...]:
     """The numbers of every class, float32 (classes,) or, for colours, (classes, 3)."""
-    values = [COUNTS, *(list(feature.values()) for feature in FEATURES[1:] if isinstance(feature, dict))]
-    return tuple(np.array(row, dtype=np.float32)[table()[:, k]] for k, row in enumerate(values))
+    return tuple(
+        np.array(list(feature.values()), dtype=np.float32)[table()[:, k]] for k, feature in enumerate(FEATURES)
+    )
 
 
 def leaves(dice: Dice) -> np.ndarray:
