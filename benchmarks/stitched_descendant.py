@@ -22,6 +22,7 @@ from learngene_zoo.descendant import assemble
 from learngene_zoo.folder import WEIGHTS
 from learngene_zoo.learngene import Learngene
 from learngene_zoo.lifecycle import expand
+from learngene_zoo.method import Target
 from learngene_zoo.spec import ARCHITECTURES, ViTSpec
 from learngene_zoo.timm_config import architecture_name
 from learngene_zoo.vit import initial
@@ -48,13 +49,14 @@ def main() -> None:
 
 
 def _compared(pool: Path, low: int, high: int, place: Path) -> dict[str, float]:
-    spec = expand(pool, low=low, high=high).spec
+    task = Target(task="imagenet", classes=1000, dense=False)  # the pool's own: the head is loaded on both sides
+    spec = expand(pool, target=task, low=low, high=high).spec
     alike = _as_large(spec)
     settings = {"embed_dim": alike.width, "num_heads": alike.heads, "depth": alike.layers}
     file = assemble(alike, {}, seed=0).save(place / f"plain-{low}-{high}") / WEIGHTS
 
     def ours() -> torch.nn.Module:
-        return expand(pool, low=low, high=high).model()
+        return expand(pool, target=task, low=low, high=high).model()
 
     def theirs() -> torch.nn.Module:
         model = timm.create_model(architecture_name(alike), **settings)

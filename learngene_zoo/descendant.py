@@ -85,7 +85,8 @@ class Descendant:
         """timm's module in eval mode, trainable, in memory of its own, fp32."""
         images = pretrained_cfg(self.spec, mean=self.mean, std=self.std, licence=self.licence)
         labels = {"label_names": list(self.class_names)} if self.class_names else {}
-        return vit.model_of(self.spec, self.state, pretrained_cfg={**images, **labels}).to(device)
+        made = vit.model_of(self.spec, self.state, pretrained_cfg={**images, **labels})
+        return made if device == "cpu" else made.to(device)
 
     def with_state(self, state: State, **changes: object) -> Descendant:
         """A copy with other tensors; nothing of it lies on disk. Raises `BadFile` if they do not fit."""

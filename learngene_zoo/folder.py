@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -149,7 +150,7 @@ class Tensors(Mapping[str, "torch.Tensor"]):
             raise BadFile(f"{path} does not exist; make or fetch it again")
         try:
             self._file = safe_open(path, framework="pt")
-            self._names = tuple(self._file.keys())
+            self._names = dict.fromkeys(self._file.keys())
         except (SafetensorError, OSError, ValueError) as error:
             raise BadFile(f"{path} is no readable safetensors file: {error}; make or fetch it again") from error
 
@@ -180,7 +181,7 @@ def _finite(tensor: torch.Tensor) -> bool:
     """Whether every number is finite. A sum is, at the speed of memory, unless one is not (or it overflows: look again)."""
     import torch
 
-    return bool(torch.isfinite(tensor.sum(dtype=torch.float32)) or torch.isfinite(tensor).all())
+    return math.isfinite(tensor.sum(dtype=torch.float32)) or bool(torch.isfinite(tensor).all())
 
 
 def save_result(path: Path, state: State, record: Json) -> None:

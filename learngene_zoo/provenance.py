@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,11 @@ _PACKAGES = ("torch", "timm", "safetensors", "accelerate", "datasets")
 
 def versions() -> dict[str, str]:
     """The versions of this package and of those whose numerics it depends on, as far as they are installed."""
+    return dict(_versions())
+
+
+@cache
+def _versions() -> dict[str, str]:
     found = {"learngene_zoo": __version__}
     for package in _PACKAGES:
         try:

@@ -7,8 +7,12 @@ of pyproject.toml.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 import tomllib
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
@@ -34,16 +38,28 @@ def references() -> dict[str, str]:
     A checkout's own table is what counts for it, whichever version of this project is installed beside it. Raises
     `WrongCall` if two different references claim one name.
     """
+    return dict(_references(entry_points, _stamps()))
+
+
+def _stamps() -> tuple[tuple[str, int], ...]:
+    """Where packages are looked for, and when something was last installed or removed there."""
+    return tuple((place, os.stat(place).st_mtime_ns) for place in sys.path if os.path.exists(place))
+
+
+@lru_cache(maxsize=1)  # reading the metadata of all packages takes longer than building a small model
+def _references(
+    points: Callable[..., Iterable[EntryPoint]], stamps: tuple[tuple[str, int], ...]
+) -> tuple[tuple[str, str], ...]:
     found = dict(_checkout())
     of_checkout = bool(found)
-    for point in entry_points(group=GROUP):
+    for point in points(group=GROUP):
         if found.setdefault(point.name, point.value) == point.value:
             continue
         if not (of_checkout and point.dist is not None and point.dist.name == PROJECT):
             raise WrongCall(
                 f"two methods are named {point.name!r}: {found[point.name]} and {point.value}; uninstall one of them"
             )
-    return dict(sorted(found.items()))
+    return tuple(sorted(found.items()))
 
 
 def _checkout() -> list[tuple[str, str]]:

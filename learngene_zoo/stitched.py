@@ -72,7 +72,7 @@ def _take_stem(model: VisionTransformer, front: Front, settings: dict[str, Any])
     if not front:
         return
     _, width, heads = front[0]
-    stem = VisionTransformer(**{**settings, "embed_dim": width, "num_heads": heads, "depth": 1, "num_classes": 0})
+    stem = VisionTransformer(**{**settings, "embed_dim": width, "num_heads": heads, "depth": 0, "num_classes": 0})
     for name in ("patch_embed", "cls_token", "reg_token", "pos_embed", "norm_pre"):
         setattr(model, name, getattr(stem, name))
     widths = [width for layers, width, _ in front for _ in range(layers)]

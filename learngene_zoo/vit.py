@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.arena import uninitialised
 from learngene_zoo.axes import block_of, is_head, is_last_norm, is_stem, placed
@@ -36,7 +38,12 @@ __all__ = [
 
 def shapes(spec: ViTSpec) -> dict[str, tuple[int, ...]]:
     """The shape of every parameter, by closed form, in the order of timm's state_dict."""
-    return {name: kind.shape(sizes) for name, kind, sizes in placed(spec)}
+    return dict(_shapes(spec))
+
+
+@lru_cache(maxsize=8)  # asked for several times of each model that is built
+def _shapes(spec: ViTSpec) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, kind.shape(sizes)) for name, kind, sizes in placed(spec))
 
 
 def empty(spec: ViTSpec, **extra: Any) -> VisionTransformer:
@@ -50,12 +57,23 @@ def empty(spec: ViTSpec, **extra: Any) -> VisionTransformer:
 
     if spec.dense or spec.front:
         import learngene_zoo.stitched  # noqa: F401  registers it, and the dense ones
-    with torch.device("meta"):
+    with torch.device("meta"), _Unset():
         model = timm.create_model(architecture_name(spec), weight_init="skip", **spec.timm_args(), **extra)
     # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets timm's defaults.
     model.weight_init_mode = ""
     getattr(model, "_model_args", {}).pop("weight_init", None)
     return model
+
+
+class _Unset(TorchFunctionMode):
+    """Parameters get no first numbers: on the meta device that is a third of what building a module takes."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__module__", None) == torch.nn.init.__name__:
+            return args[0] if args else (kwargs or {})["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def model_of(spec: ViTSpec, state: State, *, dtype: torch.dtype = torch.float32, **extra: Any) -> VisionTransformer:
