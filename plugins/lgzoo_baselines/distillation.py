@@ -22,7 +22,7 @@ from learngene_zoo.learngene import Learngene, LearngeneConfig
 from learngene_zoo.method import Extractor, Method
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.spec import ViTSpec
-from lgzoo_baselines.pretrain_finetune import MINI, Take, check_depths
+from lgzoo_baselines.stored_sizes import MINI, PAPER, SMOKE, TRAINING, Take, check_depths, outline_of, train_each
 
 if TYPE_CHECKING:
     from learngene_zoo.ancestry import Ancestry
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from learngene_zoo.folder import State
     from learngene_zoo.run import Run
     from learngene_zoo.tasks.task import Task
-
-# As in pretrain_finetune: the source task's attributes would not be true of images that were moved.
-_TRAINING = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
-_PAPER = Recipe(
-    epochs=100, batch_size=1024, lr=1e-3, warmup=5, drop_path=0.1, label_smoothing=0.1, mixup=0.8, augment="rand"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +40,8 @@ class Distil(Extractor):
     init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
     share: Annotated[float, "the teacher's share of the loss; the rest is the labels'"] = 0.5
     temperature: Annotated[float, "what logits are divided by where student and teacher are compared"] = 2.0
-    training: Recipe = _TRAINING
-    teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = _TRAINING
+    training: Recipe = TRAINING
+    teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = TRAINING
 
     def __post_init__(self) -> None:
         check_depths(self.depths)
@@ -58,28 +52,18 @@ class Distil(Extractor):
 
     def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
         """The ancestry model's shape with the deepest of the depths."""
-        depths = sorted(self.depths)
-        return LearngeneConfig(
-            method=DISTILLATION.name, spec=ancestries[0].with_(layers=depths[-1]), details={"depths": depths}
-        )
+        return outline_of(DISTILLATION.name, self.depths, ancestries[0])
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Prepare the teacher, then train the sizes one after the other; their heads are dropped."""
         from learngene_zoo.training.teaching import teacher_for
 
         ancestry, task = ancestries[0], tasks[0]
-        config = self.outline([ancestry.spec])
-        state: dict[str, Any] = {}
         teacher, record = teacher_for(ancestry, task, self.teaching, run)
-        metrics: dict[str, Any] = {"teacher": record} if record else {}
-        for layers in config.details["depths"]:
-            name = f"layers-{layers}"
-            tensors, record = run.part(name).once(partial(self._distilled, layers, teacher, task))
-            state |= {f"{name}/{tensor}": value for tensor, value in tensors.items()}
-            metrics[name] = record
-        return Learngene(config=replace(config, metrics=metrics), state=state)
+        train = partial(self._distilled, teacher, task)
+        return train_each(self.outline([ancestry.spec]), train, run, {"teacher": record} if record else {})
 
-    def _distilled(self, layers: int, teacher: Descendant, task: Task, run: Run) -> tuple[State, dict[str, Any]]:
+    def _distilled(self, teacher: Descendant, task: Task, layers: int, run: Run) -> tuple[State, dict[str, Any]]:
         """The tensors of one size trained under the teacher, without its head, and its validation accuracy."""
         from learngene_zoo.descendant import assemble
         from learngene_zoo.run import derive_seed
@@ -115,21 +99,21 @@ DISTILLATION = Method(
         "mini": Distil(
             init="fan_in",
             training=MINI,
-            teaching=replace(_TRAINING, epochs=4, images=6000),
+            teaching=replace(TRAINING, epochs=4, images=6000),
         ),
         # DeiT's soft distillation (Touvron et al., 2021, equation 1 and table 9).
         "paper": Distil(
             depths=tuple(range(5, 16)),
             share=0.1,
             temperature=3.0,
-            training=_PAPER,
-            teaching=replace(_PAPER, epochs=30, lr=1e-4),
+            training=PAPER,
+            teaching=replace(PAPER, epochs=30, lr=1e-4),
         ),
         "smoke": Distil(
             depths=(1, 2),
             init="fan_in",
-            training=replace(_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0),
-            teaching=replace(_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0),
+            training=SMOKE,
+            teaching=SMOKE,
         ),
     },
     tasks="one",

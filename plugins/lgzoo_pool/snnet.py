@@ -30,6 +30,7 @@ from learngene_zoo.spec import ViTSpec
 from lgzoo_pool.details import Details, details_of
 from lgzoo_pool.members import choices, choose
 from lgzoo_pool.paths import Path
+from lgzoo_pool.recipes import DEIT
 
 if TYPE_CHECKING:
     from learngene_zoo.ancestry import Ancestry
@@ -136,18 +137,7 @@ def _layers(spec: ViTSpec, widest: ViTSpec) -> float:
 
 _SMOKE = replace(_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0)
 # The released settings; the learning rate is their 5e-5 for 512 images, times the 1024 of a step.
-_PAPER = Recipe(
-    epochs=50,
-    batch_size=1024,
-    lr=1e-4,
-    min_lr=1e-6,
-    warmup=5,
-    drop_path=0.1,
-    label_smoothing=0.1,
-    mixup=0.8,
-    cutmix=1.0,
-    augment="rand",
-)
+_PAPER = replace(DEIT, epochs=50, batch_size=1024, lr=1e-4)
 SNNET = Method(
     name="snnet",
     title="whole models of several widths stitched together; every way from a narrow into a wide one is a model",
