@@ -1,0 +1,134 @@
+"""A claim of two arms on four tasks, variants of it, and rows that say what they should say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from learngene_zoo.bench.cell import Cell, Row
+from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
+from learngene_zoo.bench.claim_file import Claim
+from learngene_zoo.learngene import AncestryRecord, LearngeneConfig
+from learngene_zoo.spec import ViTSpec
+
+TASKS = ("digits", "fashion_mnist", "cifar10", "cifar100")
+FILE = """
+name = "toy"
+paper = "A paper"
+where = "Table 1"
+says = "ours is better than theirs"
+estimand = "the difference"
+expected = "holds"
+targets = ["digits", "fashion_mnist", "cifar10", "cifar100"]
+layers = [6]
+seeds = 3
+
+[compare]
+kind = "over"
+arms = ["ours", "timm", "fan_in"]
+
+[recipe]
+epochs = 4
+images = 1000
+
+[tuning]
+lr = [1e-3, 2e-3]
+tasks = ["digits"]
+
+[arms.ours]
+method = "lsamd"
+settings = { keep = [1, 2, 3] }
+
+[arms.timm]
+method = "scratch"
+
+[arms.fan_in]
+method = "scratch"
+expand = { init = "fan_in" }
+
+[full]
+seeds = 5
+recipe = { epochs = 16 }
+"""
+
+
+def written(folder: Path, text: str = FILE, **changes: str) -> Path:
+    """The file with some lines replaced: `seeds="seeds = 2"` replaces the first line that starts with `seeds`."""
+    lines = text.splitlines()
+    for name, line in changes.items():
+        lines[next(i for i, old in enumerate(lines) if old.startswith(name))] = line
+    path = folder / "toy.toml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+def row(cell: Cell, value: float, error: str | None = None, correct: str | None = None) -> Row:
+    """What a finished cell would leave."""
+    return Row(
+        key=cell.key,
+        arm=cell.arm.name,
+        method=cell.arm.method,
+        control=cell.arm.control,
+        task=cell.task,
+        layers=cell.layers,
+        width=96,
+        seed=cell.seed,
+        epochs=cell.recipe.epochs,
+        lr=cell.recipe.lr,
+        images=1000,
+        split=cell.split,
+        error=error,
+        value=None if error else value,
+        correct=correct or f"{cell.key}",
+        seconds=2.0,
+        extraction_seconds=1.0,
+        machine="a machine",
+    )
+
+
+def ran(claim: Claim, value: Callable[[Cell], float], tuned: Callable[[Cell], float] | None = None) -> list[Row]:
+    """Rows of both grids; the tuning prefers 2e-3 unless `tuned` says otherwise."""
+    tuning = [row(cell, (tuned or (lambda cell: cell.recipe.lr))(cell)) for cell in tuning_cells(claim)]
+    choices, missing = rates_of(claim, tuning)
+    assert not missing
+    return [*tuning, *(row(cell, value(cell)) for cell in cells_of(claim, {a: c.lr for a, c in choices.items()}))]
+
+
+def jitter(cell: Cell) -> float:
+    """A little that differs by task and seed, and by nothing else; zero on average over four tasks and three seeds."""
+    return 0.001 * (TASKS.index(cell.task) - 1.5 + 2 * (cell.seed - 1))
+
+
+def gains(gain: float, of: str = "ours", noise: float = 1.0) -> Callable[[Cell], float]:
+    """`of` is better by so much than every other arm, give or take the jitter."""
+    return lambda cell: 0.5 + (gain + noise * jitter(cell) if cell.arm.name == of else 0.0)
+
+
+def sized(toy: Claim) -> Claim:
+    """Two pools at two sizes that the expander's settings name; the second's own sizes stand beside the claim's."""
+    ours = replace(toy.arms["ours"], method="pool", settings={"blocks": 6})
+    theirs = replace(ours, settings={"blocks": 9}, sizes=({"low": 9, "high": 0}, {"low": 6, "high": 3}))
+    sizes = ({"low": 6, "high": 0}, {"low": 3, "high": 3})
+    compare = replace(toy.compare, arms=("ours", "theirs"))
+    return replace(toy, arms={"ours": ours, "theirs": theirs}, layers=(), sizes=sizes, compare=compare)
+
+
+def extraction(toy: Claim) -> Claim:
+    """Two arms whose extractions are compared."""
+    one = replace(toy.arms["ours"], settings={}, tasks=TASKS)
+    arms = {"batch": one, "image": replace(one, settings={"routing": "image"})}
+    compare = replace(toy.compare, arms=("batch", "image"))
+    return replace(toy, arms=arms, compare=compare, measure="extraction", seen=True)
+
+
+def config(accuracy: float, kept: Sequence[int]) -> LearngeneConfig:
+    """What an extraction would have written."""
+    spec = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
+    return LearngeneConfig(
+        method="lsamd",
+        spec=spec,
+        ancestries=(AncestryRecord(source="bundled", spec=spec),),
+        metrics={"validation_accuracy": dict.fromkeys(TASKS, accuracy)},
+        details={"kept": list(kept)},
+    )

@@ -1,0 +1,270 @@
+"""Verdicts on claims, from rows that say what they should say, and how they are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from claims_toy import TASKS, config, extraction, gains, jitter, ran, row, sized, written
+
+from learngene_zoo.bench.cell import Cell
+from learngene_zoo.bench.claim_cells import cells_of, place_of, rates_of, tuning_cells
+from learngene_zoo.bench.claim_file import Claim, load_claim
+from learngene_zoo.bench.findings import jaccard, jaccard_by_chance, rises, stronger
+from learngene_zoo.bench.telling import as_json, between, markdown, read_all, read_verdict, tell
+from learngene_zoo.bench.verdict import judge
+from learngene_zoo.errors import BadFile
+from learngene_zoo.folder import write_json
+from learngene_zoo.learngene import LearngeneConfig
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Claim:
+    """The claim of `claims_toy.FILE`."""
+    return load_claim(written(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("gain", "outcome"), [(0.03, "holds"), (0.0, "does not hold"), (-0.05, "does not hold"), (0.0101, "undecided")]
+)
+def test_the_verdict_depends_on_where_the_interval_lies(toy: Claim, gain: float, outcome: str) -> None:
+    verdict = judge(toy, ran(toy, gains(gain)))
+    (found,) = verdict.findings
+    assert verdict.verdict == found.outcome == outcome
+    assert found.value == pytest.approx(100 * gain, abs=0.2)
+    assert found.low < found.value < found.high
+    assert (found.low > 1.0, found.high < 1.0) == (outcome == "holds", outcome == "does not hold")
+    assert found.units == 12
+    assert (verdict.cells, verdict.seconds, verdict.machines) == (36, 36 * 2.0 + 6 * 1.0, ("a machine",))
+
+
+def test_the_smallest_effect_is_the_claims_own(toy: Claim) -> None:
+    small = replace(toy, smallest=0.0)
+    assert judge(small, ran(small, gains(0.0101))).verdict == "holds"
+
+
+def test_noise_makes_it_undecided_and_says_what_would_have_been_seen(toy: Claim) -> None:
+    verdict = judge(toy, ran(toy, gains(0.02, noise=20.0)))
+    (found,) = verdict.findings
+    assert verdict.verdict == "undecided"
+    assert found.detectable > found.high - found.value + toy.smallest
+    assert f"{found.detectable:.1f} points would have been seen" in "\n".join(tell(toy, verdict))
+
+
+def test_without_a_task_by_number(toy: Claim) -> None:
+    def value(cell: Cell) -> float:
+        return 0.5 + (0.04 * TASKS.index(cell.task) if cell.arm.name == "ours" else 0.0)
+
+    (found,) = judge(toy, ran(toy, value)).findings
+    assert found.value == pytest.approx(6.0)
+    assert found.tasks == pytest.approx(dict(zip(TASKS, (0.0, 4.0, 8.0, 12.0))))
+    assert found.without == pytest.approx(dict(zip(TASKS, (8.0, 20 / 3, 16 / 3, 4.0))))
+    assert (found.low_here, found.high_here) == pytest.approx((6.0, 6.0))  # no seed differs from another
+    assert found.low < 0 < found.high  # but other tasks may
+
+
+def test_the_stronger_arm_is_chosen_for_each_task_and_size() -> None:
+    timm = {("a", 6, 0): 10.0, ("a", 6, 1): 20.0, ("b", 6, 0): 50.0, ("b", 6, 1): 50.0}
+    fan_in = {("a", 6, 0): 30.0, ("a", 6, 1): 10.0, ("b", 6, 0): 40.0, ("b", 6, 1): 45.0}
+    values, chosen = stronger({"timm": timm, "fan_in": fan_in})
+    assert chosen == {("a", 6): "fan_in", ("b", 6): "timm"}
+    assert values == {("a", 6, 0): 30.0, ("a", 6, 1): 10.0, ("b", 6, 0): 50.0, ("b", 6, 1): 50.0}
+
+
+def test_named_sizes_are_paired_and_told(toy: Claim) -> None:
+    claim = sized(toy)
+
+    def value(cell: Cell) -> float:
+        large = place_of(claim, cell) == "low 3, high 3"
+        return 0.5 + jitter(cell) + (cell.arm.name == "ours") * (0.06 if large else -0.02)
+
+    verdict = judge(claim, ran(claim, value))
+    (found,) = verdict.findings
+    assert found.value == pytest.approx(2.0)
+    assert found.units == 2 * 4 * 3
+    assert "ahead at 1 of 2 sizes: low 6, high 0 -2.00; low 3, high 3 +6.00" in verdict.notes
+    assert "4 tasks, 2 sizes, 3 seeds" in "\n".join(tell(claim, verdict))
+    missing = judge(claim, ran(claim, value)[:-1]).missing
+    assert missing == ("theirs, cifar100, low 6, high 3, seed 2: not run",)
+
+
+def test_missing_and_failed_cells_are_named_and_there_is_no_verdict(toy: Claim) -> None:
+    rows = ran(toy, gains(0.05))
+    rows[-1] = replace(rows[-1], value=None, error="out of memory")
+    verdict = judge(toy, rows[:-2] + rows[-1:])
+    assert verdict.verdict == "incomplete"
+    assert len(verdict.missing) == 2
+    assert "fan_in, cifar100, 6 layers, seed 2: out of memory" in verdict.missing
+    assert any(line.endswith("not run") for line in verdict.missing)
+    text = "\n".join(tell(toy, verdict))
+    assert "No verdict" in text
+    assert "out of memory" in text
+    assert not verdict.findings
+
+
+def test_rows_of_other_claims_are_passed_over(toy: Claim) -> None:
+    rows = ran(toy, gains(0.05))
+    strange = [replace(one, key=f"x{one.key}", value=0.0) for one in rows]
+    assert judge(toy, [*strange, *rows]) == judge(toy, rows)
+
+
+def test_an_ordering_is_corrected_and_needs_every_pair(toy: Claim) -> None:
+    claim = replace(toy, compare=replace(toy.compare, kind="ordering"))
+
+    def value(cell: Cell) -> float:
+        return {"ours": 0.60, "timm": 0.575, "fan_in": 0.50}[cell.arm.name] + (cell.arm.name == "timm") * jitter(cell)
+
+    rows = ran(claim, value)
+    verdict = judge(claim, rows)
+    assert [found.what for found in verdict.findings] == ["ours over timm", "timm over fan_in"]
+    assert verdict.verdict == "holds"
+    alone = replace(claim, compare=replace(claim.compare, kind="over", arms=("ours", "timm")))
+    sure, unsure = sorted(found.p for found in verdict.findings)
+    assert unsure == pytest.approx(judge(alone, rows).findings[0].p)  # the less sure pair is judged last, and alone
+    assert sure < unsure
+
+
+def test_an_ordering_fails_with_one_of_its_pairs(toy: Claim) -> None:
+    claim = replace(toy, compare=replace(toy.compare, kind="ordering"))
+    level = {"ours": 0.60, "timm": 0.45, "fan_in": 0.50}
+    rows = ran(claim, lambda cell: level[cell.arm.name] + jitter(cell) * (cell.arm.name == "timm"))
+    verdict = judge(claim, rows)
+    assert [found.outcome for found in verdict.findings] == ["holds", "does not hold"]
+    assert verdict.verdict == "does not hold"
+
+
+def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Claim) -> None:
+    claim = replace(toy, compare=replace(toy.compare, kind="ordering"), void_if_same=True)
+    rows = [replace(one, correct="f") for one in ran(claim, lambda cell: 0.5 + jitter(cell))]
+    verdict = judge(claim, rows)
+    assert verdict.verdict == "undecided"
+    assert any("the same model in all 12 units" in note for note in verdict.notes)
+    assert judge(replace(claim, void_if_same=False), rows).verdict == "does not hold"
+
+
+def test_a_trend_is_the_rise_of_the_line_of_least_squares(toy: Claim) -> None:
+    assert rises({("a", 5, 0): 10.0, ("a", 10, 0): 40.0, ("a", 15, 0): 20.0}) == {"a": [pytest.approx(10.0)]}
+    claim = replace(toy, compare=replace(toy.compare, kind="trend", arms=("ours",)), layers=(5, 10, 15))
+    verdict = judge(claim, ran(claim, lambda cell: 0.004 * cell.layers + jitter(cell)))
+    assert verdict.findings[0].value == pytest.approx(4.0)
+    assert verdict.findings[0].units == 36
+    assert verdict.verdict == "holds"
+
+
+def test_a_closing_gap_is_a_difference_of_differences(toy: Claim) -> None:
+    arms = {"full early": 0.6, "ours early": 0.3, "full": 0.7, "ours": 0.65}
+    claim = replace(
+        toy,
+        arms={name: replace(toy.arms["ours"], epochs=1 if "early" in name else None) for name in arms},
+        compare=replace(toy.compare, kind="closing", arms=tuple(arms)),
+    )
+    assert {cell.recipe.epochs for cell in cells_of(claim)} == {1, 4}
+    verdict = judge(claim, ran(claim, lambda cell: arms[cell.arm.name] + (cell.arm.name == "ours") * jitter(cell)))
+    assert verdict.findings[0].value == pytest.approx(25.0)
+    assert verdict.verdict == "holds"
+
+
+def test_gains_over_controls_are_told_beside_the_claim(toy: Claim) -> None:
+    control = replace(toy.arms["ours"], control="shuffled")
+    claim = replace(toy, arms={**toy.arms, "ours shuffled": control})
+    verdict = judge(claim, ran(claim, gains(0.05)))
+    (beside,) = verdict.beside
+    assert beside.what == "inherited knowledge: ours over ours shuffled"
+    assert (beside.value, beside.outcome) == (pytest.approx(verdict.findings[0].value), None)
+
+
+def test_extractions_are_compared_by_their_own_metric(toy: Claim) -> None:
+    claim = extraction(toy)
+
+    def config_of(cell: Cell) -> LearngeneConfig:
+        return config(
+            (0.7 if cell.arm.name == "batch" else 0.6) + 0.001 * cell.seed + cell.arm.settings.get("lr", 0), [1, 2]
+        )
+
+    tuning = [row(cell, 0.0) for cell in tuning_cells(claim)]
+    choices, _ = rates_of(claim, tuning, config_of)
+    assert {choice.lr for choice in choices.values()} == {2e-3}
+    rows = [*tuning, *(row(cell, 0.0) for cell in cells_of(claim, dict.fromkeys(claim.arms, 2e-3)))]
+    verdict = judge(claim, rows, config_of)
+    assert verdict.verdict == "holds"
+    assert verdict.findings[0].tasks == pytest.approx(dict.fromkeys(TASKS, 10.0))
+
+
+def test_an_extraction_may_have_one_number_or_one_for_every_size(toy: Claim) -> None:
+    claim = replace(
+        sized(toy), measure="extraction", metric="paths.accuracy", seen=True, scope="seeds", targets=("digits",)
+    )
+    claim = replace(claim, tuning=replace(claim.tuning, lr=(1e-3,), tasks=()))
+    assert len(cells_of(claim)) == 2 * 3
+    assert not any("lr" in cell.arm.settings for cell in cells_of(claim)), "one rate is no choice: the preset's is kept"
+
+    def config_of(cell: Cell) -> LearngeneConfig:
+        ours = cell.arm.name == "ours"
+        lows = (6, 3) if ours else (9, 6)
+        paths = [{"low": low, "high": high, "accuracy": 0.5 + 0.1 * ours * high} for low, high in zip(lows, (0, 3))]
+        return replace(config(0.5, [1]), metrics={"low": {"validation_accuracy": 0.6 if ours else 0.4}, "paths": paths})
+
+    rows = [row(cell, 0.0) for cell in cells_of(claim)]
+    verdict = judge(claim, rows, config_of)
+    assert verdict.findings[0].value == pytest.approx((0 + 30) / 2)
+    one = replace(claim, metric="low.validation_accuracy", sizes=(), layers=(6,))
+    one = replace(one, arms={name: replace(arm, sizes=()) for name, arm in one.arms.items()})
+    rows = [row(cell, 0.0) for cell in cells_of(one)]
+    assert judge(one, rows, config_of).findings[0].value == pytest.approx(20.0)
+    with pytest.raises(BadFile, match=r"a learngene of pool has no metric 'high.validation_accuracy'"):
+        judge(replace(one, metric="high.validation_accuracy"), rows, config_of)
+    with pytest.raises(BadFile, match=r"has no metric 'paths.value' at low 6, high 0"):
+        judge(replace(claim, metric="paths.value"), [row(cell, 0.0) for cell in cells_of(claim)], config_of)
+
+
+def test_an_overlap_is_measured_against_chance(toy: Claim) -> None:
+    claim = extraction(toy)
+    claim = replace(claim, compare=replace(claim.compare, kind="overlap"), scope="seeds", smallest=10.0)
+    kept = {"batch": [1, 2, 3, 4, 5], "image": [1, 2, 3, 4, 6]}
+
+    def config_of(cell: Cell) -> LearngeneConfig:
+        return config(0.5, kept[cell.arm.name])
+
+    tuning = [row(cell, 0.0) for cell in tuning_cells(claim)]
+    choices, _ = rates_of(claim, tuning, config_of)
+    rows = [*tuning, *(row(cell, 0.0) for cell in cells_of(claim, {a: c.lr for a, c in choices.items()}))]
+    verdict = judge(claim, rows, config_of)
+    assert verdict.findings[0].value == pytest.approx(100 * (4 / 6 - jaccard_by_chance(5, 5, 12)))
+    assert verdict.verdict == "holds"
+    assert any("1 2 3 4 5; 1 2 3 4 5; 1 2 3 4 5" in note for note in verdict.notes)
+
+
+def test_jaccard_by_number() -> None:
+    assert jaccard({1, 2, 3}, {2, 3, 4}) == 0.5
+    assert jaccard(set(), set()) == 1.0
+    assert jaccard_by_chance(1, 1, 4) == pytest.approx(1 / 4)
+    assert jaccard_by_chance(2, 2, 3) == pytest.approx((2 * (1 / 3) + 1) / 3)  # of 3 pairs one is equal, two share one
+
+
+def test_a_verdict_survives_its_file_and_fills_the_table(toy: Claim, tmp_path: Path) -> None:
+    verdict = judge(toy, ran(toy, gains(0.03)))
+    write_json(tmp_path / "toy.json", as_json(toy, verdict))
+    assert read_verdict(tmp_path / "toy.json") == (toy, verdict)
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- claims -->\nold\n<!-- /claims -->\nafter\n", encoding="utf-8")
+    text = between(page, "claims", markdown(read_all(tmp_path)))
+    assert text.startswith("before\n<!-- claims -->\n| claim ")
+    assert text.endswith("<!-- /claims -->\nafter\n")
+    assert markdown([(toy, verdict)]) in text
+    assert (
+        "| `toy` | ours is better than theirs (Table 1) | ours over the stronger of timm and fan_in | +3.00 |" in text
+    )
+    assert "**holds**" in text
+    page.write_text("no place", encoding="utf-8")
+    with pytest.raises(BadFile, match="has no"):
+        between(page, "claims", "table")
+
+
+def test_everything_a_reader_needs_is_told(toy: Claim) -> None:
+    verdict = judge(toy, ran(toy, gains(0.03)))
+    text = "\n".join(tell(toy, verdict))
+    assert "Measured         4 tasks, 6 layers, 3 seeds; 4 epochs of 1000 images in batches of 128" in text
+    for part in ("ours is better than theirs", "the difference", "fashion_mnist", "0.002", "a machine", "[+2", "holds"):
+        assert part in text
+    assert "the stronger arm, by task and size: timm in 4, fan_in in 0" in text
