@@ -25,7 +25,7 @@ def training_images(task: Task, view: View, recipe: Recipe, run: Run) -> Batches
         batch_size=recipe.batch_size,
         seed=derive_seed(run.seed, "data"),
         shuffle=True,
-        augment=recipe.augment,
+        augment=recipe.augment if recipe.epochs else "none",  # what nobody sees need not suit the task
         images=recipe.images,
         workers=run.workers,
     )

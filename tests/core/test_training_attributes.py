@@ -226,3 +226,8 @@ def test_attributes_that_do_not_fit_the_task_are_bad_data(attributes: torch.Tens
     wrong = replace(TASK, open_split=lambda name: Wrong())
     with pytest.raises(BadData, match=message):
         next(Loader(wrong, "train", wrong.view, batch_size=4).epoch(0))
+
+
+def test_a_recipe_that_shows_nothing_may_name_any_augmentation() -> None:
+    images = training_images(TASK, TASK.view, replace(RECIPE, epochs=0, augment="light"), Run())
+    assert images.images == len(TASK.split("train"))
