@@ -213,10 +213,11 @@ POOL = Method(
     paper="Shi, Xia, Yang, Chen, Kou, Geng. Building Variable-Sized Models via Learngene Pool. AAAI 2024",
     expander=Expand(),
     presets={
-        # Three or four minutes of one core with the bundled ancestry model. After so few images labels would undo what was
-        # distilled: the ancestry's share stays what it was (docs/methods/pool.md).
+        # Three or four minutes of one core with the bundled ancestry model. With so few steps stitches must start well, and
+        # labels would undo what was distilled: the ancestry's share stays what it was (docs/methods/pool.md).
         "mini": Distil(
             init="fan_in",
+            stitch="ls",
             guidance_share=0.9,
             judged=1000,
             training=_MINI,
