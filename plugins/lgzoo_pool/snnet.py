@@ -146,7 +146,7 @@ SNNET = Method(
     presets={
         # 36 paths share the steps: with fewer images, or a rate as low as the paper's, stitched ones hardly leave chance.
         "mini": Join(
-            training=replace(_TRAINING, epochs=1, images=60_000, batch_size=64, lr=5e-4, warmup=0.05),
+            training=replace(_TRAINING, epochs=1, images=60_000, batch_size=64, lr=1.5e-3, warmup=0.05),
             teaching=replace(_TRAINING, epochs=4, images=6000),
             judged=1000,
         ),
