@@ -107,6 +107,17 @@ def pool_vit(task: str | None = None, *, pretrained: bool = True, **options: _An
     return method_vit("pool", task, pretrained=pretrained, **options)
 
 
+def tal_vit(task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
+    """A Vision Transformer of any size whose weights are predicted for a task, ready without training.
+
+    task, pretrained, options: as for `lsamd_vit`; and width (embed_dim), heads (num_heads). A task that the extraction knew needs
+        nothing else; of any other some training images are looked at first, by the ancestry model.
+    """
+    from learngene_zoo.torch_hub import method_vit
+
+    return method_vit("tal", task, pretrained=pretrained, **options)
+
+
 def descendant(learngene: str, task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
     """A Vision Transformer from any learngene: a folder, or a name of the shelf.
 

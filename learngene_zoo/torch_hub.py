@@ -70,7 +70,7 @@ def build(
     sizes = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
     if task is not None:
         classes, dense = head_for(task)
-        sizes = {"classes": classes, "dense": dense, **sizes}
+        sizes = {"task": task, "classes": classes, "dense": dense, **sizes}
     made = lifecycle.expand(gene, run=Run(seed=seed, device=device), **sizes)
     if not pretrained:
         made = _forgotten(made, seed)

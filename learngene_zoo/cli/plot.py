@@ -28,7 +28,8 @@ command = ExpandCommand(
     "plot",
     callback=plot,
     help="Draw a learngene as its method draws it: for LSAMD, which data set took which block; for a pool, its "
-    "blocks and stitches with the path that its expander's options name.\n\n"
+    "blocks and stitches with the path that its expander's options name; for TAL, what its encoder makes of every size "
+    "for every task, and how similar the tasks are.\n\n"
     "LEARNGENE is a folder or a name of the shelf (default: ./learngene). Its options: lgzoo plot LEARNGENE --help.",
     epilog="\b\nExamples:\n  lgzoo plot\n  lgzoo plot lsamd -o paths.svg\n  lgzoo plot learngene --low 3 --high 3 -o pool.png",
     params=[

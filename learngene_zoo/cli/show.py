@@ -97,17 +97,16 @@ def _method(name: str, convention: Convention, as_json: bool) -> None:
 def _learngene(folder: Path, convention: Convention, as_json: bool) -> None:
     config = read_config(folder)
     members = lifecycle.plan(folder, convention=convention, offline=True)
-    _heading(
-        as_json,
-        learngene=str(folder),
-        method=config.method,
-        ancestry=[record.source for record in config.ancestries],
-        tasks=[task.name for task in config.tasks],
-        licence=config.licence,
-        seed=config.seed,
-        **_flat(config.details),
-        **_flat(config.metrics),
-    )
+    facts: dict[str, Json] = {
+        "learngene": str(folder),
+        "method": config.method,
+        "ancestry": [record.source for record in config.ancestries],
+        "tasks": [task.name for task in config.tasks],
+        "licence": config.licence,
+        "seed": config.seed,
+    }
+    # A method's own records may have the same names; they come after ours and take the place of none.
+    _heading(as_json, **{**facts, **_flat(config.details), **_flat(config.metrics), **facts})
     print_rows(_with_accuracy(size_rows(members, convention), config.metrics), as_json)
 
 

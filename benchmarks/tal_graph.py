@@ -1,0 +1,72 @@
+"""A ViT's graph from its spec, against searching the same edges: milliseconds.
+
+    python benchmarks/tal_graph.py     one thread, a few seconds
+
+The search is networkx's, from every node over the edges that our graph has, its distances written into a matrix; what it
+takes to find those edges by tracing a forward pass is not counted. Both matrices are the same (checked). Uncached means that
+neither the paths of that depth nor the shapes of that spec were asked for before. Wanted: at most 5 ms uncached for 12 layers.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import networkx
+import torch
+from machine import medians, write
+
+from learngene_zoo import vit
+from learngene_zoo.spec import ViTSpec
+from lgzoo_tal import graph
+from lgzoo_tal.graph import MOST_CUTOFF, Graph, graph_of
+
+MOST_MILLISECONDS = 5.0
+LAYERS = (12, 24)
+
+
+def cached(spec: ViTSpec) -> Graph:
+    """Its depth was met before."""
+    return graph_of(spec, cutoff=MOST_CUTOFF)
+
+
+def uncached(spec: ViTSpec) -> Graph:
+    """As if it were the first one of this process."""
+    graph._topology.cache_clear()
+    vit._shapes.cache_clear()
+    return cached(spec)
+
+
+def searched(edges: networkx.DiGraph) -> torch.Tensor:
+    """All shortest paths by search."""
+    found = [[0] * len(edges) for _ in range(len(edges))]
+    for start, reached in networkx.all_pairs_shortest_path_length(edges):
+        row = found[start]
+        for end, steps in reached.items():
+            row[end] = steps
+    return torch.tensor(found)
+
+
+def main() -> None:
+    """Measure, print, keep the numbers; exit 1 if the limit is exceeded or the paths differ."""
+    torch.set_num_threads(1)
+    rows = []
+    for layers in LAYERS:
+        spec = ViTSpec(layers=layers, width=192, heads=3)
+        ours = cached(spec)
+        edges = networkx.DiGraph(ours.edges.tolist())
+        if not torch.equal(ours.distances, searched(edges)):
+            sys.exit(f"{layers} layers: the closed form and the search differ")
+        seconds = medians(
+            [lambda: uncached(spec), lambda: searched(edges), lambda: cached(spec)],  # noqa: B023  used at once
+            repeats=9,
+        )
+        first, search, again = (1000 * value for value in seconds)
+        rows.append({"layers": layers, "nodes": len(ours), "uncached": first, "cached": again, "search": search})
+        print(f"{layers:3} layers, {len(ours)} nodes: {first:.2f} ms, cached {again:.3f} ms, by search {search:.1f} ms")
+    print(write("tal_graph", {"milliseconds": rows, "most": MOST_MILLISECONDS}))
+    if rows[0]["uncached"] > MOST_MILLISECONDS:
+        sys.exit("a graph of 12 layers takes longer than it may")
+
+
+if __name__ == "__main__":
+    main()

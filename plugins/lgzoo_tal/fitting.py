@@ -1,0 +1,137 @@
+"""From what a decoder makes to a target's tensor: normalise, repeat, crop.
+
+GHN-3 (Knyazev et al., 2023, section 3.3): a decoder makes at most so many channels; a wider tensor consists of copies along
+its output and its input channels. A number is scaled alike wherever it is copied to, so the small block is normalised
+first, and the tensor is written once.
+
+A block is (o, i, ...), its target (O, I, ...), L of both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lgzoo_tal.requests import Role
+
+
+def factor(shape: tuple[int, ...]) -> float:
+    """What the numbers of a matrix or a convolution are multiplied by: sqrt(2 / fan in), as for ReLU.
+
+    A convolution with one input channel counts as depthwise and gets sqrt(1 / fan in). Position embeddings stay as they are.
+    """
+    gain = 1 if len(shape) > 2 and (shape[1] == 1 or shape[2] < shape[3]) else 2
+    return math.sqrt(gain / math.prod(shape[1:]))
+
+
+def squashed(vectors: Tensor, role: Role) -> Tensor:
+    """Norms' weights between 0 and 2, around 1; biases between -1 and 1, around 0."""
+    return 2 * torch.sigmoid(0.5 * vectors) if role == "norm weight" else torch.tanh(0.2 * vectors)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Blocks that are not multiplied yet: left (L, o, r) times right (L, i, r); or one of them, without L."""
+
+    left: Tensor
+    right: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the blocks."""
+        return (*self.left.shape[:-1], self.right.shape[-2])
+
+    def __iter__(self) -> Iterator[Product]:
+        return map(Product, self.left, self.right)
+
+    def __mul__(self, scale: float) -> Product:
+        """Scaling a factor is cheaper than scaling the product."""
+        return Product(self.left, self.right * scale)
+
+    def multiplied(self) -> Tensor:
+        """The blocks."""
+        return self.left @ self.right.mT
+
+
+Blocks = Tensor | Product
+
+
+def fitted(blocks: Blocks, rows: int, columns: int, scale: float = 1) -> tuple[Tensor, ...]:
+    """Each of the blocks (L, o, i, ...), scaled, as a tensor of its own, (O, I, ...)."""
+    scaled = blocks * scale if scale != 1 else blocks
+    whole = scaled.multiplied() if isinstance(scaled, Product) else scaled
+    if whole.shape[1] == rows and whole.shape[2] == columns:
+        return whole.contiguous().unbind(0)
+    return _Fit.apply(whole, rows, columns)
+
+
+def fill(target: Tensor, block: Blocks, scale: float = 1) -> None:
+    """Write scaled copies of the block (o, i, ...), the last ones cropped, over all of the target."""
+    rows, columns = min(block.shape[0], target.shape[0]), min(block.shape[1], target.shape[1])
+    first = target[:rows, :columns]
+    if isinstance(block, Product):
+        torch.mm(block.left[:rows], (block.right[:columns] * scale).mT, out=first)
+    else:
+        torch.mul(block[:rows, :columns], scale, out=first)
+    _spread(target[:rows], 1, columns)
+    _spread(target, 0, rows)
+
+
+def _spread(target: Tensor, axis: int, size: int) -> None:
+    """Copy the first `size` places of an axis over all that follow."""
+    for start, copies, length in _copies(target.shape[axis] - size, size):
+        part = target.narrow(axis, size + start, copies * length).unflatten(axis, (copies, length))
+        part.copy_(target.narrow(axis, 0, length).unsqueeze(axis))
+
+
+def _copies(total: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """How `total` places are covered by copies of `size`: where they start, how many they are, how long each is."""
+    whole, rest = divmod(total, size)
+    if whole:
+        yield 0, whole, size
+    if rest:
+        yield whole * size, 1, rest
+
+
+def _summed(gradient: Tensor, axis: int, size: int) -> Tensor:
+    """The sum over all copies of a block that is `size` long on this axis."""
+    total = gradient.shape[axis]
+    if total == size:
+        return gradient
+    wanted = list(gradient.shape)
+    wanted[axis] = size
+    result = gradient.new_zeros(wanted)
+    for start, copies, length in _copies(total, size):
+        part = gradient.narrow(axis, start, copies * length).unflatten(axis, (copies, length))
+        result.narrow(axis, 0, length).add_(part.sum(axis))
+    return result
+
+
+class _Fit(torch.autograd.Function):
+    """`fill`, into fresh tensors; backwards the sum over the copies. Neither direction makes a tensor of all L targets."""
+
+    @staticmethod
+    def forward(ctx: Any, blocks: Tensor, rows: int, columns: int) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.shape, ctx.dtype, ctx.device = blocks.shape, blocks.dtype, blocks.device
+        made = []
+        for block in blocks:
+            target = block.new_empty((rows, columns, *block.shape[2:]))
+            fill(target, block)
+            made.append(target)
+        return tuple(made)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, None, None]:
+        whole = torch.zeros(ctx.shape, dtype=ctx.dtype, device=ctx.device)
+        for place, gradient in zip(whole, gradients):
+            if gradient is not None:
+                place.copy_(_summed(_summed(gradient, 0, place.shape[0]), 1, place.shape[1]))
+        return whole, None, None

@@ -1,0 +1,239 @@
+"""The computational graph of a ViT, from its spec alone: what a hypernetwork reads. No model is built, nothing is traced.
+
+GHN-3 (Knyazev et al., 2023, section 3) traces a forward pass. Of a plain ViT every trace of one depth has the same nodes and
+edges, and the shortest paths have a closed form. Letters: N nodes, L blocks, d width.
+
+    input ─ patch weight ─ patch bias ─ sum ┬─ norm1 ─ qkv w ─ qkv b ─ [msa] ─ proj w ─ proj b ─ sum ┬─ norm2 ─ fc1 w ─ …
+                           positions ───────┘└───────────────────────────────────────────────────────┘└─ …
+    … ─ sum ─ norm ┬─ head w ─ head b
+                   └─ sink w ─ sink b            only where a sink is asked for
+
+8 + 12L nodes, 8 + 13L with `msa`. What has no parameters of its own and is no sum leaves no node; a norm is one node for its
+weight and bias; class token, heads and everything else that only reshapes are invisible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from math import isqrt
+
+import torch
+from torch import Tensor
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.vit import shapes
+
+Shape = tuple[int, ...]
+
+# The node types of GHN-3, in the order of its type embedding. A linear layer's weight is a `conv`.
+TYPES = (
+    *("max_pool", "avg_pool", "sep_conv", "dil_conv", "conv", "msa", "cse", "sum", "concat", "input"),
+    *("bias", "bn", "ln", "pos_enc", "glob_avg"),
+)
+CONV, MSA, SUM, INPUT, BIAS, NORM, POSITIONS = (
+    TYPES.index(name) for name in ("conv", "msa", "sum", "input", "bias", "ln", "pos_enc")
+)
+
+CUTOFF = 50  # the longest path that counts as one, in the released code; no ViT of up to 20 blocks has a longer one
+MOST_CUTOFF = 254  # the edge embedding has no row for more
+
+SINK = ("sink.weight", "sink.bias")
+
+_ATTENTION = (
+    (NORM, "norm1.weight"),
+    (CONV, "attn.qkv.weight"),
+    (BIAS, "attn.qkv.bias"),
+    (MSA, None),
+    (CONV, "attn.proj.weight"),
+    (BIAS, "attn.proj.bias"),
+)
+_MLP = (
+    (NORM, "norm2.weight"),
+    (CONV, "mlp.fc1.weight"),
+    (BIAS, "mlp.fc1.bias"),
+    (CONV, "mlp.fc2.weight"),
+    (BIAS, "mlp.fc2.bias"),
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Graph:
+    """A ViT's nodes in topological order and the shortest paths between them.
+
+    Tensors are int64 and shared between all graphs of one depth: read them, never write into them. Node 0 is the input.
+    """
+
+    spec: ViTSpec
+    types: Tensor  # (N,) indices into `TYPES`
+    names: tuple[str | None, ...]  # the parameter, in timm's naming; None where a node has none
+    shapes: tuple[Shape | None, ...]  # of that parameter; the position embedding's is (1, d, rows, columns)
+    distances: Tensor  # (N, N) edges on the shortest path from row to column; 0 where there is none, and to itself
+    in_degree: Tensor  # (N,)
+    out_degree: Tensor  # (N,)
+    sink: bool = False
+    class_weight: str = "head.weight"
+    class_bias: str = "head.bias"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def sources(self) -> dict[str, int]:
+        """Which node each parameter is made from. A norm's bias comes from the node of its weight."""
+        found: dict[str, int] = {}
+        for node, (kind, name) in enumerate(zip(self.types.tolist(), self.names)):
+            if name is not None:
+                found[name] = node
+                if kind == NORM:
+                    found[name.removesuffix("weight") + "bias"] = node
+        return found
+
+    @property
+    def edges(self) -> Tensor:
+        """(E, 2) the direct edges, from and to."""
+        return (self.distances == 1).nonzero()
+
+    def to(self, device: torch.device | str) -> Graph:
+        """The same graph with its tensors on a device."""
+        moved = {name: getattr(self, name).to(device) for name in ("types", "distances", "in_degree", "out_degree")}
+        return replace(self, **moved)
+
+
+def graph_of(spec: ViTSpec, *, msa: bool = True, sink: tuple[int, int] | None = None, cutoff: int = CUTOFF) -> Graph:
+    """The graph of the model that `spec` describes.
+
+    With `msa` every block has a node for its softmax, as in traces by torch 1 and so presumably in what the released
+    checkpoints were trained on; a trace of fused attention, as torch 2 makes it, has none. `sink` is the shape (out, in)
+    of one more linear layer, called `SINK`, that reads the last norm beside the head. A path of more than `cutoff` edges
+    counts as none.
+
+    Raises `WrongCall` for a spec with tensors that no hypernetwork here makes, and for a sink that does not fit.
+    """
+    check(spec)
+    if sink is not None and (sink[0] < 1 or sink[1] != spec.width):
+        raise WrongCall(f"the sink's shape is {sink}; it must be (out, {spec.width}), for it reads the last norm")
+    if not 1 <= cutoff <= MOST_CUTOFF:
+        raise WrongCall(f"cutoff is {cutoff}; it must lie between 1 and {MOST_CUTOFF}")
+    topology = _topology(spec.layers, msa, sink is not None, cutoff)
+    side = isqrt(spec.patches)
+    known = {**shapes(spec), "pos_embed": (1, spec.width, side, side)}
+    if sink is not None:
+        known |= {SINK[0]: sink, SINK[1]: sink[:1]}
+    return Graph(
+        spec=spec,
+        types=topology.types,
+        names=topology.names,
+        shapes=tuple(None if name is None else known[name] for name in topology.names),
+        distances=topology.distances,
+        in_degree=topology.in_degree,
+        out_degree=topology.out_degree,
+        sink=sink is not None,
+    )
+
+
+def check(spec: ViTSpec) -> None:
+    """Raises `WrongCall`, naming what a hypernetwork cannot make, unless `spec` is torchvision's kind of ViT."""
+    obstacles = {
+        "blocks of several widths": bool(spec.front),
+        "a dense head": spec.dense,
+        "no classes": spec.classes == 0,
+        "layer scale": spec.layer_scale is not None,
+        "register tokens": spec.registers > 0,
+        "norms of queries and keys": spec.qk_norm,
+        "no bias of queries, keys and values": not spec.qkv_bias,
+        "no bias of its projections": not spec.proj_bias,
+        "a norm before its blocks": spec.pre_norm,
+        "no class token that is read": spec.pool != "token",
+        "no position of its class token": spec.no_embed_class,
+        "no norm before its head": not spec.norms_before_pool,
+    }
+    found = next((obstacle for obstacle, there in obstacles.items() if there), None)
+    if found is not None:
+        raise WrongCall(
+            f"this ViT has {found}, which no hypernetwork here can make; take a plain ViT with a class token"
+        )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Topology:
+    """What all graphs of one depth share."""
+
+    types: Tensor
+    names: tuple[str | None, ...]
+    distances: Tensor
+    in_degree: Tensor
+    out_degree: Tensor
+
+
+@dataclass(frozen=True)
+class _Node:
+    """Where a node lies: on which branch between two sums, and how far from either.
+
+    Branch 0 is the stem; branch k leads from sum k - 1 to sum k, which is part of it; the last one is the tail.
+    """
+
+    kind: int
+    name: str | None
+    branch: int
+    lead: int  # edges from the sum before
+    rest: int  # edges to the sum behind; in the tail to an end that is not there
+
+
+def _nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
+    """All nodes in topological order, the released code's."""
+    nodes = [
+        _Node(INPUT, None, 0, 0, 3),
+        _Node(CONV, "patch_embed.proj.weight", 0, 0, 2),
+        _Node(BIAS, "patch_embed.proj.bias", 0, 0, 1),
+        _Node(POSITIONS, "pos_embed", 0, 0, 1),
+        _Node(SUM, None, 0, 0, 0),
+    ]
+    attention = tuple((kind, name) for kind, name in _ATTENTION if msa or kind != MSA)
+    for branch in range(1, 2 * layers + 1):
+        block, within = divmod(branch - 1, 2)
+        chain = _MLP if within else attention
+        for lead, (kind, name) in enumerate(chain, start=1):
+            nodes.append(_Node(kind, name and f"blocks.{block}.{name}", branch, lead, len(chain) + 1 - lead))
+        nodes.append(_Node(SUM, None, branch, 1, 0))
+    tail = 2 * layers + 1
+    nodes.append(_Node(NORM, "norm.weight", tail, 1, 3))
+    for weight, bias in (("head.weight", "head.bias"), SINK)[: 2 if sink else 1]:
+        nodes += [_Node(CONV, weight, tail, 2, 2), _Node(BIAS, bias, tail, 3, 1)]
+    return nodes
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)  # the tensors outlive the caller's mode, and a later caller may want gradients
+def _topology(layers: int, msa: bool, sink: bool, cutoff: int) -> _Topology:
+    nodes = _nodes(layers, msa, sink)
+    names = tuple(node.name for node in nodes)
+    paths = _paths(nodes)
+    paths[:, names.index("pos_embed")] = 0  # nothing leads to the positions
+    if sink:  # head and sink lie beside each other, not behind
+        paths[-4:-2, -2:] = 0
+        paths[-2:, -4:-2] = 0
+    paths.masked_fill_(paths > cutoff, 0)
+    direct = paths == 1
+    return _Topology(
+        types=torch.tensor([node.kind for node in nodes], device="cpu"),
+        names=names,
+        distances=paths.long(),
+        in_degree=direct.sum(dim=0),
+        out_degree=direct.sum(dim=1),
+    )
+
+
+def _paths(nodes: list[_Node]) -> Tensor:
+    """(N, N) shortest paths if all nodes of one branch lay on one chain.
+
+    From one branch to a later one the path goes to the sum behind, from sum to sum along the residual stream past every
+    branch between, and from the sum before to its end. Short integers: a quarter of the memory for what is thrown away.
+    """
+    where_N3 = torch.tensor([(node.branch, node.lead, node.rest) for node in nodes], dtype=torch.int16, device="cpu")
+    branch, lead, rest = where_N3.unbind(dim=1)
+    apart = branch[None, :] - branch[:, None]
+    along = (rest - branch - 1)[:, None] + (branch + lead)[None, :]
+    inside = (rest[:, None] - rest[None, :]).clamp_(min=0).mul_(apart == 0)
+    return torch.where(apart > 0, along, inside)

@@ -1,0 +1,232 @@
+"""A pickle, run by a machine that can build plain data and nothing else. Cold.
+
+A pickle is a program for a stack machine, and Python's own machine imports and calls whatever the program names. This one
+has the instructions that make numbers, text, bytes, tuples, lists and dictionaries. What a program wants to import must be
+on its reader's list and becomes an inert `Name`; what it wants to call are functions of the reader's, which see plain data.
+"""
+
+from __future__ import annotations
+
+import pickle  # for the names of its instructions alone
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from learngene_zoo.errors import BadFile
+
+MOST_STEPS = 2_000_000  # a checkpoint of the largest hypernetwork, its optimiser included, takes some 50 000
+_LONGEST_LINE = 256
+
+Calls = Mapping[str, "Callable[..., Any] | None"]  # by full name; None: may be named, but not be called
+
+
+class Cursor:
+    """Bytes in memory, taken from front to back. Raises `BadFile` at the end."""
+
+    def __init__(self, data: memoryview, where: str) -> None:
+        self.data, self.where, self.place = data, where, 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not taken yet."""
+        return len(self.data) - self.place
+
+    def take(self, count: int) -> memoryview:
+        """The next bytes; not copied."""
+        if count > self.left:
+            raise BadFile(f"{self.where} is truncated: {count} more bytes are announced, {self.left} follow")
+        self.place += count
+        return self.data[self.place - count : self.place]
+
+    def number(self, form: str) -> Any:
+        """The next number, in a form that `struct` knows."""
+        return struct.unpack(form, self.take(struct.calcsize(form)))[0]
+
+    def text(self, form: str) -> str:
+        """A number of bytes, and as many bytes of UTF-8."""
+        return bytes(self.take(self.number(form))).decode()
+
+    def line(self) -> str:
+        """Up to the next newline, which is taken too."""
+        near = bytes(self.data[self.place : self.place + _LONGEST_LINE])
+        end = near.find(b"\n")
+        if end < 0:
+            raise BadFile(f"{self.where} names something of more than {_LONGEST_LINE} letters; it is no checkpoint")
+        self.place += end + 1
+        return near[:end].decode()
+
+
+@dataclass(frozen=True)
+class Name:
+    """What stands where a pickle names something to import."""
+
+    text: str
+
+
+class StandIn(ABC):
+    """What a call made and the pickle may still give a state to (its BUILD instruction)."""
+
+    @abstractmethod
+    def built(self, state: Any, cursor: Cursor) -> Any:
+        """What takes its place then. Bytes that belong to it may be taken from the cursor. Raises `BadFile`."""
+
+
+def unpickled(cursor: Cursor, calls: Calls, persistent: Callable[[Any], Any] | None = None) -> Any:
+    """The value of the pickle at the cursor, which is left behind it.
+
+    `persistent` says what a reference to data outside the pickle stands for. Bytes are slices of the cursor's memory.
+    Calls may raise `ValueError`. Raises `BadFile` for whatever this machine cannot do.
+    """
+    try:
+        return _Machine(cursor, calls, persistent).run()
+    except ValueError as error:  # what a call says of its arguments, text that is no text
+        raise BadFile(f"{cursor.where} is damaged, or no checkpoint of a hypernetwork: {error}") from error
+    except (IndexError, KeyError, TypeError, OverflowError, RecursionError, struct.error) as error:
+        raise BadFile(f"{cursor.where} is damaged: {error!r}; fetch or write it again") from error
+
+
+class _Machine:
+    def __init__(self, cursor: Cursor, calls: Calls, persistent: Callable[[Any], Any] | None) -> None:
+        self.cursor, self.calls, self.persistent = cursor, calls, persistent
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []  # the stacks under each mark
+        self.memo: dict[int, Any] = {}
+
+    def run(self) -> Any:
+        for _ in range(MOST_STEPS):
+            code = bytes(self.cursor.take(1))
+            if code == pickle.STOP:
+                return self.stack.pop()
+            if code in _PUSH:
+                self.stack.append(_PUSH[code](self.cursor))
+            elif code in _DO:
+                _DO[code](self)
+            else:
+                self.refuse(f"holds the instruction {code!r}")
+        return self.refuse(f"takes more than {MOST_STEPS} instructions")
+
+    def refuse(self, what: str) -> Any:
+        raise BadFile(f"{self.cursor.where} {what}, which no checkpoint of a hypernetwork needs; it is not read on")
+
+    def since_mark(self) -> list[Any]:
+        found, self.stack = self.stack, self.below.pop()
+        return found
+
+    def pop(self, count: int) -> tuple[Any, ...]:
+        if count > len(self.stack):
+            raise IndexError("the stack is empty")
+        found = tuple(self.stack[-count:])
+        del self.stack[-count:]
+        return found
+
+    def mark(self) -> None:
+        self.below.append(self.stack)
+        self.stack = []
+
+    def tuple_of_marked(self) -> None:
+        items = tuple(self.since_mark())  # which puts another stack in place
+        self.stack.append(items)
+
+    def append(self, items: list[Any]) -> None:
+        if type(self.stack[-1]) is not list:
+            self.refuse("appends to what is no list")
+        self.stack[-1].extend(items)
+
+    def set_items(self, items: list[Any]) -> None:
+        target = self.stack[-1]
+        # Keys of other kinds may be nested so deeply that hashing them ends the process.
+        if type(target) is not dict or len(items) % 2 or any(type(key) not in (str, int) for key in items[::2]):
+            self.refuse("sets an item by something other than a name or a number")
+        target.update(zip(items[::2], items[1::2]))
+
+    def remember(self, place: int) -> None:
+        self.memo[place] = self.stack[-1]
+
+    def recall(self, place: int) -> None:
+        self.stack.append(self.memo[place])
+
+    def name(self, module: Any, name: Any) -> None:
+        if type(module) is not str or type(name) is not str:
+            raise ValueError("it asks for something without a name")
+        text = f"{module}.{name}"
+        if text not in self.calls:
+            self.refuse(f"asks for {text!r:.80}")
+        self.stack.append(Name(text))
+
+    def call(self) -> None:
+        called, arguments = self.pop(2)
+        function = self.calls[called.text] if type(called) is Name else None
+        if function is None or type(arguments) is not tuple:
+            self.refuse(f"calls {called.text if type(called) is Name else type(called).__name__}")
+            return
+        self.stack.append(function(*arguments))
+
+    def build(self) -> None:
+        target, state = self.pop(2)
+        if isinstance(target, StandIn):
+            self.stack.append(target.built(state, self.cursor))
+        elif type(target) is dict:  # torch keeps version numbers as an attribute of its ordered dictionaries
+            self.stack.append(target)
+        else:
+            self.refuse(f"changes a {type(target).__name__}")
+
+    def refer(self) -> None:
+        if self.persistent is None:
+            self.refuse("refers to data outside of it")
+            return
+        self.stack.append(self.persistent(self.stack.pop()))
+
+    def protocol(self) -> None:
+        version = self.cursor.number("<B")
+        if not 2 <= version <= 5:
+            self.refuse(f"is written in pickle's protocol {version}")
+
+
+# Instructions that put a value onto the stack.
+_PUSH: dict[bytes, Callable[[Cursor], Any]] = {
+    pickle.NONE: lambda _: None,
+    pickle.NEWTRUE: lambda _: True,
+    pickle.NEWFALSE: lambda _: False,
+    pickle.BININT: lambda cursor: cursor.number("<i"),
+    pickle.BININT1: lambda cursor: cursor.number("<B"),
+    pickle.BININT2: lambda cursor: cursor.number("<H"),
+    pickle.LONG1: lambda cursor: int.from_bytes(cursor.take(cursor.number("<B")), "little", signed=True),
+    pickle.BINFLOAT: lambda cursor: cursor.number(">d"),
+    pickle.SHORT_BINUNICODE: lambda cursor: cursor.text("<B"),
+    pickle.BINUNICODE: lambda cursor: cursor.text("<I"),
+    pickle.BINUNICODE8: lambda cursor: cursor.text("<Q"),
+    pickle.SHORT_BINBYTES: lambda cursor: cursor.take(cursor.number("<B")),
+    pickle.BINBYTES: lambda cursor: cursor.take(cursor.number("<I")),
+    pickle.BINBYTES8: lambda cursor: cursor.take(cursor.number("<Q")),
+    pickle.EMPTY_TUPLE: lambda _: (),
+    pickle.EMPTY_LIST: lambda _: [],
+    pickle.EMPTY_DICT: lambda _: {},
+}
+
+# Instructions that do something with what is there.
+_DO: dict[bytes, Callable[[_Machine], None]] = {
+    pickle.PROTO: _Machine.protocol,
+    pickle.FRAME: lambda machine: machine.cursor.number("<Q"),  # how much to read ahead; all is in memory
+    pickle.MARK: _Machine.mark,
+    pickle.TUPLE: _Machine.tuple_of_marked,
+    pickle.TUPLE1: lambda machine: machine.stack.append(machine.pop(1)),
+    pickle.TUPLE2: lambda machine: machine.stack.append(machine.pop(2)),
+    pickle.TUPLE3: lambda machine: machine.stack.append(machine.pop(3)),
+    pickle.APPEND: lambda machine: machine.append(list(machine.pop(1))),
+    pickle.APPENDS: lambda machine: machine.append(machine.since_mark()),
+    pickle.SETITEM: lambda machine: machine.set_items(list(machine.pop(2))),
+    pickle.SETITEMS: lambda machine: machine.set_items(machine.since_mark()),
+    pickle.MEMOIZE: lambda machine: machine.remember(len(machine.memo)),
+    pickle.BINPUT: lambda machine: machine.remember(machine.cursor.number("<B")),
+    pickle.LONG_BINPUT: lambda machine: machine.remember(machine.cursor.number("<I")),
+    pickle.BINGET: lambda machine: machine.recall(machine.cursor.number("<B")),
+    pickle.LONG_BINGET: lambda machine: machine.recall(machine.cursor.number("<I")),
+    pickle.GLOBAL: lambda machine: machine.name(machine.cursor.line(), machine.cursor.line()),
+    pickle.STACK_GLOBAL: lambda machine: machine.name(*machine.pop(2)),
+    pickle.REDUCE: _Machine.call,
+    pickle.NEWOBJ: _Machine.call,
+    pickle.BUILD: _Machine.build,
+    pickle.BINPERSID: _Machine.refer,
+}

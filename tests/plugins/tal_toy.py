@@ -1,0 +1,65 @@
+"""A tiny extraction of TAL's kind for its tests: a source task with attributes, two others, an ancestry of width 32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from learngene_zoo.ancestry import Ancestry
+from learngene_zoo.learngene import Learngene
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.tasks.task import Attribute, Samples, Task
+from learngene_zoo.testing import TinySplit, tiny_ancestry, tiny_task
+from lgzoo_tal.course import LowRank
+from lgzoo_tal.tal import MetaTrain
+
+SIZE = LowRank(hidden=16, layers=2, heads=2, rank=4, widest=64, chunk=512)
+RECIPE = Recipe(epochs=1, images=32, batch_size=16, lr=1e-3, augment="none", clip=5.0, label_smoothing=0.1)
+ATTRIBUTES = (Attribute("hue", 3), Attribute("turn"))
+
+
+class DescribedSplit(TinySplit):
+    """A tiny split whose images have two attributes, one of them unknown for every second image."""
+
+    def __getitems__(self, indices: Any) -> Any:
+        truths = [[label % 3, float("nan") if index % 2 else 0.5] for index, label in enumerate(self.labels)]
+        return Samples(super().__getitems__(indices), attributes=torch.tensor(truths)[list(indices)])
+
+
+def source_task() -> Task:
+    """A tiny task with attributes."""
+    plain = tiny_task("tiny-source", classes=6)
+
+    def opened(split: str) -> DescribedSplit:
+        found = plain.split(split)
+        return DescribedSplit(found.images, np.asarray(found.labels))  # type: ignore[attr-defined]
+
+    return replace(plain, attributes=ATTRIBUTES, open_split=opened)
+
+
+def tasks() -> list[Task]:
+    """The source task and two others."""
+    return [source_task(), tiny_task("tiny-a"), tiny_task("tiny-b", classes=4)]
+
+
+def ancestry(**sizes: Any) -> Ancestry:
+    """A tiny ancestry model that can be told from others by its checksum."""
+    made = tiny_ancestry(**sizes)
+    return replace(made, record=replace(made.record, sha256="0" * 64))
+
+
+def meta_train(**changes: Any) -> MetaTrain:
+    """An extractor of a few small steps."""
+    settings = {"source": "tiny-source", "embedding_images": 16, "judged": 0, "hypernet": SIZE}
+    return MetaTrain(**{**settings, "training": RECIPE, "tuning": RECIPE, **changes})
+
+
+def extracted(run: Run | None = None, **changes: Any) -> Learngene:
+    """What it leaves, with its ancestry recorded."""
+    model = ancestry()
+    made = meta_train(**changes)([model], tasks(), run or Run(seed=3))
+    return made.with_config(ancestries=(model.record,))

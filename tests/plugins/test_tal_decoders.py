@@ -1,0 +1,200 @@
+"""The decoders compute what they are read for, and that equals the printed formulas: numbers and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from tal_plain import conv_block, low_rank_block, repeated
+from tal_vectors import MODES, TARGET, vectors
+from torch import Tensor
+from torch.testing import assert_close
+
+from learngene_zoo.errors import WrongCall
+from lgzoo_tal.conv_decoder import MatrixDecoder, tiles
+from lgzoo_tal.cuts import cuts
+from lgzoo_tal.fitting import Product, factor, fill, fitted, squashed
+from lgzoo_tal.graph import graph_of
+from lgzoo_tal.hypernet import hypernet_of
+from lgzoo_tal.low_rank_decoder import LowRankDecoder, Run, Segment
+from lgzoo_tal.requests import Request, Role, requests_for
+from lgzoo_tal.variants import HypernetSpec
+
+CONV = HypernetSpec(hidden=8, layers=1, heads=2, decoder="conv", widest=40, classes=7, spatial=6)
+# A chunk that no run of rows divides: runs begin and end within rows of Y, and cover several.
+LOW = HypernetSpec(hidden=8, layers=1, heads=2, decoder="low_rank", rank=6, widest=40, chunk=133)
+
+
+def asked(*wanted: tuple[Role, tuple[int, ...], int]) -> list[Request]:
+    """Requests for so many nodes each, every node its own."""
+    found, node = [], 0
+    for role, shape, count in wanted:
+        names = tuple(f"t{node + k}" for k in range(count))
+        found.append(Request(role, shape, names, tuple(range(node, node + count))))
+        node += count
+    return found
+
+
+MATRICES = asked(
+    ("matrix", (120, 40), 2),
+    ("matrix", (12, 12), 3),
+    ("matrix", (48, 12), 2),
+    ("matrix", (12, 48), 2),
+    ("class weight", (5, 12), 1),
+    ("matrix", (12, 3, 2, 2), 1),
+    ("matrix", (50, 3, 5, 5), 1),
+    ("positions", (1, 12, 6, 6), 1),
+    ("matrix", (12, 3, 9, 9), 2),
+)
+LOW_RANK = asked(
+    ("matrix", (120, 40), 2),
+    ("matrix", (12, 12), 3),
+    ("matrix", (12, 48), 2),
+    ("class weight", (5, 12), 1),
+    ("matrix", (12, 3, 3, 3), 1),
+    ("positions", (1, 12, 6, 6), 1),
+    ("norm weight", (12,), 3),
+    ("bias", (12,), 3),
+    ("bias", (48,), 2),
+    ("class bias", (5,), 1),
+)
+
+
+def gradients(module: torch.nn.Module, blocks: list[Tensor]) -> dict[str, Tensor]:
+    """Of an uneven sum of all numbers."""
+    module.zero_grad()
+    torch.stack(
+        [(block * torch.linspace(-1, 2, block.numel()).view(block.shape)).sum() for block in blocks]
+    ).sum().backward()
+    return {name: parameter.grad.clone() for name, parameter in module.named_parameters() if parameter.grad is not None}
+
+
+def compared(decoder: Any, wanted: list[Request], plain: Any) -> None:
+    nodes = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
+    ours: dict[str, Tensor] = {}
+    for request, blocks in decoder(nodes, wanted):
+        ours |= zip(request.names, blocks.multiplied() if isinstance(blocks, Product) else blocks)
+    theirs = {
+        name: plain(decoder, nodes[node], request)
+        for request in wanted
+        for name, node in zip(request.names, request.nodes)
+    }
+    assert ours.keys() == theirs.keys()
+    for name, block in theirs.items():
+        assert_close(ours[name], block, rtol=1e-5, atol=1e-6)
+    got = gradients(decoder, [ours[name] for name in theirs])
+    for name, gradient in gradients(decoder, list(theirs.values())).items():
+        assert_close(got[name], gradient, rtol=1e-4, atol=1e-4)
+
+
+def test_the_convolutional_decoder_equals_its_formula() -> None:
+    torch.manual_seed(0)
+    compared(MatrixDecoder(CONV), MATRICES, conv_block)
+
+
+def test_the_low_rank_decoder_equals_its_formula() -> None:
+    torch.manual_seed(0)
+    compared(LowRankDecoder(LOW), LOW_RANK, low_rank_block)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@torch.no_grad()
+def test_ghn3s_decoders_return_the_released_codes_numbers(mode: str) -> None:
+    known = vectors("ghn3")
+    hypernet, wanted = hypernet_of(known.spec, known.state()), known.within(f"{mode}/")
+    graph = graph_of(TARGET, msa=mode == "msa")
+    chosen = [node for node, shape in enumerate(graph.shapes) if shape is not None and len(shape) == 1]
+    made = hypernet.decoder_1d.fc(wanted["nodes"][chosen[:-1]])  # the head's bias is a call of its own there
+    assert_close(made, wanted["vectors"], rtol=1e-5, atol=1e-5)
+    request = next(request for request in requests_for(graph) if request.role == "class weight")
+    ((_, blocks),) = hypernet.decoder(wanted["nodes"], [request])
+    assert_close(blocks, wanted["head"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_run_of_rows_reads_as_little_as_it_can() -> None:
+    # ViT-Tiny's first factor of a query, key and value matrix: 576 rows of 90 numbers, in rows of 32768.
+    run = Run("U", 0, 576)
+    assert run.lines(90, 32768) == (0, 2)
+    assert run.outputs(90, 32768) == (0, 180)
+    assert run.segments(90, 32768) == [
+        Segment(slice(0, 1), slice(0, 32768)),
+        Segment(slice(1, 2), slice(0, 576 * 90 - 32768)),
+    ]
+    assert Run("U", 256, 100).segments(90, 32768) == [Segment(slice(0, 1), slice(256 * 90, 356 * 90))]
+    late = Run("V", 10, 30)
+    assert late.lines(6, 40) == (1, 6)
+    assert late.outputs(6, 40) == ((6 + 1) * 6, (6 + 6) * 6)
+    parts = late.segments(6, 40)
+    assert sum((s.lines.stop - s.lines.start) * (s.columns.stop - s.columns.start) for s in parts) == 30 * 6
+
+
+def test_a_tensor_beyond_the_factors_is_refused_by_name() -> None:
+    decoder = LowRankDecoder(LOW)
+    with pytest.raises(WrongCall, match=r"t0 of shape \(40, 3, 4, 4\) needs 160 rows .* has 133"):
+        list(decoder(torch.zeros(1, 8), asked(("matrix", (40, 3, 4, 4), 1))))
+
+
+def test_tiles_cover_every_request_exactly_once() -> None:
+    extents = [(40, 12), (12, 12), (12, 40), (40, 40), (3, 5)]
+    covered = [torch.zeros(40, 40) for _ in extents]
+    everything = torch.zeros(40, 40)
+    for tile in tiles(extents):
+        everything[tile.cut] += 1
+        for member in tile.members:
+            covered[member][tile.cut] += 1
+    assert everything.max() == 1
+    for (rows, columns), seen in zip(extents, covered):
+        assert bool((seen[:rows, :columns] == 1).all())
+        assert int(seen.sum()) == rows * columns
+
+
+def test_cuts_have_the_gradient_of_indexing() -> None:
+    weight = torch.randn(6, 5, requires_grad=True)
+    wanted = [slice(0, 3), (slice(2, 6), slice(1, 2)), slice(5, 6)]
+    parts = cuts(weight, wanted)
+    assert all(part.data_ptr() == weight[cut].data_ptr() for part, cut in zip(parts, wanted))
+    (parts[0].square().sum() + parts[1].sum()).backward()
+    ours, weight.grad = weight.grad, None
+    (weight[0:3].square().sum() + weight[2:6, 1:2].sum()).backward()
+    assert_close(ours, weight.grad)
+    assert cuts(weight.detach(), [slice(1, 2)])[0].shape == (1, 5)
+
+
+@pytest.mark.parametrize("shape", [(7, 5), (14, 10), (15, 12), (3, 12), (20, 2), (4, 3)])
+@pytest.mark.parametrize("scale", [1.0, 0.3])
+def test_fitting_repeats_and_crops(shape: tuple[int, int], scale: float) -> None:
+    blocks = torch.randn(3, 7, 5, 2, requires_grad=True)
+    plain = [repeated(block, shape) * scale for block in blocks]
+    ours = fitted(blocks, *shape, scale)
+    for got, wanted in zip(ours, plain):
+        assert_close(got, wanted)
+    filled = torch.empty_like(plain[0])
+    fill(filled, blocks.detach()[0], scale)
+    assert_close(filled, plain[0].detach())
+    weights = [torch.linspace(0, k + 1, plain[0].numel()).view_as(plain[0]) for k in range(3)]
+    (ours[0] * weights[0] + ours[2] * weights[2]).sum().backward()
+    got, blocks.grad = blocks.grad, None
+    (plain[0] * weights[0] + plain[2] * weights[2]).sum().backward()
+    assert_close(got, blocks.grad)
+
+
+def test_products_are_fitted_like_what_they_multiply_to() -> None:
+    product = Product(torch.randn(2, 6, 3), torch.randn(2, 4, 3))
+    whole = product.left @ product.right.mT
+    assert product.shape == whole.shape
+    for shape in ((6, 4), (13, 9), (4, 3)):
+        for block, ours in zip(whole, fitted(product, *shape, 0.5)):
+            assert_close(ours, 0.5 * repeated(block, shape))
+        filled = torch.empty(shape)
+        fill(filled, next(iter(product)), 0.5)
+        assert_close(filled, 0.5 * repeated(whole[0], shape))
+
+
+def test_normalisation_is_by_shape_and_role() -> None:
+    assert factor((10, 48)) == pytest.approx((2 / 48) ** 0.5)
+    assert factor((48, 3, 4, 4)) == pytest.approx((2 / 48) ** 0.5)
+    assert factor((48, 1, 4, 4)) == pytest.approx((1 / 16) ** 0.5)
+    numbers = torch.tensor([-9.0, 0.0, 9.0])
+    assert_close(squashed(numbers, "norm weight"), 2 * torch.sigmoid(numbers / 2))
+    assert_close(squashed(numbers, "bias"), torch.tanh(0.2 * numbers))

@@ -1,0 +1,95 @@
+"""Task embeddings: the mean of the ancestry's features, and the ancestry that a learngene was made with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tal_toy import ancestry
+
+from learngene_zoo.descendant import assemble
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.learngene import LearngeneConfig
+from learngene_zoo.run import Run
+from learngene_zoo.tasks.presenting import normalised
+from learngene_zoo.testing import tiny_task
+from lgzoo_tal.embedding import embed, recorded_ancestry
+
+
+def test_it_is_the_mean_of_the_class_tokens_features_over_all_training_images() -> None:
+    model, task = ancestry(), tiny_task()
+    images = normalised(task.split("train").__getitems__(range(48)), model.view)
+    with torch.no_grad():
+        wanted = model.model().forward_features(images)[:, 0].mean(dim=0)
+    found = embed(model.model(), task, model.view, Run(), None)
+    assert found.shape == (32,)
+    assert torch.allclose(found, wanted, atol=1e-6)
+
+
+def test_some_images_have_all_classes_and_the_seed_changes_nothing() -> None:
+    """The mean of two classes' bright pixels lies between both."""
+    model, task = ancestry(), tiny_task()
+    few = embed(model.model(), task, model.view, Run(seed=1), 6)
+    assert torch.equal(few, embed(model.model(), task, model.view, Run(seed=2), 6))
+    assert not torch.equal(few, embed(model.model(), task, model.view, Run(seed=1), 12))
+
+
+def test_it_tells_tasks_and_ancestries_apart() -> None:
+    one, other = ancestry(), ancestry(heads=4)
+    a, b = tiny_task("a"), tiny_task("b")
+    mine = embed(one.model(), a, one.view, Run(), None)
+    assert not torch.equal(mine, embed(one.model(), b, one.view, Run(), None))
+    assert not torch.equal(mine, embed(other.model(), a, other.view, Run(), None))
+
+
+def test_a_dense_ancestry_gives_the_mean_of_its_patches() -> None:
+    model, task = ancestry(dense=True), tiny_task()
+    images = normalised(task.split("train").__getitems__(range(48)), model.view)
+    with torch.no_grad():
+        wanted = model.model().forward_features(images)[:, 1:].mean(dim=(0, 1))
+    assert torch.allclose(embed(model.model(), task, model.view, Run(), None), wanted, atol=1e-6)
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> LearngeneConfig:
+    """A learngene's config whose ancestry lies in a folder."""
+    from learngene_zoo.ancestry import open_ancestry
+
+    made = ancestry()
+    assemble(made.spec, made.state, seed=0).save(tmp_path / "ancestry")
+    record = open_ancestry(str(tmp_path / "ancestry")).record
+    return LearngeneConfig(method="tal", spec=made.spec, ancestries=(record,))
+
+
+def test_the_recorded_ancestry_is_opened_again(recorded: LearngeneConfig) -> None:
+    found = recorded_ancestry(recorded, offline=True)
+    assert found.record == recorded.ancestries[0]
+    assert torch.equal(found.state["cls_token"], ancestry().state["cls_token"])
+
+
+def test_other_weights_in_its_place_are_refused(recorded: LearngeneConfig) -> None:
+    record = replace(recorded.ancestries[0], sha256="f" * 64)
+    with pytest.raises(BadFile, match=r"has the checksum .* not ffffffffffff"):
+        recorded_ancestry(replace(recorded, ancestries=(record,)), offline=True)
+
+
+def test_a_learngene_without_an_ancestry_embeds_nothing(recorded: LearngeneConfig) -> None:
+    with pytest.raises(WrongCall, match="records no ancestry model"):
+        recorded_ancestry(replace(recorded, ancestries=()), offline=True)
+
+
+def test_a_revision_of_the_hub_is_pinned(recorded: LearngeneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def opened(source: str, *, offline: bool) -> object:
+        asked.append(source)
+        return ancestry()
+
+    monkeypatch.setattr("learngene_zoo.ancestry.open_ancestry", opened)
+    sources = {"hf-hub:org/name": "hf-hub:org/name@" + "a" * 40, "hf-hub:org/name@main": "hf-hub:org/name@main"}
+    for source in sources:
+        record = replace(ancestry().record, source=source, revision="a" * 40)
+        recorded_ancestry(replace(recorded, ancestries=(record,)), offline=True)
+    assert asked == list(sources.values())

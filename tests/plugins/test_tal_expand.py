@@ -1,0 +1,228 @@
+"""From a learngene to a model: for tasks it knows, for others, for none; and what cannot be built is said in one line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tal_toy import SIZE, ancestry, extracted
+
+from learngene_zoo import lifecycle, torch_hub
+from learngene_zoo.ancestry import open_ancestry
+from learngene_zoo.descendant import Descendant, assemble
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.method import Target
+from learngene_zoo.run import Run
+from learngene_zoo.testing import tiny_task
+from learngene_zoo.view import View
+from lgzoo_tal import expanding
+from lgzoo_tal.embedding import embed
+from lgzoo_tal.graph import graph_of
+from lgzoo_tal.hypernet import hypernet_of
+from lgzoo_tal.predict import Predict
+from lgzoo_tal.tensors import hypernet_names
+
+
+@pytest.fixture(scope="module")
+def learngene() -> Learngene:
+    """TAL's, with task layers that do something."""
+    made = extracted()
+    draw = torch.Generator().manual_seed(0)
+    state = {
+        name: torch.randn(tensor.shape, generator=draw) * 0.1 if ".TEN." in name else tensor
+        for name, tensor in made.state.items()
+    }
+    return replace(made, state=state)
+
+
+@pytest.fixture(scope="module")
+def apart() -> Learngene:
+    """One hypernetwork for each task, without task layers."""
+    return extracted(joint=False, task_layer=False)
+
+
+def expand(learngene: Learngene, task: str | None = "tiny-a", *, seed: int = 0, **settings: Any) -> Descendant:
+    sizes = {name: settings.pop(name) for name in list(settings) if name in Target.__dataclass_fields__}
+    return Predict(**settings)(learngene, Target(**{"layers": 4, "classes": 3, "task": task, **sizes}), Run(seed=seed))
+
+
+def same(one: Descendant, other: Descendant) -> bool:
+    return all(torch.equal(one.state[name], other.state[name]) for name in one.state)
+
+
+def test_the_weights_are_the_hypernetworks_for_the_tasks_stored_embedding(learngene: Learngene) -> None:
+    made = expand(learngene, width=16)
+    names = hypernet_names(learngene.state, None)
+    hypernet = hypernet_of(SIZE.spec().with_(task=32), {name: learngene.state[ours] for name, ours in names.items()})
+    wanted = hypernet(graph_of(made.spec), task=learngene.state["tasks.tiny-a"])
+    assert (made.spec.layers, made.spec.width, made.spec.heads, made.spec.classes) == (4, 16, 1, 3)
+    assert set(wanted) == set(made.state)
+    assert all(torch.allclose(made.state[name], wanted[name], atol=1e-6) for name in wanted)
+    assert made.inherited == frozenset(made.state)
+    assert made.provenance["embedding"] == {"from": "the learngene", "task": "tiny-a"}
+
+
+def test_tasks_get_weights_of_their_own_and_seeds_do_not(learngene: Learngene) -> None:
+    assert not same(expand(learngene, "tiny-a"), expand(learngene, "tiny-b"))
+    assert same(expand(learngene, seed=1), expand(learngene, seed=2))
+
+
+def test_a_fresh_head_is_the_seeds_and_everything_else_is_predicted(learngene: Learngene) -> None:
+    predicted, fresh, other = (
+        expand(learngene),
+        expand(learngene, head="fresh"),
+        expand(learngene, head="fresh", seed=1),
+    )
+    assert set(fresh.state) - fresh.inherited == {"head.weight", "head.bias"}
+    assert torch.equal(fresh.state["blocks.0.attn.qkv.weight"], predicted.state["blocks.0.attn.qkv.weight"])
+    assert not torch.equal(fresh.state["head.weight"], other.state["head.weight"])
+
+
+def test_no_task_is_the_mean_of_the_tasks(learngene: Learngene) -> None:
+    mean = torch.stack([learngene.state["tasks.tiny-a"], learngene.state["tasks.tiny-b"]]).mean(dim=0)
+    moved = replace(learngene, state={**learngene.state, "tasks.tiny-a": mean})
+    assert same(expand(learngene, None), expand(moved, "tiny-a"))
+
+
+@pytest.fixture
+def reopened(learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Learngene:
+    """The learngene in a folder, with an ancestry that can be opened, and a task that it has not seen."""
+    made = ancestry()
+    assemble(made.spec, made.state, seed=0).save(tmp_path / "ancestry")
+    record = open_ancestry(str(tmp_path / "ancestry")).record
+    learngene.with_config(ancestries=(record,)).save(tmp_path / "learngene")
+    for module in (lifecycle, expanding):
+        monkeypatch.setattr(module, "open_task", lambda reference, **_: tiny_task(reference, classes=5))
+    return load(tmp_path / "learngene")
+
+
+def test_an_unseen_task_is_embedded_by_the_recorded_ancestry(reopened: Learngene) -> None:
+    made = lifecycle.expand(reopened, layers=3, task="mine", embedding_images=20)
+    model = ancestry()
+    view = View(image_size=16, mean=model.record.mean, std=model.record.std)
+    embedding = embed(model.model(), tiny_task("mine", classes=5), view, Run(), 20)
+    told = replace(reopened, state={**dict(reopened.state), "tasks.tiny-a": embedding})
+    assert same(made, expand(told, "tiny-a", layers=3, classes=5))
+    assert (made.spec.classes, made.task) == (5, "mine")
+    assert made.provenance["embedding"] == {"from": "training images", "images": 20}
+    assert "tasks.mine" not in load(reopened.folder).state  # type: ignore[arg-type]
+
+
+def test_an_unseen_task_without_images_is_refused(reopened: Learngene, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = replace(tiny_task("mine"), sizes={"train": 0, "validation": 0, "test": 0})
+    monkeypatch.setattr(expanding, "open_task", lambda reference, **_: empty)
+    with pytest.raises(
+        WrongCall, match="mine has no training image to be embedded from; choose one of tiny-source, tiny-a"
+    ):
+        expand(reopened, "mine")
+
+
+def test_an_unseen_task_without_an_ancestry_is_refused(learngene: Learngene) -> None:
+    with pytest.raises(WrongCall, match="records no ancestry model"):
+        expand(learngene.with_config(ancestries=()), "mine")
+
+
+def test_another_ancestry_is_refused(reopened: Learngene) -> None:
+    record = replace(reopened.config.ancestries[0], sha256="1" * 64)
+    with pytest.raises(BadFile, match="has the checksum"):
+        expand(reopened.with_config(ancestries=(record,)), "mine")
+
+
+def test_an_embedding_of_another_dimension_is_refused(learngene: Learngene) -> None:
+    wrong = replace(learngene, state={**learngene.state, "tasks.tiny-a": torch.zeros(16)})
+    with pytest.raises(BadFile, match=r"the embedding tasks.tiny-a has shape \(16,\); \(32,\) is wanted"):
+        expand(wrong)
+    absent = {name: tensor for name, tensor in learngene.state.items() if name != "tasks.tiny-a"}
+    with pytest.raises(BadFile, match=r"lacks the embedding tasks\.tiny-a"):
+        expand(replace(learngene, state=absent))
+
+
+def test_an_ancestry_of_another_width_is_refused(reopened: Learngene, tmp_path: Path) -> None:
+    other = ancestry(width=64, heads=4)
+    assemble(other.spec, other.state, seed=0).save(tmp_path / "wide")
+    record = open_ancestry(str(tmp_path / "wide")).record
+    with pytest.raises(BadFile, match="gives 64 features and its task layer takes 32"):
+        expand(reopened.with_config(ancestries=(record,)), "mine")
+
+
+def test_of_several_hypernetworks_the_tasks_own_is_asked(apart: Learngene) -> None:
+    a, b = expand(apart, "tiny-a"), expand(apart, "tiny-b")
+    assert not same(a, b)
+    swapped = {
+        name.replace("tiny-b", "tiny-?").replace("tiny-a", "tiny-b").replace("tiny-?", "tiny-a"): tensor
+        for name, tensor in apart.state.items()
+    }
+    assert same(a, expand(replace(apart, state=swapped), "tiny-b"))
+    for task in ("mine", None):
+        with pytest.raises(WrongCall, match="has a hypernetwork for each of tiny-a, tiny-b"):
+            expand(apart, task)
+
+
+def test_sizes_beyond_the_family_can_be_asked_for(learngene: Learngene) -> None:
+    members = Predict().family(learngene.config)
+    assert {(member.spec.layers, member.spec.width) for member in members} == {
+        (layers, width) for layers in range(3, 10) for width in (16, 32)
+    }
+    made = expand(learngene, layers=11, width=48, image_size=32, heads=4, classes=70)
+    assert (made.spec.layers, made.spec.width, made.spec.heads, made.spec.image_size) == (11, 48, 4, 32)
+    with torch.no_grad():
+        assert made.model()(torch.zeros(1, 3, 32, 32)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"width": 24}, "width 24 is no number of whole heads of 16; take 32, or name the heads too"),
+        ({"width": 32, "heads": 5}, "5 heads do not divide a width of 32"),
+        ({"width": 512}, "rows of the low-rank decoder's factors"),
+        ({"dense": True}, "no head that gives a class to every pixel"),
+    ],
+)
+def test_shapes_that_cannot_be_predicted_are_refused(learngene: Learngene, sizes: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongCall, match=says):
+        expand(learngene, **sizes)
+
+
+def test_tensors_of_another_variant_are_refused(learngene: Learngene) -> None:
+    details = {**learngene.config.details}
+    for changes, says in (({"rank": 5}, "decoder"), ({"layers": 3}, "gnn.2"), ({"task": 31}, "TEN")):
+        wrong = {**details, "hypernet": {**details["hypernet"], **changes}}
+        with pytest.raises(BadFile, match=f"{says}.* is wanted"):
+            expand(learngene.with_config(details=wrong))
+    more = {**learngene.state, "encoder.gnn.7.ln1.weight": torch.zeros(16)}
+    with pytest.raises(BadFile, match=r"there is a tensor gnn\.7\.ln1\.weight"):
+        expand(replace(learngene, state=more))
+
+
+BAD_DETAILS: list[tuple[dict[str, Any], str]] = [
+    ({"hypernet": None}, "there is no hypernetwork"),
+    ({"hypernet": {"hidden": 16}}, "details of the learngene"),
+    ({"layers": [9, 3]}, "layers"),
+    ({"layers": [3]}, "layers"),
+    ({"tasks": [1]}, "details of the learngene: tasks"),
+    ({"apart": "yes"}, "details of the learngene: apart"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "says"), BAD_DETAILS)
+def test_details_that_cannot_be_are_refused(learngene: Learngene, wrong: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadFile, match=says):
+        expand(learngene.with_config(details={**learngene.config.details, **wrong}))
+
+
+def test_a_hypernetwork_larger_than_any_is_not_built(learngene: Learngene) -> None:
+    details = {**learngene.config.details}
+    huge = {**details, "hypernet": {**details["hypernet"], "rank": 10**6}}
+    with pytest.raises(BadFile, match="a hypernetwork with rank 1000000; at most 4096 is believed"):
+        expand(learngene.with_config(details=huge))
+
+
+def test_torch_hub_builds_for_the_task_that_is_named(reopened: Learngene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_hub, "head_for", lambda task: (3, False))
+    model = torch_hub.method_vit("tal", "tiny-a", learngene=reopened.folder, depth=4)
+    wanted = expand(reopened, "tiny-a", layers=4).state
+    assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())

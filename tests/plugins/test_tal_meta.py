@@ -1,0 +1,261 @@
+"""A step of meta-training equals its formula; many steps can be interrupted anywhere; tasks are mixed by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tal_toy import ATTRIBUTES, RECIPE, SIZE, ancestry, source_task
+from torch.nn import functional
+
+from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.run import Run
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.tasks.batches import open_loader
+from learngene_zoo.testing import tiny_task
+from learngene_zoo.training.checkpoint import newest
+from learngene_zoo.training.loop import train
+from learngene_zoo.training.objectives import attribute_loss
+from learngene_zoo.vit import model_of
+from lgzoo_tal import meta
+from lgzoo_tal.course import Guidance
+from lgzoo_tal.graph import SINK, graph_of
+from lgzoo_tal.guidance import Guide, divergence, random_matrix
+from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.meta import Lesson, MetaObjective, Rules, total_norm
+from lgzoo_tal.mixture import Mixture, TaskBatch
+
+ZOO = tuple(
+    ViTSpec(layers=layers, width=width, heads=width // 16, classes=4, image_size=16, patch_size=8)
+    for layers, width in ((1, 16), (2, 16), (1, 32), (2, 32))
+)
+VIEW = ancestry().view
+
+
+def batch(task: Any = None, number: int = 0) -> TaskBatch:
+    made = next(iter(open_loader(task or tiny_task(), "train", VIEW, batch_size=8).epoch(0)))
+    return TaskBatch(*made, tasks=torch.full_like(made.indices, number))
+
+
+def hypernet(task: int | None = None) -> Hypernet:
+    return Hypernet(SIZE.spec().with_(task=task), 0)
+
+
+def objective(
+    lessons: tuple[Lesson, ...] = (Lesson(classes=3),), guide: Guide | None = None, **rules: Any
+) -> MetaObjective:
+    task = None if lessons[0].embedding is None else len(lessons[0].embedding)
+    return MetaObjective(hypernet(task), ZOO, lessons, Rules(label_smoothing=0.1, **rules), seed=7, guide=guide)
+
+
+def test_the_loss_is_that_of_the_model_with_the_predicted_weights() -> None:
+    made, shown = objective(norm_weight=0.01), batch()
+    losses = made(shown)
+    spec = made.architecture(0).with_(classes=3)
+    with torch.no_grad():
+        state = made.hypernet(graph_of(spec))
+    logits = model_of(spec, state)(shown.images)
+    wanted = functional.cross_entropy(logits, shown.labels, label_smoothing=0.1)
+    assert losses["cross_entropy"].item() == pytest.approx(wanted.item(), rel=1e-5)
+    norms = sum(tensor.norm().item() for tensor in state.values())
+    assert losses["norm"].item() == pytest.approx(0.01 * norms, rel=1e-5)
+    assert set(losses) == {"cross_entropy", "norm"}
+
+
+def test_every_architecture_of_a_meta_batch_is_trained() -> None:
+    """The losses are the mean over the architectures, and so is the gradient: the last one alone would give another."""
+    both = objective(meta_batch=2)
+    losses, gradient = _with_gradient(both, batch())
+    singles = []
+    for draw in (0, 1):
+        one = objective()
+        one.finished.fill_(draw)
+        singles.append(_with_gradient(one, batch()))
+    assert both.architecture(0) != both.architecture(1)
+    for name, loss in losses.items():
+        assert loss == pytest.approx(sum(single[name] for single, _ in singles) / 2, rel=1e-5)
+    assert torch.allclose(gradient, (singles[0][1] + singles[1][1]) / 2, atol=1e-6)
+    assert not torch.allclose(gradient, singles[1][1] / 2, atol=1e-5)
+
+
+def _with_gradient(made: MetaObjective, shown: TaskBatch) -> tuple[dict[str, float], torch.Tensor]:
+    losses = made(shown)
+    torch.stack(list(losses.values())).sum().backward()
+    gradients = [parameter.grad for parameter in made.parameters() if parameter.grad is not None]
+    return {name: loss.item() for name, loss in losses.items()}, torch.cat([g.flatten() for g in gradients])
+
+
+def test_the_next_step_has_the_next_architecture_whatever_was_done_before() -> None:
+    made = objective()
+    drawn = [made.architecture(draw) for draw in range(12)]
+    assert drawn == [objective().architecture(draw) for draw in range(12)]
+    assert {(spec.layers, spec.width) for spec in drawn} == {(spec.layers, spec.width) for spec in ZOO}
+
+
+def test_attributes_are_read_by_rows_of_the_sink() -> None:
+    lesson = Lesson(classes=6, attributes=ATTRIBUTES)
+    made, shown = objective((lesson,)), batch(source_task())
+    losses = made(shown)
+    spec = made.architecture(0).with_(classes=6)
+    with torch.no_grad():
+        state = made.hypernet(graph_of(spec, sink=(4, spec.width)))
+        weight, bias = (state.pop(name) for name in SINK)
+        features = model_of(spec, state).forward_features(shown.images)[:, 0]
+        answers = features @ weight.T + bias
+    assert shown.attributes is not None
+    for name, rows, truth in (("hue", slice(0, 3), 0), ("turn", slice(3, 4), 1)):
+        wanted = attribute_loss(answers[:, rows], shown.attributes[:, truth])
+        assert losses[f"attributes/{name}"].item() == pytest.approx(wanted.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("projection", ["predicted", "random"])
+def test_the_guidance_is_equation_4_with_this_projection(projection: Any) -> None:
+    master = ancestry().model()
+    lesson, alpha = Lesson(classes=6, attributes=ATTRIBUTES), 0.3
+    made = objective((lesson,), Guide(master, Guidance(alpha=alpha, projection=projection)))
+    shown = batch(source_task())
+    losses = made(shown)
+    spec = made.architecture(0).with_(classes=6)
+    rows = 32 if projection == "predicted" else 0
+    with torch.no_grad():
+        state = made.hypernet(graph_of(spec, sink=(rows + 4, spec.width)))
+        weight, bias = (state.pop(name)[:rows] for name in SINK)
+        if projection == "random":
+            weight, bias = random_matrix(32, spec.width, 7, 0)
+        features = model_of(spec, state).forward_features(shown.images)[:, 0]
+        wanted = divergence(features @ weight.T + bias, master.forward_features(shown.images)[:, 0])
+        entropy = functional.cross_entropy(model_of(spec, state)(shown.images), shown.labels, label_smoothing=0.1)
+    assert losses["guidance"].item() == pytest.approx(alpha * wanted.item(), rel=1e-4)
+    assert losses["cross_entropy"].item() == pytest.approx((1 - alpha) * entropy.item(), rel=1e-4)
+    assert "attributes/hue" in losses
+
+
+def test_a_predicted_projection_is_learnt_and_a_random_one_is_not() -> None:
+    """With nothing but guidance, the decoder's gradient of the sink is there or is not."""
+    gradients = {}
+    for projection in ("predicted", "random"):
+        settings = Guidance(alpha=1.0, projection=projection)  # type: ignore[arg-type]
+        made = objective(guide=Guide(ancestry().model(), settings), norm_weight=0.0)
+        gradients[projection] = _with_gradient(made, batch())[1].abs().sum().item()
+    assert all(value > 0 for value in gradients.values())
+    assert gradients["predicted"] != gradients["random"]
+
+
+def test_a_student_runs_once_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[ViTSpec] = []
+    real = meta.tokens_of
+    monkeypatch.setattr(meta, "tokens_of", lambda spec, *rest: calls.append(spec) or real(spec, *rest))
+    guide = Guide(ancestry().model(), Guidance())
+    objective((Lesson(classes=6, attributes=ATTRIBUTES),), guide)(batch(source_task()))
+    assert len(calls) == 1
+
+
+def test_the_batchs_task_chooses_classes_and_embedding() -> None:
+    embeddings = torch.zeros(5), torch.ones(5)
+    lessons = Lesson(classes=3, embedding=embeddings[0]), Lesson(classes=4, embedding=embeddings[1])
+    made = objective(lessons)
+    with torch.no_grad():
+        for layer in made.hypernet.gnn:
+            layer.TEN.fc_gamma.weight.fill_(0.5)
+    first, second = (made(batch(number=number))["norm"].item() for number in (0, 1))
+    spec = made.architecture(0)
+    with torch.no_grad():
+        wanted = [
+            total_norm(made.hypernet(graph_of(spec.with_(classes=lesson.classes)), task=lesson.embedding)).item()
+            for lesson in lessons
+        ]
+    assert [first, second] == pytest.approx([3e-5 * norm for norm in wanted], rel=1e-5)
+    assert first != pytest.approx(second, rel=1e-3)
+
+
+def test_the_norm_of_zeros_has_no_gradient_that_is_not_finite() -> None:
+    tensors = {"bias": torch.zeros(3, requires_grad=True), "weight": torch.ones(4, requires_grad=True)}
+    total_norm(tensors).backward()
+    assert total_norm(tensors).item() == pytest.approx(2.0)
+    assert all(torch.isfinite(tensor.grad).all() for tensor in tensors.values())  # type: ignore[arg-type]
+
+
+def mixture(seed: int = 0, temperature: float = 2.0, batch_size: int = 16) -> Mixture:
+    names = {"tiny-a": 3, "tiny-b": 4}
+    loaders = {
+        name: open_loader(
+            tiny_task(name, classes),
+            "train",
+            VIEW,
+            batch_size=batch_size,
+            seed=1,
+            shuffle=True,
+            images=32 + 16 * (classes == 4),
+        )
+        for name, classes in names.items()
+    }
+    return Mixture(loaders, batch_size=batch_size, temperature=temperature, seed=seed)
+
+
+def test_an_epoch_of_a_mixture_is_as_many_images_as_its_tasks_have() -> None:
+    made = mixture()
+    assert made.steps == 5  # 32 + 48 images in batches of 16
+    batches = list(made.epoch(0))
+    assert len(batches) == 5
+    assert {int(shown.tasks[0]) for shown in [*batches, *made.epoch(1)]} == {0, 1}
+    assert all(int(shown.labels.max()) < (3, 4)[int(shown.tasks[0])] for shown in batches)
+
+
+def test_a_task_goes_through_its_own_images_epoch_by_epoch() -> None:
+    made = mixture()
+    shown = [step for epoch in range(4) for step in made.epoch(epoch)]
+    for number, images in ((0, 32), (1, 48)):
+        own = [step.indices.tolist() for step in shown if int(step.tasks[0]) == number]
+        whole = images // 16
+        used = sorted(made.loaders[number]._used.tolist())  # type: ignore[attr-defined]
+        for start in range(0, len(own) // whole * whole, whole):
+            assert sorted(index for step in own[start : start + whole] for index in step) == used
+
+
+def test_a_mixture_can_be_entered_anywhere() -> None:
+    whole = [step for epoch in range(3) for step in mixture().epoch(epoch)]
+    for start in (0, 3):
+        late = list(mixture().epoch(2, start=start))
+        for ours, theirs in zip(late, whole[10 + start :], strict=True):
+            assert torch.equal(ours.tasks, theirs.tasks)
+            assert torch.equal(ours.images, theirs.images)
+    assert [mixture(1).number_at(step) for step in range(40)] != [mixture(2).number_at(step) for step in range(40)]
+
+
+def trained(
+    folder: Path | None = None, stop: int | None = None, poison: int | None = None, **run: Any
+) -> MetaObjective:
+    """Six steps over a mixture, or as many as are asked for."""
+    made = MetaObjective(hypernet(), ZOO, (Lesson(classes=3), Lesson(classes=4)), Rules(), seed=7)
+    settings = Run(folder=folder, **run)
+    for step in train(made, mixture(batch_size=32), RECIPE_3, settings, unused=True, seconds_between_checkpoints=0):
+        made.finished.fill_(step.step)
+        if step.step == poison:
+            with torch.no_grad():
+                made.hypernet.embed.weight.fill_(float("nan"))
+        if step.step == stop:
+            break
+    return made
+
+
+RECIPE_3 = type(RECIPE)(epochs=2, batch_size=32, lr=1e-3, ema=0.9, clip=5.0)
+
+
+def test_a_resumed_training_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    whole = trained().state_dict()
+    trained(tmp_path / "run", stop=4)
+    resumed = trained(tmp_path / "run", resume=True).state_dict()
+    assert set(resumed) == set(whole)
+    assert all(torch.equal(resumed[name], tensor) for name, tensor in whole.items())
+
+
+def test_what_is_not_finite_stops_the_training_and_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailed, match="not finite"):
+        trained(tmp_path / "run", poison=3)
+    identity = {"label": "training", "steps": 6, "seed": 0, "ema": 0.9}
+    kept = newest(tmp_path / "run", identity)
+    assert kept is not None
+    assert kept.step == 2
+    assert all(tensor.isfinite().all() for tensor in kept.tensors["weights"].values())

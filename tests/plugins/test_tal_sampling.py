@@ -1,0 +1,65 @@
+"""Temperature sampling of tasks against the official sampler."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learngene_zoo.errors import WrongCall
+from lgzoo_tal.sampling import probabilities, steps_per_epoch, task_at
+
+CASES: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "data" / "tal" / "task_sampler.json").read_text(encoding="utf-8")
+)["cases"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_official_probabilities(case: str) -> None:
+    sizes, temperature = CASES[case]["sizes"], float(case.rpartition("=")[2])
+    assert probabilities(sizes, temperature) == pytest.approx(CASES[case]["probs"], rel=1e-12)
+    assert steps_per_epoch(sizes, 512) == CASES[case]["steps_per_epoch_bs512"]
+
+
+def test_the_limits_of_the_temperature() -> None:
+    sizes = {"small": 10, "large": 10_000}
+    assert probabilities(sizes, math.inf) == {"small": 0.5, "large": 0.5}
+    assert probabilities(sizes, 1e-3)["large"] == 1.0
+
+
+def test_tasks_are_drawn_as_often_as_they_are_likely() -> None:
+    likely = probabilities({"a": 100, "b": 400, "c": 2500}, 2.0)
+    assert likely == pytest.approx({"a": 10 / 80, "b": 20 / 80, "c": 50 / 80})
+    drawn = Counter(task_at(likely, 3, step) for step in range(8000))
+    # Four standard deviations of a binomial count.
+    assert all(abs(drawn[name] - 8000 * p) < 4 * math.sqrt(8000 * p * (1 - p)) for name, p in likely.items())
+
+
+def test_a_draw_depends_on_seed_and_step_alone() -> None:
+    likely = probabilities({"a": 1, "b": 1})
+    forwards = [task_at(likely, 3, step) for step in range(64)]
+    assert [task_at(likely, 3, step) for step in reversed(range(64))] == forwards[::-1]
+    assert [task_at(likely, 4, step) for step in range(64)] != forwards
+
+
+def test_probabilities_that_sum_to_less_than_one_still_name_a_task() -> None:
+    assert {task_at({"a": 1e-9, "b": 2e-9}, 0, step) for step in range(20)} == {"b"}
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan])
+def test_a_temperature_that_is_not_positive_is_refused(temperature: float) -> None:
+    with pytest.raises(WrongCall, match="must be positive"):
+        probabilities({"a": 1}, temperature)
+
+
+def test_tasks_without_images_are_refused() -> None:
+    with pytest.raises(WrongCall, match="the task b has 0 training images"):
+        probabilities({"a": 5, "b": 0})
+    with pytest.raises(WrongCall, match="there is no task to sample"):
+        probabilities({})
+    with pytest.raises(WrongCall, match="a batch of 0 images"):
+        steps_per_epoch({"a": 5}, 0)

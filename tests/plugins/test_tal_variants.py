@@ -1,0 +1,120 @@
+"""The published hypernetworks: their parameter counts, the shape encoder's grids, which targets they reach."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.spec import ARCHITECTURES, ViTSpec
+from lgzoo_tal.grid import channel_grid, indices, spatial_grid
+from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.variants import VARIANTS, HypernetSpec, check_target, params, published_params, reach
+
+PUBLISHED = {
+    "ghn3-t": 6_906_632,
+    "ghn3-s": 35_810_368,
+    "ghn3-l": 214_668_960,
+    "ghn3-xl": 654_365_184,
+    "logah-tiny": 2_540_380,
+    "logah-small": 21_412_794,
+    "logah-base": 78_231_892,
+    "logah-large": 289_423_316,
+}
+CIFAR = {"ghn3-t": 4_531_500, "ghn3-s": 26_638_404, "ghn3-l": 178_632_292, "ghn3-xl": 573_769_092}
+TAL = {"logah-tiny": 2_834_620, "logah-small": 22_388_924}
+TINY = HypernetSpec(hidden=16, layers=2, heads=2, decoder="low_rank", rank=4, widest=64, chunk=512)
+
+
+def test_published_parameter_counts() -> None:
+    assert {name: published_params(spec) for name, spec in VARIANTS.items()} == PUBLISHED
+    assert {name: published_params(VARIANTS[name].with_(classes=10, spatial=11)) for name in CIFAR} == CIFAR
+    assert {name: published_params(VARIANTS[name].with_(task=768)) for name in TAL} == TAL
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *VARIANTS.values(),
+        VARIANTS["logah-tiny"].with_(task=768),
+        VARIANTS["logah-tiny"].with_(task=768, task_form="plain", task_place="graph"),
+        VARIANTS["ghn3-t"].with_(classes=64, spatial=11),
+    ],
+)
+def test_the_closed_form_counts_what_is_built(spec: HypernetSpec) -> None:
+    assert params(spec) == sum(parameter.numel() for parameter in Hypernet(spec, seed=None).parameters())
+
+
+def test_grids_have_the_released_tables_sizes() -> None:
+    assert [len(channel_grid(classes)) + 1 for classes in (10, 1000, 64, 3)] == [392, 392, 391, 391]
+    assert [len(spatial_grid(spatial)) + 1 for spatial in (11, 16)] == [9, 11]
+
+
+@pytest.mark.parametrize(
+    ("size", "meant"),
+    [(1, 1), (2, 1), (3, 3), (4, 8), (7, 8), (12, 8), (13, 16), (10, 8), (71, 64), (72, 64), (73, 80), (9000, 8192)],
+)
+def test_channels_are_taken_for_the_nearest_on_the_grid(size: int, meant: int) -> None:
+    grid = channel_grid(1000)
+    assert [grid[place] for place in indices((size, size), 1000, 16)[:2]] == [meant, meant]
+
+
+@pytest.mark.parametrize(
+    ("size", "meant"), [(1, 1), (2, 3), (3, 3), (4, 3), (6, 5), (8, 7), (12, 11), (14, 14), (16, 16), (40, 16)]
+)
+def test_kernels_are_taken_for_the_nearest_on_the_grid(size: int, meant: int) -> None:
+    grid = spatial_grid(16)
+    assert [grid[place] for place in indices((8, 8, size, size), 10, 16)[2:]] == [meant, meant]
+
+
+def test_classes_count_as_themselves_and_no_parameter_has_rows_of_its_own() -> None:
+    assert channel_grid(5)[indices((5,), 5, 16)[0]] == 5
+    assert indices(None, 10, 16) == (391, 391, 10, 10)
+
+
+@pytest.mark.parametrize(
+    ("size", "made"),
+    [(10, 10), (192, 256), (384, 512), (576, 768), (768, 2048), (1000, 1000), (1024, 2048), (3072, 2048)],
+)
+def test_channels_that_are_decoded(size: int, made: int) -> None:
+    assert reach(size, 2048) == made
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"hidden": 0}, "hidden is 0"),
+        ({"hidden": 18, "heads": 3}, "multiple of 4"),
+        ({"heads": 3}, "its 3 heads"),
+        ({"rank": None}, "belongs to the low-rank decoder"),
+        ({"decoder": "conv"}, "belongs to the low-rank decoder"),
+        ({"rank": 0}, "rank is 0"),
+        ({"task": 0}, "task embedding has 0"),
+    ],
+)
+def test_numbers_that_describe_no_hypernetwork(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(WrongCall, match=told):
+        TINY.with_(**changes)
+
+
+def test_published_variants_reach_the_usual_models() -> None:
+    for variant in VARIANTS.values():
+        for name in ("vit_tiny_patch16_224", "vit_base_patch16_224", "vit_base_patch32_224"):
+            check_target(variant, replace(ARCHITECTURES[name], classes=21_000))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"width": 64, "patch_size": 16}, "patches of 16 pixels at a width of 64"),
+        ({"width": 64, "image_size": 64}, "16 x 16 patches at a width of 64"),
+        ({"width": 8, "heads": 1, "channels": 64, "patch_size": 16}, "64 channels in patches of 16 pixels"),
+    ],
+)
+def test_a_width_that_the_low_rank_decoder_cannot_reach(changes: dict[str, Any], told: str) -> None:
+    target = ViTSpec(**{"layers": 1, "width": 16, "heads": 2, "image_size": 32, "patch_size": 4, **changes})
+    with pytest.raises(WrongCall, match=f"{told} would need .* have 512"):
+        check_target(TINY, target)
+    check_target(TINY.with_(decoder="conv", rank=None), target)
