@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lgzoo_tal.centred import activation
 from lgzoo_tal.cuts import Cut, cuts
 from lgzoo_tal.requests import Request, kernel
 from lgzoo_tal.variants import HypernetSpec
@@ -39,8 +40,9 @@ class MatrixDecoder(nn.Module):
         super().__init__()
         h, self.widest, self.side = spec.hidden, spec.widest, spec.spatial
         self.fc = nn.Sequential(nn.Linear(h, 4 * h * self.side**2))
-        self.conv = nn.Sequential(nn.Linear(4 * h, 8 * h), nn.ReLU(), nn.Linear(8 * h, self.widest**2))
-        self.class_layer_predictor = nn.Sequential(nn.ReLU(), nn.Linear(self.widest, spec.classes))
+        self.activation = activation(spec.form)
+        self.conv = nn.Sequential(nn.Linear(4 * h, 8 * h), activation(spec.form), nn.Linear(8 * h, self.widest**2))
+        self.class_layer_predictor = nn.Sequential(activation(spec.form), nn.Linear(self.widest, spec.classes))
 
     def forward(self, nodes: Tensor, wanted: Sequence[Request]) -> Made:
         """Blocks (L, o, i), of a kernel (L, o, i, rows, columns), no larger than their targets. `nodes` is (N, h)."""
@@ -89,10 +91,10 @@ class MatrixDecoder(nn.Module):
             whole = functional.linear(chosen, weight.flatten(0, 2), bias.flatten()).view(len(chosen), -1, side, side)
             for size, share in zip(large, whole.split([len(members[size]) for size in large])):
                 rows, columns = self._window(size)
-                found[size] = share[:, :, rows, columns].flatten(2).transpose(1, 2).relu()
+                found[size] = self.activation(share[:, :, rows, columns].flatten(2).transpose(1, 2))
         for size, (weight, bias) in zip(small, parts):
             made = functional.linear(nodes[members[size]], weight.reshape(-1, nodes.shape[1]), bias.flatten())
-            found[size] = made.view(len(made), bias.shape[0], -1).transpose(1, 2).relu()
+            found[size] = self.activation(made.view(len(made), bias.shape[0], -1).transpose(1, 2))
         return found
 
     def _window(self, size: Size) -> tuple[slice, slice]:
@@ -122,7 +124,7 @@ class VectorDecoder(nn.Module):
     def __init__(self, spec: HypernetSpec) -> None:
         super().__init__()
         h, self.widest = spec.hidden, spec.widest
-        self.fc = nn.Sequential(nn.Linear(h, 2 * h), nn.ReLU(), nn.Linear(2 * h, 2 * self.widest))
+        self.fc = nn.Sequential(nn.Linear(h, 2 * h), activation(spec.form), nn.Linear(2 * h, 2 * self.widest))
 
     def forward(self, nodes: Tensor, wanted: Sequence[Request], bias_class: nn.Module) -> Made:
         """Blocks (L, o). A norm's weight and bias come from one node, a head's bias from the row of biases."""

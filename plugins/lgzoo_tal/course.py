@@ -24,7 +24,7 @@ from learngene_zoo.spec import ViTSpec
 from learngene_zoo.tasks import catalogue
 from lgzoo_tal.architectures import Rule, SetName, architectures, scaled
 from lgzoo_tal.details import Details
-from lgzoo_tal.variants import HypernetSpec, TaskForm, TaskPlace, check_target
+from lgzoo_tal.variants import Form, HypernetSpec, TaskForm, TaskPlace, check_target
 
 Direction = Literal["student-teacher", "teacher-student"]
 Axis = Literal["features", "positions"]
@@ -46,6 +46,10 @@ class LowRank:
     rank: Annotated[int, "largest rank of a predicted matrix"] = 32
     widest: Annotated[int, "channels beyond which a predicted tensor is made of copies"] = 2048
     chunk: Annotated[int, "rows that its decoder can make of each factor"] = 2048 * 16
+    form: Annotated[
+        Form,
+        "as published, or centred, which learns some ten times faster where the budget is small (docs/methods/tal.md)",
+    ] = "published"
 
     def spec(self) -> HypernetSpec:
         """As the hypernetwork is built."""
@@ -61,6 +65,10 @@ class Conv:
     ] = 64
     layers: Annotated[int, "layers of its encoder"] = 3
     heads: Annotated[int, "attention heads of its encoder"] = 8
+    form: Annotated[
+        Form,
+        "as published, or centred, which learns some ten times faster where the budget is small (docs/methods/tal.md)",
+    ] = "published"
 
     def spec(self) -> HypernetSpec:
         """As the hypernetwork is built."""

@@ -24,6 +24,7 @@ from learngene_zoo.arena import uninitialised
 from learngene_zoo.errors import BadFile
 from learngene_zoo.folder import State
 from learngene_zoo.vit import empty, initial, shapes, shapes_in
+from lgzoo_tal.centred import POSITIONS, VECTORS, activation, is_interleaved, sorted_rows
 from lgzoo_tal.class_position import class_position
 from lgzoo_tal.conv_decoder import MatrixDecoder, VectorDecoder
 from lgzoo_tal.encoder import Graphormer, ShapeEmbedding, table
@@ -57,10 +58,10 @@ class Hypernet(nn.Module):
             self.decoder = LowRankDecoder(spec) if spec.decoder == "low_rank" else MatrixDecoder(spec)
             if spec.decoder == "conv":
                 self.decoder_1d = VectorDecoder(spec)
-                self.bias_class = nn.Sequential(nn.ReLU(), nn.Linear(spec.widest, spec.classes))
+                self.bias_class = nn.Sequential(activation(spec.form), nn.Linear(spec.widest, spec.classes))
         if seed is not None:
             self.to_empty(device="cpu")
-            start(self, seed)
+            start(self, spec, seed)
 
     def encode(self, graph: Graph, task: Tensor | None = None) -> Tensor:
         """(N, h) the embeddings of the graph's nodes. Raises `WrongCall` for a task embedding that does not fit."""
@@ -86,7 +87,9 @@ class Hypernet(nn.Module):
         made: dict[str, Tensor] = {}
         for request, blocks, scale in self.blocks(graph, task, normalise, head):
             tensors = fitted(blocks, *_plane(request), scale)
-            made.update(zip(request.names, (tensor[:, 0] for tensor in tensors) if is_vector(request) else tensors))
+            for name, tensor in zip(request.names, tensors):
+                whole = tensor[:, 0] if is_vector(request) else tensor
+                made[name] = sorted_rows(whole) if is_interleaved(name, self.spec.form) else whole
         row_d = class_position(graph.spec.width, noise).to(made["pos_embed"])
         made["pos_embed"] = torch.cat((row_d[None], made["pos_embed"]))[None]
         made["cls_token"] = torch.zeros_like(row_d)[None, None]
@@ -115,6 +118,8 @@ class Hypernet(nn.Module):
             for name, block in zip(request.names, blocks):
                 whole = made[name][0, 1:] if request.role == "positions" else made[name]
                 fill(whole[:, None] if is_vector(request) else whole, block, scale)
+                if is_interleaved(name, self.spec.form):
+                    whole.copy_(sorted_rows(whole))
         return made
 
     def blocks(self, graph: Graph, task: Tensor | None = None, normalise: bool = True, head: bool = True) -> Made:
@@ -122,13 +127,14 @@ class Hypernet(nn.Module):
 
         (L, o, 1) of vectors, (1, patches, i) of positions, else (L, o, i, ...). Decoders always compute in float32.
         """
+        positions, vectors = (POSITIONS, VECTORS) if self.spec.form == "centred" else (1, 1)
         nodes = self.encode(graph, task)
         with torch.autocast(nodes.device.type, enabled=False):
             for request, blocks in self._decoded(nodes.float(), requests_for(graph, head)):
                 if isinstance(blocks, Tensor) and is_vector(request):
-                    yield request, (squashed(blocks, request.role) if normalise else blocks)[:, :, None], 1
+                    yield request, (squashed(blocks * vectors, request.role) if normalise else blocks)[:, :, None], 1
                 elif isinstance(blocks, Tensor) and request.role == "positions":
-                    yield request, blocks[:, 0].flatten(2).mT, 1
+                    yield request, blocks[:, 0].flatten(2).mT, positions if normalise else 1
                 else:
                     yield request, blocks, factor(request.shape) if normalise else 1
 

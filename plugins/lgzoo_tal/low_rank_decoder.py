@@ -21,13 +21,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
+from lgzoo_tal.centred import activation, read
 from lgzoo_tal.fitting import Blocks, Product
 from lgzoo_tal.linear_parts import LinearParts
 from lgzoo_tal.requests import Request, is_vector, kernel
-from lgzoo_tal.variants import HypernetSpec, reach
+from lgzoo_tal.variants import Form, HypernetSpec, reach
 
 Made = Iterator[tuple[Request, Blocks]]
 
@@ -35,10 +35,10 @@ Made = Iterator[tuple[Request, Blocks]]
 class Perceptron(nn.Module):
     """Three linear layers, of which the last is run in parts."""
 
-    def __init__(self, hidden: int, outputs: int) -> None:
+    def __init__(self, hidden: int, outputs: int, form: Form = "published") -> None:
         super().__init__()
         first, second = nn.Linear(hidden, 4 * hidden), nn.Linear(4 * hidden, 8 * hidden)
-        self.fc = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Linear(8 * hidden, outputs))
+        self.fc = nn.Sequential(first, activation(form), second, activation(form), nn.Linear(8 * hidden, outputs))
 
     def forward(self, nodes: Tensor) -> Tensor:
         """(N, 8h) what the last layer reads."""
@@ -58,7 +58,8 @@ class LowRankDecoder(nn.Module):
         super().__init__()
         assert spec.rank is not None
         h, self.rank, self.chunk, self.widest = spec.hidden, spec.rank, spec.chunk, spec.widest
-        self.mlp = Perceptron(h, 2 * self.rank**2)
+        self.form = spec.form
+        self.mlp = Perceptron(h, 2 * self.rank**2, spec.form)
         self.l2 = nn.Linear(self.rank, self.chunk)
 
     def forward(self, nodes: Tensor, wanted: Sequence[Request]) -> Made:
@@ -97,9 +98,9 @@ class LowRankDecoder(nn.Module):
     def _factor(self, chosen: Tensor, run: Run, inner: LinearParts, outer: LinearParts) -> Tensor:
         """(L, rows, r): a run of rows of U or V, from the MLP's last but one layer."""
         made = inner(chosen, slice(*run.outputs(self.rank, self.chunk)))
-        read = functional.relu(made).unflatten(1, (-1, self.rank))
+        lines = read(made, self.form).unflatten(1, (-1, self.rank))
         pieces = [
-            outer(read[:, segment.lines].flatten(0, 1), segment.columns).view(len(read), -1)
+            outer(lines[:, segment.lines].flatten(0, 1), segment.columns).view(len(lines), -1)
             for segment in run.segments(self.rank, self.chunk)
         ]
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)).unflatten(1, (-1, self.rank))

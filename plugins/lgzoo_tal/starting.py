@@ -1,4 +1,5 @@
-"""How a hypernetwork's parameters start: the released code's rules, each tensor a function of the seed and its name."""
+"""How a hypernetwork's parameters start, each tensor a function of the seed and its name: the released code's rules, and the form
+`centred`'s."""
 
 from __future__ import annotations
 
@@ -9,14 +10,30 @@ from torch import Tensor, nn
 
 from learngene_zoo.run import derive_seed
 from lgzoo_tal.encoder import TaskLayer
+from lgzoo_tal.variants import HypernetSpec
 
 # The last layers of GHN-3's decoders start at a fifth, without biases. LoGAH's has no such rule.
 DAMPED = ("decoder.conv.2", "decoder.class_layer_predictor.1", "decoder_1d.fc.2")
 DAMPING = 5
 
+# Of the form `centred`: what the encoder's embeddings and the outputs of its layers are multiplied by, and the standard
+# deviation that the decoders' numbers start with.
+FACTORS = {
+    "input_dist_embed.weight": 4.0,
+    "embed_channel.weight": 0.1,
+    "embed_spatial.weight": 0.1,
+    "attn.to_out.0.weight": 0.2,
+    "ff.net.3.weight": 0.2,
+    "attn.to_out.0.bias": 0.0,
+    "ff.net.3.bias": 0.0,
+}
+SPREAD = 0.25
+GAIN = math.sqrt(1.5)
+TANH = 0.65  # the root mean square of a tanh of numbers with variance 1.5 x 0.65^2
+
 
 @torch.no_grad()
-def start(hypernet: nn.Module, seed: int) -> None:
+def start(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
     """Fill every parameter.
 
     Linear layers and their biases are uniform within 1/sqrt(fan in), embeddings normal with a standard deviation of
@@ -36,6 +53,31 @@ def start(hypernet: nn.Module, seed: int) -> None:
             module.weight.normal_(std=module.embedding_dim**-0.5, generator=_generator(seed, f"{name}.weight"))
         elif isinstance(module, nn.LayerNorm):
             module.reset_parameters()
+    if spec.form == "centred":
+        _centre(hypernet, spec, seed)
+
+
+def _centre(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
+    """What starts otherwise in the form `centred`: decoders without biases that keep the nodes' differences, see centred.py."""
+    for name, parameter in hypernet.named_parameters():
+        if "decoder" in name or name.startswith("bias_class"):
+            layer, kind = name.rsplit(".", 1)
+            if kind == "bias":
+                parameter.zero_()
+            else:
+                parameter.normal_(std=_deviation(layer, spec, parameter.shape[1]), generator=_generator(seed, name))
+        else:
+            parameter.mul_(next((factor for end, factor in FACTORS.items() if name.endswith(end)), 1.0))
+
+
+def _deviation(layer: str, spec: HypernetSpec, inputs: int) -> float:
+    """Of the weights of a decoder's layer."""
+    if layer == "decoder.l2":
+        assert spec.rank is not None  # its factors are multiplied: r products of two numbers
+        return math.sqrt(SPREAD / math.sqrt(spec.rank) / inputs) / TANH / GAIN
+    if layer in ("decoder.class_layer_predictor.1", "bias_class.1"):
+        return 1 / math.sqrt(inputs)  # of numbers that have that spread already
+    return (SPREAD / TANH if layer in DAMPED else GAIN) / math.sqrt(inputs)
 
 
 def _linear(layer: nn.Linear, name: str, seed: int, identity: bool) -> None:

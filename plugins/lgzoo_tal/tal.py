@@ -18,39 +18,30 @@ paper says, through one more node of the graph beside the head; in the code it i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, ClassVar
 
-from learngene_zoo.learngene import Learngene, LearngeneConfig
-from learngene_zoo.method import Extractor, Method, Work
+from learngene_zoo.method import Method
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.spec import ViTSpec
 from lgzoo_tal.architectures import SetName
-from lgzoo_tal.course import Axis, Course, Direction, Guidance, LowRank, Projection, Reduction, outline, work
+from lgzoo_tal.course import Axis, Direction, Guidance, LowRank, Projection, Reduction
+from lgzoo_tal.meta_training import MINI, PUBLISHED, SMOKE, MetaTraining, small, smallest, work_of
 from lgzoo_tal.predict import Predict
 from lgzoo_tal.variants import TaskForm, TaskPlace
 
-if TYPE_CHECKING:
-    from learngene_zoo.ancestry import Ancestry
-    from learngene_zoo.run import Run
-    from learngene_zoo.tasks.task import Task
-
-# Of the released code; attributes of the source task would not be true of images that were moved.
-_TRAINING = Recipe(
-    epochs=75, batch_size=512, lr=3e-4, warmup=5, weight_decay=0.01, clip=5.0, label_smoothing=0.1, augment="none"
-)
-_TUNING = replace(_TRAINING, epochs=100)
+_TUNING = replace(PUBLISHED, epochs=100)
 _HYPERNET = LowRank()
+NAME = "tal"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaTrain(Extractor):
+class MetaTrain(MetaTraining):
     """Meta-train a hypernetwork under the ancestry's guidance, then tell it the task."""
 
-    source: Annotated[str | None, "the task of stage 1, opened unless it is among the tasks; none: no stage 1"] = (
-        "source"
-    )
+    method: ClassVar[str] = NAME
+
+    task_layer: Annotated[bool, "tell the encoder the task in stage 2"] = True
+    architectures: Annotated[SetName, "the models that are drawn: TAL's, the deeper ones of TAL+, or LoGAH's"] = "tal"
     guidance: Annotated[bool, "whether the ancestry guides stage 1"] = True
     alpha: Annotated[float, "the guidance's share of the loss (the paper names none; 0.2 in the authors' code)"] = 0.2
     direction: Annotated[
@@ -68,74 +59,24 @@ class MetaTrain(Extractor):
         Projection,
         "M, which brings a student's features to the ancestry's width: predicted, or a fresh random one each step",
     ] = "predicted"
-    attributes: Annotated[bool, "learn the source task's attributes too, where it has some"] = True
-    task_layer: Annotated[bool, "tell the encoder the task in stage 2"] = True
     task_form: Annotated[
         TaskForm,
         "(1 + gamma) f + beta, started at f, or gamma f + beta, as printed, which forgets at its start what stage 1 has learnt",
     ] = "residual"
     task_place: Annotated[TaskPlace, "in each layer after its first norm, or once before the first layer"] = "layers"
-    embedding_images: Annotated[int | None, "training images that a task is embedded from (default: all)"] = None
-    joint: Annotated[bool, "one hypernetwork for all tasks of stage 2, or one for each"] = True
-    sampling: Annotated[float, "temperature of the sampling of tasks: 1 by their images, inf all alike"] = 2.0
     freeze: Annotated[
         bool, "stage 2 leaves the encoder as stage 1 has trained it (the authors' code means to, and undoes it)"
     ] = False
-    architectures: Annotated[SetName, "the models that are drawn: TAL's, the deeper ones of TAL+, or LoGAH's"] = "tal"
-    hold_out: Annotated[tuple[str, ...], "sizes never to draw: 12x96 (layers x width), 12 (layers) or x96 (width)"] = ()
-    meta_batch: Annotated[int, "models predicted in each step; all are trained"] = 1
-    norm_weight: Annotated[float, "weight of the norms of predicted tensors in the loss"] = 3e-5
-    judged: Annotated[
-        int | None, "validation images of each task that some predicted models are judged on (default: all)"
-    ] = None
-    training: Annotated[Recipe, "of stage 1"] = _TRAINING
+    training: Annotated[Recipe, "of stage 1"] = PUBLISHED
     tuning: Annotated[Recipe, "of stage 2; an epoch is as many images as all its tasks have"] = _TUNING
     hypernet: LowRank = _HYPERNET
 
-    def __post_init__(self) -> None:
-        self.course  # noqa: B018  there must be one
-
-    @property
-    def course(self) -> Course:
-        """What is to be done."""
-        guidance = Guidance(
-            alpha=self.alpha,
-            direction=self.direction,
-            temperature=self.temperature,
-            axis=self.axis,
-            reduction=self.reduction,
-            projection=self.projection,
-        )
-        own = {name: value for name, value in vars(self).items() if name in Course.__dataclass_fields__}
-        return Course(
-            **{
-                **own,
-                "method": NAME,
-                "hypernet": self.hypernet.spec(),
-                "guidance": guidance if self.guidance else None,
-            }
-        )
-
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
-        """The ancestry's size; a descendant is a plain ViT. Raises `WrongCall` for what the decoder cannot reach."""
-        return outline(self.course, ancestries[0])
-
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Both stages, and the embeddings between them, each a part of the run."""
-        from lgzoo_tal.stages import extract
-
-        return extract(self.course, self.outline([ancestries[0].spec]), ancestries[0], tasks, run)
+    def beside(self) -> dict[str, Any]:
+        """The guidance, as one record."""
+        told = {name: value for name, value in vars(self).items() if name in Guidance.__dataclass_fields__}
+        return {"guidance": Guidance(**told) if self.guidance else None}
 
 
-def _work(extractor: Extractor, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
-    made: MetaTrain = extractor  # type: ignore[assignment]
-    return work(made.course, ancestries[0], images)
-
-
-NAME = "tal"
-_MINI_HYPERNET = LowRank(hidden=64, layers=3, heads=8, rank=32, widest=512, chunk=1024)
-_MINI = replace(_TRAINING, epochs=1, batch_size=32, warmup=0.05)
-_SMOKE = replace(_MINI, images=32, batch_size=16, warmup=0.0)
 TAL = Method(
     name=NAME,
     title="a hypernetwork, taught by the ancestry and told the task, predicts the weights of any size",
@@ -146,21 +87,22 @@ TAL = Method(
             embedding_images=500,
             judged=500,
             architectures="tal+",
-            hypernet=_MINI_HYPERNET,
-            training=replace(_MINI, images=64_000),
-            tuning=replace(_MINI, epochs=4, images=4000),
+            attributes=False,
+            hypernet=MINI,
+            training=small(PUBLISHED, images=100_000),
+            tuning=small(PUBLISHED, epochs=10, images=4000),
         ),
         "paper": MetaTrain(hypernet=LowRank(hidden=128, layers=5, heads=16, rank=90)),
         "plus": MetaTrain(hypernet=LowRank(hidden=128, layers=5, heads=16, rank=90), architectures="tal+"),
         "smoke": MetaTrain(
             embedding_images=16,
             judged=0,
-            hypernet=LowRank(hidden=16, layers=1, heads=2, rank=4, widest=64, chunk=512),
-            training=_SMOKE,
-            tuning=_SMOKE,
+            hypernet=SMOKE,
+            training=smallest(PUBLISHED),
+            tuning=smallest(PUBLISHED),
         ),
     },
     tasks="many",
-    work=_work,
+    work=work_of,
     plot="lgzoo_tal.plot:draw",
 )

@@ -17,6 +17,7 @@ from lgzoo_tal.grid import channel_grid, spatial_grid
 Decoder = Literal["conv", "low_rank"]
 TaskForm = Literal["residual", "plain"]
 TaskPlace = Literal["layers", "graph"]
+Form = Literal["published", "centred"]
 
 # Rows of the encoder's tables.
 NODE_TYPES, DEGREES, INPUT_DISTANCES, EDGES = 15, 101, 1001, 257
@@ -39,6 +40,10 @@ class HypernetSpec:
     task_form: TaskForm = "residual"  # (1 + gamma) * f + beta, starting from f; or the paper's gamma * f + beta
     task_place: TaskPlace = (
         "layers"  # in every layer, after its first norm; or once, on the nodes before the first layer
+    )
+
+    form: Form = (
+        "published"  # or centred.py: the same tensors, but what all nodes share is not moved by all of them at once
     )
 
     def __post_init__(self) -> None:

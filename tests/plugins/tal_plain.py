@@ -15,7 +15,7 @@ from lgzoo_tal.variants import reach
 def conv_block(decoder: MatrixDecoder, node: Tensor, request: Request) -> Tensor:
     """(o, i) or (o, i, rows, columns) of one node."""
     side, wide, (rows, columns) = decoder.side, decoder.widest, kernel(request.shape)
-    image = functional.relu(decoder.fc(node)).view(-1, side * side).T
+    image = decoder.activation(decoder.fc(node)).view(-1, side * side).T
     whole = decoder.conv(image).view(side, side, wide, wide).permute(2, 3, 0, 1)
     low, left = max(0, side // 2 - rows // 2), max(0, side // 2 - columns // 2)
     kept = whole[:, :, low : side // 2 + (rows + 1) // 2, left : side // 2 + (columns + 1) // 2]

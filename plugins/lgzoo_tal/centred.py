@@ -1,0 +1,46 @@
+"""The form `centred`: the same hypernetwork, arranged so that it learns in minutes what the published form takes hours for.
+
+Why. A decoder's last layer is shared by all nodes. Its gradient is a sum over nodes m of (what tensor m wants) x (m's features),
+so a step moves tensor n by what every m wants, weighed with how alike the features of n and m are. ReLU features have a
+positive mean and are alike for all nodes: what fifty other tensors want drowns what a tensor itself wants. Then all tensors
+shrink, or lose the image, together; a small budget ends on that plateau. So here:
+
+* hidden layers are tanh, whose mean is 0, and the factors' layer reads its input as it is, without a ReLU;
+* nodes start far from each other: their distance from the input, which names them within a model, weighs most;
+* models start close to each other: shapes weigh little, and the rows of q, k and v take turns, so that a narrow model is a
+  corner of a wide one, as everywhere else, and what one width learns serves the others;
+* tensors start as small as timm draws them (standard deviation about 0.02), norms near 1 and 0.
+
+Tensors and their names are the published ones; only a checkpoint of the published form cannot be read as this one.
+docs/methods/tal.md has the measurement.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lgzoo_tal.variants import Form
+
+POSITIONS = 0.15  # what the position embedding is multiplied by: it starts at 0.02 to 0.04, as timm's
+VECTORS = 0.3  # what norms and biases are multiplied by before they are squashed
+
+
+def activation(form: Form) -> nn.Module:
+    """Of a decoder's hidden layers."""
+    return nn.ReLU() if form == "published" else nn.Tanh()
+
+
+def read(tensor: Tensor, form: Form) -> Tensor:
+    """What the layer of the low-rank factors reads."""
+    return functional.relu(tensor) if form == "published" else tensor
+
+
+def is_interleaved(name: str, form: Form) -> bool:
+    """Whether this tensor is made with the rows of q, k and v taking turns."""
+    return form == "centred" and ".qkv." in name
+
+
+def sorted_rows(made: Tensor) -> Tensor:
+    """(3 D, ...) first all rows of q, then of k, then of v, from rows that take turns. A copy."""
+    return made.unflatten(0, (-1, 3)).transpose(0, 1).flatten(0, 1)
