@@ -9,6 +9,7 @@ shrink, or lose the image, together; a small budget ends on that plateau. So her
 * nodes start far from each other: their distance from the input, which names them within a model, weighs most;
 * models start close to each other: shapes weigh little, and the rows of q, k and v take turns, so that a narrow model is a
   corner of a wide one, as everywhere else, and what one width learns serves the others;
+* tasks differ from the first step on: task layers do not start as the identity;
 * tensors start as small as timm draws them (standard deviation about 0.02), norms near 1 and 0.
 
 Tensors and their names are the published ones; only a checkpoint of the published form cannot be read as this one.

@@ -16,16 +16,12 @@ from lgzoo_tal.variants import HypernetSpec
 DAMPED = ("decoder.conv.2", "decoder.class_layer_predictor.1", "decoder_1d.fc.2")
 DAMPING = 5
 
-# Of the form `centred`: what the encoder's embeddings and the outputs of its layers are multiplied by, and the standard
-# deviation that the decoders' numbers start with.
+# Of the form `centred`: what some of the encoder's embeddings are multiplied by, and the standard deviation that the decoders'
+# numbers start with.
 FACTORS = {
     "input_dist_embed.weight": 4.0,
     "embed_channel.weight": 0.1,
     "embed_spatial.weight": 0.1,
-    "attn.to_out.0.weight": 0.2,
-    "ff.net.3.weight": 0.2,
-    "attn.to_out.0.bias": 0.0,
-    "ff.net.3.bias": 0.0,
 }
 SPREAD = 0.25
 GAIN = math.sqrt(1.5)
@@ -37,13 +33,14 @@ def start(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
     """Fill every parameter.
 
     Linear layers and their biases are uniform within 1/sqrt(fan in), embeddings normal with a standard deviation of
-    1/sqrt(their width), norms 1 and 0. A task layer starts as the identity, gamma 0 and beta 0; in the paper's form, which
-    cannot be the identity for every task, as any other linear layer.
+    1/sqrt(their width), norms 1 and 0. A task layer starts as the identity, gamma 0 and beta 0. It starts as any other linear
+    layer where it cannot be the identity, in the paper's form of it, and in the form `centred`: there tasks must differ from the
+    first step on, or their classifiers, which are one tensor as long as they do not, keep each other from learning.
     """
     identities = {
         f"{name}.{child}"
         for name, module in hypernet.named_modules()
-        if isinstance(module, TaskLayer) and module.residual
+        if isinstance(module, TaskLayer) and module.residual and spec.form == "published"
         for child in ("fc_gamma", "fc_beta")
     }
     for name, module in hypernet.named_modules():

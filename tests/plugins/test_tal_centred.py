@@ -131,3 +131,11 @@ def _plain(hypernet: Hypernet, node: Tensor, request: object) -> Tensor:
 
 def _cosine(one: Tensor, other: Tensor) -> float:
     return torch.cosine_similarity(one.flatten(), other.flatten(), dim=0).item()
+
+
+def test_tasks_differ_from_the_first_step_on_and_in_the_published_form_they_do_not() -> None:
+    told = torch.randn(2, 12, generator=torch.Generator().manual_seed(0))
+    for spec, distinct in ((LOW, True), (as_published(LOW), False)):
+        hypernet, graph = Hypernet(spec.with_(task=12), seed=1), graph_of(TARGET)
+        heads = [hypernet.predict(graph, task=embedding)["head.weight"] for embedding in told]
+        assert (not torch.equal(*heads)) is distinct
