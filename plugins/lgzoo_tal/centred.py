@@ -1,4 +1,4 @@
-"""The form `centred`: the same hypernetwork, arranged so that it learns in minutes what the published form takes hours for.
+"""The form `centred`: the same hypernetwork, arranged so that a small budget teaches it more.
 
 Why. A decoder's last layer is shared by all nodes. Its gradient is a sum over nodes m of (what tensor m wants) x (m's features),
 so a step moves tensor n by what every m wants, weighed with how alike the features of n and m are. ReLU features have a
@@ -13,7 +13,7 @@ shrink, or lose the image, together; a small budget ends on that plateau. So her
 * tensors start as small as timm draws them (standard deviation about 0.02), norms near 1 and 0.
 
 Tensors and their names are the published ones; only a checkpoint of the published form cannot be read as this one.
-docs/methods/tal.md has the measurement.
+benchmarks/tal_forms.py measures what it is worth.
 """
 
 from __future__ import annotations

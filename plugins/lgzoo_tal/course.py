@@ -48,7 +48,7 @@ class LowRank:
     chunk: Annotated[int, "rows that its decoder can make of each factor"] = 2048 * 16
     form: Annotated[
         Form,
-        "as published, or centred, which learns some ten times faster where the budget is small (docs/methods/tal.md)",
+        "as published, or centred, which learns more from few images, with a convolutional decoder far more",
     ] = "published"
 
     def spec(self) -> HypernetSpec:
@@ -67,7 +67,7 @@ class Conv:
     heads: Annotated[int, "attention heads of its encoder"] = 8
     form: Annotated[
         Form,
-        "as published, or centred, which learns some ten times faster where the budget is small (docs/methods/tal.md)",
+        "as published, or centred, which learns more from few images, with a convolutional decoder far more",
     ] = "published"
 
     def spec(self) -> HypernetSpec:
