@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,16 @@ ENVIRONMENT = {
 
 def start(folder: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(TOY), str(folder / "run"), str(folder / "result.safetensors"), *options]
-    return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(
+            signal.signal, signal.SIGINT, signal.SIG_DFL
+        ),  # ignored by what a shell starts behind its back
+    )
 
 
 def wait_until_training(process: subprocess.Popen[str]) -> None:
