@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar
 from learngene_zoo.method import Method
 from learngene_zoo.recipe import Recipe
 from lgzoo_tal.course import Conv
-from lgzoo_tal.meta_training import PUBLISHED, Importable, small, smallest, work_of
+from lgzoo_tal.meta_training import PUBLISHED, Importable, mini, smoke, work_of
 from lgzoo_tal.predict import Predict
 
 _TRAINING = replace(PUBLISHED, batch_size=128, lr=4e-4)  # of the released code
@@ -44,27 +44,12 @@ GHN3 = Method(
     paper="Knyazev, Hwang, Lacoste-Julien. Can We Scale Transformers to Predict Parameters of Diverse ImageNet Models? ICML 2023",
     expander=Predict(),
     presets={
-        "mini": MetaTrain(
-            embedding_images=500,
-            judged=500,
-            architectures="tal+",
-            attributes=False,
-            hypernet=Conv(form="centred"),
-            training=small(_TRAINING, images=100_000),
-            tuning=small(_TRAINING, epochs=10, images=4000),
-        ),
+        "mini": MetaTrain(**mini(_TRAINING), hypernet=Conv(form="centred")),
         "paper": MetaTrain(hypernet=Conv(hidden=384, layers=24, heads=16), meta_batch=16),
         "t": MetaTrain(hypernet=Conv(), meta_batch=8),
         "s": MetaTrain(hypernet=Conv(hidden=128, layers=5, heads=16), meta_batch=8),
         "l": MetaTrain(hypernet=Conv(hidden=256, layers=12, heads=16), meta_batch=8),
-        "smoke": MetaTrain(
-            source=None,
-            embedding_images=16,
-            judged=0,
-            hypernet=Conv(hidden=16, layers=1, heads=2),
-            training=smallest(_TRAINING),
-            tuning=smallest(_TRAINING),
-        ),
+        "smoke": MetaTrain(**smoke(_TRAINING), source=None, hypernet=Conv(hidden=16, layers=1, heads=2)),
     },
     tasks="many",
     uses_tasks=lambda extractor: not getattr(extractor, "released", None),

@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar
 from learngene_zoo.method import Method
 from learngene_zoo.recipe import Recipe
 from lgzoo_tal.course import LowRank
-from lgzoo_tal.meta_training import MINI, PUBLISHED, SMOKE, Importable, small, smallest, work_of
+from lgzoo_tal.meta_training import MINI, PUBLISHED, SMOKE, Importable, mini, smoke, work_of
 from lgzoo_tal.predict import Predict
 
 _HYPERNET = LowRank()
@@ -50,27 +50,12 @@ LOGAH = Method(
     "HyperNetworks with 1/100 Parameters. 2024",
     expander=Predict(),
     presets={
-        "mini": MetaTrain(
-            embedding_images=500,
-            judged=500,
-            architectures="tal+",
-            attributes=False,
-            hypernet=MINI,
-            training=small(PUBLISHED, images=100_000),
-            tuning=small(PUBLISHED, epochs=10, images=4000),
-        ),
+        "mini": MetaTrain(**mini(PUBLISHED), hypernet=MINI),
         "paper": MetaTrain(hypernet=_SMALL),
         "tiny": MetaTrain(hypernet=LowRank()),
         "base": MetaTrain(hypernet=LowRank(hidden=256, layers=5, heads=16, rank=128)),
         "large": MetaTrain(hypernet=LowRank(hidden=256, layers=12, heads=16, rank=256)),
-        "smoke": MetaTrain(
-            source=None,
-            embedding_images=16,
-            judged=0,
-            hypernet=SMOKE,
-            training=smallest(PUBLISHED),
-            tuning=smallest(PUBLISHED),
-        ),
+        "smoke": MetaTrain(**smoke(PUBLISHED), source=None, hypernet=SMOKE),
     },
     tasks="many",
     uses_tasks=lambda extractor: not getattr(extractor, "released", None),

@@ -109,11 +109,20 @@ def work_of(extractor: Extractor, ancestries: Sequence[ViTSpec], images: Sequenc
     return work(extractor.course, ancestries[0], images)
 
 
-def small(recipe: Recipe, **changes: Any) -> Recipe:
-    """A recipe of the presets `mini`."""
-    return replace(recipe, **{"epochs": 1, "batch_size": 64, "warmup": 0.05, **changes})
+def mini(recipe: Recipe) -> dict[str, Any]:
+    """The settings that the presets `mini` share: minutes of a core."""
+    short = replace(recipe, epochs=1, batch_size=64, warmup=0.05)
+    return {
+        "embedding_images": 500,
+        "judged": 500,
+        "architectures": "tal+",
+        "attributes": False,
+        "training": replace(short, images=100_000),
+        "tuning": replace(short, epochs=10, images=4000),
+    }
 
 
-def smallest(recipe: Recipe) -> Recipe:
-    """A recipe of the presets `smoke`: two steps."""
-    return small(recipe, images=32, batch_size=16, warmup=0.0)
+def smoke(recipe: Recipe) -> dict[str, Any]:
+    """The settings that the presets `smoke` share: two steps a stage."""
+    shortest = replace(recipe, epochs=1, images=32, batch_size=16, warmup=0.0)
+    return {"embedding_images": 16, "judged": 0, "training": shortest, "tuning": shortest}

@@ -25,7 +25,7 @@ from learngene_zoo.method import Method
 from learngene_zoo.recipe import Recipe
 from lgzoo_tal.architectures import SetName
 from lgzoo_tal.course import Axis, Direction, Guidance, LowRank, Projection, Reduction
-from lgzoo_tal.meta_training import MINI, PUBLISHED, SMOKE, MetaTraining, small, smallest, work_of
+from lgzoo_tal.meta_training import MINI, PUBLISHED, SMOKE, MetaTraining, mini, smoke, work_of
 from lgzoo_tal.predict import Predict
 from lgzoo_tal.variants import TaskForm, TaskPlace
 
@@ -83,24 +83,10 @@ TAL = Method(
     paper="Task-Aware Learngene (TAL). ICML 2025",
     expander=Predict(),
     presets={
-        "mini": MetaTrain(
-            embedding_images=500,
-            judged=500,
-            architectures="tal+",
-            attributes=False,
-            hypernet=MINI,
-            training=small(PUBLISHED, images=100_000),
-            tuning=small(PUBLISHED, epochs=10, images=4000),
-        ),
+        "mini": MetaTrain(**mini(PUBLISHED), hypernet=MINI),
         "paper": MetaTrain(hypernet=LowRank(hidden=128, layers=5, heads=16, rank=90)),
         "plus": MetaTrain(hypernet=LowRank(hidden=128, layers=5, heads=16, rank=90), architectures="tal+"),
-        "smoke": MetaTrain(
-            embedding_images=16,
-            judged=0,
-            hypernet=SMOKE,
-            training=smallest(PUBLISHED),
-            tuning=smallest(PUBLISHED),
-        ),
+        "smoke": MetaTrain(**smoke(PUBLISHED), hypernet=SMOKE),
     },
     tasks="many",
     work=work_of,
