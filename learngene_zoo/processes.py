@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import time
+
+# Seconds. What gloo's threads need to let go of the last collective's tensors, many times over.
+_SETTLED = 0.1
 
 
 def rank() -> int:
@@ -32,11 +36,16 @@ def join(device: str) -> None:
 
 
 def leave() -> None:
-    """Part from the other processes. Left to the interpreter's end, gloo's threads may abort a process that is done."""
+    """Part from the other processes, so that gloo's threads do not abort one that is done.
+
+    They hold the last collective's tensors for a moment after it is over and need the interpreter to let go of them. What has
+    trained in parallel keeps its group, and with it these threads, alive beyond its destruction, and no call waits for them.
+    """
     import torch.distributed as dist
 
     if dist.is_initialized():
         dist.destroy_process_group()
+        time.sleep(_SETTLED)
 
 
 def wait_for_all() -> None:
