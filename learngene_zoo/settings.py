@@ -44,6 +44,11 @@ class Setting:
         """Its name on the command line, without the dashes."""
         return self.name.replace("_", "-")
 
+    @property
+    def none_is_nothing(self) -> bool:
+        """Whether the word `none` means None; it does not where it is one of the choices."""
+        return self.optional and "none" not in (self.choices or ())
+
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:

@@ -35,26 +35,28 @@ def environment(checkout: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(checkout), str(checkout / "plugins")])}
 
 
+def steps_in(run: Path) -> int:
+    """Steps of all parts that are written down."""
+    return sum(path.read_bytes().count(b"\n") for path in run.rglob("metrics.jsonl"))
+
+
 def test_killed_anywhere_and_resumed_it_is_equal_to_the_last_bit(
     ancestry: Path, tmp_path: Path, checkout: Path
 ) -> None:
-    env = environment(checkout)
-    started = time.monotonic()
+    env, out, run = environment(checkout), tmp_path / "killed", tmp_path / "killed.run"
     subprocess.run(command(ancestry, tmp_path / "whole"), env=env, check=True, timeout=240)
-    whole = time.monotonic() - started
-    out, kills, moment = tmp_path / "killed", 0, random.Random(0)
-    while not out.exists():
-        resume = ["--resume"] if (tmp_path / "killed.run").exists() else []
-        process = subprocess.Popen(command(ancestry, out, *resume), env=env, stderr=subprocess.PIPE, text=True)
-        try:
-            # Towards the end of the time that a whole run takes, where the training is; longer from try to try.
-            said = process.communicate(timeout=whole * moment.uniform(0.6, 0.95) + kills * 0.5)[1]
-            assert process.returncode == 0, said
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            kills += 1
-            assert kills < 25, "the extraction never ends"
-    assert kills, "the extraction ended before it could be killed"
+    steps, kills, moment = steps_in(tmp_path / "whole.run"), 0, random.Random(0)
+    for share in (0.1, 0.3, 0.5, 0.7):
+        target = int(steps * (share + moment.uniform(0, 0.2)))
+        resume = ["--resume"] if run.exists() else []
+        process = subprocess.Popen(command(ancestry, out, *resume), env=env)
+        while process.poll() is None and steps_in(run) < target:
+            time.sleep(0.002)
+        kills += process.poll() is None
+        process.kill()
+        process.wait()
+    assert kills > 1, "the extraction ended before it could be killed"
+    if not out.exists():
+        subprocess.run(command(ancestry, out, "--resume"), env=env, check=True, timeout=240)
     for name in ("model.safetensors", "config.json"):
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

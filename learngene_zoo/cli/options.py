@@ -113,7 +113,7 @@ class SettingType(click.ParamType):
         """Raises click's usage error, which names the option."""
         if not isinstance(value, str):
             return value
-        if self.setting.optional and value.lower() == "none":
+        if self.setting.none_is_nothing and value.lower() == "none":
             return None
         if self.setting.repeated:
             return tuple(self._one(part.strip(), param, ctx) for part in value.split(",") if part.strip())

@@ -26,6 +26,7 @@ class Toy:
     name: str = "a"
     place: Path = Path("here")
     loud: bool = False
+    guide: Annotated[Literal["none", "soft"] | None, "which guide"] = None
     side: Literal["left", "right"] = "left"
     keep: tuple[int, ...] | None = None
     sides: tuple[Literal["left", "right"], ...] = ()
@@ -68,6 +69,7 @@ def usage_error(words: list[str]) -> str:
         (["--sides", "left,right"], {"sides": ("left", "right")}),
         (["--limit", "none"], {"limit": None}),
         (["--limit", "0"], {"limit": 0}),
+        (["--guide", "none"], {"guide": "none"}),  # one of its choices
         (["--epochs", "9"], {"training": Recipe(epochs=9)}),
         (["--tuning-epochs", "9", "--tuning-clip", "1"], {"tuning": Recipe(epochs=9, clip=1.0)}),
     ],
