@@ -1,29 +1,35 @@
 """How fast a hypernetwork learns in its two forms, beside a ViT that is trained directly.
 
     python benchmarks/tal_forms.py                one thread, about ten minutes
+    python benchmarks/tal_forms.py centred        those whose names have this in them; the others stay as they were measured
     python benchmarks/tal_forms.py --seeds 3      as many runs of each
 
 Each hypernetwork is trained on `signs` for twelve epochs, every step with another size of the set `tal+`, at the published learning
 rate; the ViT (6 layers, 96 wide) has one size and timm's start. All see the same batches. Printed is the cross-entropy
-of the training images, the mean of each sixth of the steps; what has learnt nothing stays at ln 43 = 3.76.
+of the training images, the mean of each sixth of the steps; what has learnt nothing stays at ln 43 = 3.76. Results in
+benchmarks/results/tal_forms.json, the table in docs/methods/tal.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from machine import write
+from machine import RESULTS, write
+from shelf import ROOT, between
 from torch import nn
 
 from learngene_zoo.ancestry import open_ancestry
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.run import Run
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.images import training_images
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import Classification
@@ -71,21 +77,43 @@ def arms() -> dict[str, Arm]:
 def main() -> None:
     """Train all of them, print and keep the curves."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "names", nargs="*", default=[""], help="parts of the names of what is trained; all unless given"
+    )
     parser.add_argument("--seeds", type=int, default=1)
-    rows = []
+    asked = parser.parse_args()
+    path, images = RESULTS / "tal_forms.json", RECIPE.epochs * TASK.sizes["train"]
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    found: dict[tuple[str, int], dict[str, Any]] = {(row["name"], row["seed"]): row for row in before}
     for name, (make, recipe) in arms().items():
-        for seed in range(parser.parse_args().seeds):
-            rows.append({"name": name, "seed": seed, **trained(make(seed), recipe, seed)})
-            curve = " ".join(f"{value:5.2f}" for value in rows[-1]["cross_entropy"])
-            print(f"{name:34} seed {seed}  {curve}   {rows[-1]['seconds']:4.0f} s", flush=True)
-    print(write("tal_forms", {"rows": rows, "images": RECIPE.epochs * TASK.sizes["train"], "threads": 1}))
+        for seed in range(asked.seeds) if any(part in name for part in asked.names) else ():
+            row = {"name": name, "seed": seed, **trained(make(seed), TASK, recipe, seed)}
+            found[name, seed] = row
+            print(
+                f"{name:34} seed {seed}  {' '.join(map('{:5.2f}'.format, row['cross_entropy']))}   {row['seconds']:4.0f} s",
+                flush=True,
+            )
+    rows = [found[key] for key in sorted(found, key=lambda key: ([*arms()].index(key[0]), key[1]))]
+    print(write("tal_forms", {"rows": rows, "images": images, "threads": 1}))
+    between(ROOT / "docs" / "methods" / "tal.md", "forms", markdown(rows))
 
 
-def trained(objective: nn.Module, recipe: Recipe, seed: int) -> dict[str, object]:
-    """The mean cross-entropy of each sixth of the steps."""
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line per hypernetwork, means over seeds."""
+    lines = [f"| {'| ' * PARTS}| seconds |", f"|---|{'---:|' * (PARTS + 1)}"]
+    for name in dict.fromkeys(row["name"] for row in rows):
+        own = [row for row in rows if row["name"] == name]
+        curve = [statistics.fmean(values) for values in zip(*(row["cross_entropy"] for row in own), strict=True)]
+        seconds = statistics.fmean(row["seconds"] for row in own)
+        lines.append(f"| {name} | {' | '.join(map('{:.2f}'.format, curve))} | {seconds:.0f} |")
+    return "\n".join(lines)
+
+
+def trained(objective: nn.Module, task: Task, recipe: Recipe, seed: int, share: float = 1.0) -> dict[str, Any]:
+    """The mean cross-entropy of each sixth of the steps, and their seconds; `share` is what it counts in the loss."""
     run = Run(seed=seed, threads=1)
     loader = Mixture(
-        {TASK.name: training_images(TASK, ANCESTRY.view, recipe, run)},
+        {task.name: training_images(task, ANCESTRY.view, recipe, run)},
         batch_size=recipe.batch_size,
         temperature=1,
         seed=seed,
@@ -94,9 +122,9 @@ def trained(objective: nn.Module, recipe: Recipe, seed: int) -> dict[str, object
     for step in train(objective, loader, recipe, run, unused=True):
         if isinstance(objective, MetaObjective):
             objective.finished.fill_(step.step)
-        losses.append(step.losses["cross_entropy"])
-    share = len(losses) // PARTS
-    means = [round(statistics.fmean(losses[part * share : (part + 1) * share]), 3) for part in range(PARTS)]
+        losses.append(step.losses["cross_entropy"] / share)
+    steps = len(losses) // PARTS
+    means = [round(statistics.fmean(losses[part * steps : (part + 1) * steps]), 3) for part in range(PARTS)]
     return {"cross_entropy": means, "seconds": round(time.perf_counter() - started, 1)}
 
 

@@ -16,6 +16,7 @@ imports more), in units of the model and the hypernetwork together.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import resource
 import statistics
@@ -23,11 +24,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from machine import write
+from machine import RESULTS, write
 from torch import Tensor
 from torch.nn import functional
 
@@ -72,9 +74,15 @@ def main() -> None:
             )
             rows.append({**row, "released_elsewhere_s": released, "wanted_times": wanted})
     print("* another machine")
-    print(
-        write("tal_predict" if asked.device == "cpu" else f"tal_predict_{asked.device}", {"rows": rows, "threads": 1})
-    )
+    name = "tal_predict" if asked.device == "cpu" else f"tal_predict_{asked.device}"
+    print(write(name, {"rows": _with_others(RESULTS / f"{name}.json", rows), "threads": 1}))
+
+
+def _with_others(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """These rows, and those of the variants that were not asked for as they were measured before."""
+    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    found = {(row["hypernet"], row["size"]): row for row in [*before, *rows]}
+    return [found[pair] for pair in itertools.product(RELEASED, SIZES) if pair in found]
 
 
 def measured(name: str, size: str, repeats: int, device: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
+from lgzoo_tal.centred import places
 from lgzoo_tal.graph import Graph
 from lgzoo_tal.grid import channel_grid, indices, spatial_grid
 from lgzoo_tal.variants import DEGREES, EDGES, INPUT_DISTANCES, HypernetSpec
@@ -122,6 +123,7 @@ class Layer(nn.Module):
         if self.modulated or (spec.task is not None and index == 0):
             self.TEN = TaskLayer(spec)
         if index == 0:
+            self.form = spec.form
             self.centrality_embed_in = table(DEGREES, h)
             self.centrality_embed_out = table(DEGREES, h)
             self.input_dist_embed = table(INPUT_DISTANCES, h)
@@ -130,7 +132,7 @@ class Layer(nn.Module):
         """(N, h) nodes that know their degrees and how far they are from the input, node 0."""
         into = self.centrality_embed_in(graph.in_degree.clamp(max=DEGREES - 1))
         out = self.centrality_embed_out(graph.out_degree.clamp(max=DEGREES - 1))
-        return nodes + into + out + self.input_dist_embed(graph.distances[0].clamp(max=INPUT_DISTANCES - 1))
+        return nodes + into + out + self.input_dist_embed(places(graph, self.form).clamp(max=INPUT_DISTANCES - 1))
 
     def forward(self, nodes: Tensor, bias_HNN: Tensor, task: Tensor | None) -> Tensor:
         """(N, h)"""

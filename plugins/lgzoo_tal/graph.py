@@ -79,6 +79,11 @@ class Graph:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def tail(self) -> int:
+        """How many nodes, the last ones, come after the last block: the norm, head and sink."""
+        return 5 if self.sink else 3
+
     @cached_property
     def sources(self) -> dict[str, int]:
         """Which node each parameter is made from. A norm's bias comes from the node of its weight."""

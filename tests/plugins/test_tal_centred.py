@@ -66,6 +66,15 @@ def test_a_narrow_model_starts_as_a_corner_of_a_wide_one(spec: HypernetSpec) -> 
 
 
 @BOTH
+def test_models_of_all_depths_start_with_one_classifier_and_with_the_same_blocks(spec: HypernetSpec) -> None:
+    hypernet = Hypernet(spec, seed=1)
+    made = [hypernet.predict(graph_of(TARGET.with_(layers=layers), sink=(7, 32))) for layers in (3, 7, 12)]
+    for name in ("head.weight", "sink.weight", "blocks.1.attn.proj.weight"):
+        assert min(_cosine(a[name], b[name]) for a, b in combinations(made, 2)) > 0.9
+    assert max(abs(_cosine(each["head.weight"], each["sink.weight"])) for each in made) < 0.5
+
+
+@BOTH
 def test_blocks_start_apart_and_those_of_the_published_form_together(spec: HypernetSpec) -> None:
     def alike(form: HypernetSpec) -> float:
         made = Hypernet(form, seed=1).predict(graph_of(TARGET))
