@@ -1,14 +1,16 @@
 """Decide every claim, and put the verdicts and what they cost into docs/claims.md.
 
-    python benchmarks/run_claims.py            about two hours of two cores; resumable: run it again after a stop
-    python benchmarks/run_claims.py NAME ...   some of them
-    python benchmarks/run_claims.py --tables   only the tables, from what is there
+    python benchmarks/run_claims.py                about four hours of two cores; resumable: run it again after a stop
+    python benchmarks/run_claims.py NAME ...       some of them, in this order
+    python benchmarks/run_claims.py --workers 8    so many cells at once, each with one thread; two unless told
+    python benchmarks/run_claims.py --tables       only the tables, from what is there
 
 Works in build/claims, where claims share cells; verdicts and rows are kept in benchmarks/results/claims.
 """
 
 from __future__ import annotations
 
+import argparse
 import shutil
 import sys
 from pathlib import Path
@@ -21,20 +23,24 @@ from learngene_zoo.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD, KEPT, PAGE = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims", ROOT / "docs" / "claims.md"
-WORKERS = 2
 
 
-def main(asked: list[str]) -> None:
+def main() -> None:
     """Decide the claims asked for, or all, then write the tables."""
-    for name in [] if asked == ["--tables"] else asked or names():
-        decide(name)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="claims; all unless named")
+    parser.add_argument("--workers", type=int, default=2, help="cells at once")
+    parser.add_argument("--tables", action="store_true", help="decide nothing, write the tables")
+    asked = parser.parse_args()
+    for name in [] if asked.tables else asked.names or names():
+        decide(name, asked.workers)
     tables()
 
 
-def decide(name: str) -> None:
+def decide(name: str, workers: int) -> None:
     """Run one claim, tell its verdict, and keep it."""
     claim = load_claim(name)
-    verdict = run_claim(claim, BUILD, Run(threads=1), Workers(WORKERS), lambda text: print(text, file=sys.stderr))
+    verdict = run_claim(claim, BUILD, Run(threads=1), Workers(workers), lambda text: print(text, file=sys.stderr))
     print("\n".join([*tell(claim, verdict), ""]))
     KEPT.mkdir(parents=True, exist_ok=True)
     for path in (verdict_path(claim, BUILD), BUILD / RESULTS):
@@ -51,4 +57,4 @@ def tables() -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

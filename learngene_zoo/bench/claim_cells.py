@@ -11,22 +11,33 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from learngene_zoo import registry
 from learngene_zoo.bench.cell import Arm, Cell, Row, label
-from learngene_zoo.bench.claim_file import Claim
+from learngene_zoo.bench.claim_file import Claim, Competitor
 from learngene_zoo.bench.findings import Place
 from learngene_zoo.bench.grid import member_at, scheduled
 from learngene_zoo.errors import BadFile
+from learngene_zoo.inputs import preset_of
 from learngene_zoo.learngene import LearngeneConfig
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.run import derive_seed
-from learngene_zoo.settings import Json
+from learngene_zoo.settings import Json, settings_of
 
-Size = tuple[int, Mapping[str, Json]]  # layers, and the expander's settings that name it where layers do not
 ConfigOf = Callable[[Cell], LearngeneConfig]  # the config of the learngene that a cell's descendant came from
 
+_PLAIN = {"layers", "width"}  # what a size names of the model itself, and not of the expander
+
 _RANDOM = re.compile(r"random (\d+) of (\d+)")
+
+
+class Size(NamedTuple):
+    """What a cell builds: its layers and width, or the expander's settings that name it where these do not."""
+
+    layers: int
+    width: int | None = None  # None: the learngene's
+    settings: Mapping[str, Json] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +58,7 @@ def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
     if told.draw_tasks is not None:
         chosen = drawn(told.draw_tasks, len(tasks), seed)
         tasks = tuple(tasks[i - 1] for i in chosen)
-    settings = {key: _resolved(value, seed) for key, value in told.settings.items()}
+    settings = {key: _resolved(value, seed) for key, value in _settings(told).items()}
     if claim.measure == "extraction" and lr is not None:
         settings["lr"] = lr
     return Arm(
@@ -61,6 +72,15 @@ def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
         tasks=tasks,
         leave_out=told.leave_out,
     )
+
+
+def _settings(told: Competitor) -> dict[str, Json]:
+    """An arm's settings; `none`, where a setting may be that, is None, as on the command line: TOML has no word for it."""
+    if "none" not in told.settings.values():
+        return dict(told.settings)
+    extractor = preset_of(registry.load(told.method), told.preset)
+    optional = {setting.name for setting in settings_of(extractor) if setting.none_is_nothing}
+    return {key: None if value == "none" and key in optional else value for key, value in told.settings.items()}
 
 
 def drawn(count: int, total: int, seed: int) -> list[int]:
@@ -99,15 +119,28 @@ def cells_of(claim: Claim, rates: Mapping[str, float] | None = None) -> list[Cel
 def sizes_of(claim: Claim, name: str) -> list[Size]:
     """The sizes of an arm, in the claim's order. Raises `WrongCall` for one that its method cannot build."""
     if claim.layers:
-        return [(depth, {}) for depth in claim.layers]
+        return [Size(layers=depth) for depth in claim.layers]
     arm = arm_of(claim, name, 0)
-    return [(member_at(arm, size).spec.layers, size) for size in claim.arms[name].sizes or claim.sizes]
+    return [_size(arm, size) for size in _told(claim, name)]
+
+
+def _size(arm: Arm, told: Mapping[str, Json]) -> Size:
+    """A size of the claim file, `layers = 3, width = 64` or as the expander's settings name it."""
+    if "layers" in told and set(told) <= _PLAIN:
+        return Size(layers=told["layers"], width=told.get("width"))
+    return Size(layers=member_at(arm, told).spec.layers, settings=told)
+
+
+def _told(claim: Claim, name: str) -> Sequence[Mapping[str, Json]]:
+    return claim.arms[name].sizes or claim.sizes
 
 
 def place_of(claim: Claim, cell: Cell) -> Place:
     """What a cell's size is called where arms are paired: its layers, or the size of the claim beside which it stands."""
-    sizes = claim.arms[cell.arm.name].sizes or claim.sizes
-    return label(claim.sizes[sizes.index(cell.size)]) if cell.size else cell.layers
+    if not claim.sizes:
+        return cell.layers
+    wanted = cell.size or {"layers": cell.layers, **({"width": cell.width} if cell.width else {})}
+    return label(claim.sizes[list(_told(claim, cell.arm.name)).index(wanted)])
 
 
 def rates_of(
@@ -158,7 +191,7 @@ def measured(claim: Claim, cell: Cell, row: Row, config_of: ConfigOf | None) -> 
         found = _metric(claim.metric, metrics, {}, cell)
         by_task = found if isinstance(found, Mapping) else {cell.task: found}
         return {(task, place_of(claim, cell)): 100 * float(value) for task, value in by_task.items()}
-    sizes = zip(claim.sizes, claim.arms[cell.arm.name].sizes or claim.sizes)
+    sizes = zip(claim.sizes, _told(claim, cell.arm.name))
     return {(cell.task, label(place)): 100 * float(_metric(claim.metric, metrics, size, cell)) for place, size in sizes}
 
 
@@ -191,7 +224,7 @@ def _first_rate(claim: Claim) -> float:
 def _tuning(claim: Claim, name: str, lr: float) -> list[Cell]:
     assert claim.tuning is not None
     tasks, sizes = claim.tuning.tasks or claim.targets, sizes_of(claim, name)
-    size = (claim.tuning.layers, {}) if claim.tuning.layers else sizes[len(sizes) // 2]
+    size = Size(layers=claim.tuning.layers) if claim.tuning.layers else sizes[len(sizes) // 2]
     return _cells(claim, name, claim.tuning.seed, lr, tasks, [size], "validation")
 
 
@@ -209,7 +242,17 @@ def _cells(
         recipe, split, tasks, sizes = replace(Recipe(), epochs=0), "validation", tasks[:1], sizes[:1]
     arm = arm_of(claim, name, seed, lr if _candidates(claim, name) else None)
     return [
-        Cell(arm=arm, task=task, layers=depth, size=size, seed=seed, recipe=recipe, split=split, look=False)
+        Cell(
+            arm=arm,
+            task=task,
+            layers=size.layers,
+            width=size.width,
+            size=size.settings,
+            seed=seed,
+            recipe=recipe,
+            split=split,
+            look=False,
+        )
         for task in tasks
-        for depth, size in sizes
+        for size in sizes
     ]

@@ -68,7 +68,8 @@ def cell_seconds(cell: Cell) -> float:
 def _layers(cell: Cell) -> float:
     """Of a descendant, in those of the ancestry's width: a narrower one counts for its share of the width."""
     if not cell.size:
-        return cell.layers
+        wide = ancestry_spec(sources_for(_method(cell.arm.method), cell.arm.ancestries)[0]).width
+        return cell.layers * (cell.width or wide) / wide
     spec = member_at(replace(cell.arm, name=""), cell.size).spec
     return sum(segment.layers * segment.width / spec.width for segment in spec.segments)
 

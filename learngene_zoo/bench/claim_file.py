@@ -22,7 +22,7 @@ from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import Json, from_json
 from learngene_zoo.tasks import catalogue
 
-Kind = Literal["over", "ordering", "trend", "closing", "overlap", "exact"]
+Kind = Literal["over", "ordering", "trend", "closing", "factorial", "overlap", "exact"]
 Outcome = Literal["holds", "does not hold", "undecided"]
 ClaimBudget = Literal["standard", "full"]
 
@@ -32,6 +32,7 @@ ARMS_OF: dict[Kind, tuple[int, int | None]] = {  # least and most arms of a comp
     "ordering": (2, None),
     "trend": (1, 1),
     "closing": (4, 4),
+    "factorial": (4, 4),
     "overlap": (2, 2),
     "exact": (0, 0),
 }
@@ -60,6 +61,8 @@ class Comparison:
 
     over: the first exceeds the others (of several the stronger, per task and size). ordering: each exceeds the next. trend: the
     one arm rises from the fewest to the most layers. closing: the first exceeds the second by more than the third the fourth.
+    factorial: the first has both of two things, the second and the third one each, the fourth none; three findings, the gain
+    by each thing, averaged over having the other or not, and how much more each gains where the other one is there.
     overlap: both extractions keep the same blocks, more than chance would (Jaccard). exact: no arms, see `Sum`.
     """
 
@@ -119,7 +122,8 @@ class Claim:
     arms: Mapping[str, Competitor] = field(default_factory=dict)
     targets: tuple[str, ...] = ()
     layers: tuple[int, ...] = ()
-    sizes: tuple[Mapping[str, Json], ...] = ()  # instead of layers: what is asked of the expander, as low = 3, high = 3
+    # Instead of layers: layers = 3, width = 64, or what is asked of the expander, as low = 3, high = 3.
+    sizes: tuple[Mapping[str, Json], ...] = ()
     seeds: int = HEADLINE_SEEDS  # 0, 1, ...; each repeats extraction and fine-tuning
     recipe: Recipe = field(default_factory=Recipe)
     tuning: Tuning | None = None

@@ -16,6 +16,7 @@ from learngene_zoo.bench.findings import (
     Unit,
     Values,
     by_size,
+    by_task,
     differences,
     finding,
     jaccard,
@@ -95,7 +96,7 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
 
 def _named(cell: Cell, row: Row | None) -> str:
     reason = row.error if row is not None else "not run"
-    size = label(cell.size) or f"{cell.layers} layers"
+    size = label(cell.size) or f"{cell.layers} layers" + (f" of width {cell.width}" if cell.width else "")
     return f"{cell.arm.name}, {cell.task}, {size}, seed {cell.seed}: {reason}"
 
 
@@ -160,6 +161,25 @@ def _closing(of: _Evidence) -> tuple[list[Finding], list[str]]:
     return [finding(what, differences(early, late), claim=of.claim, units=len(early))], []
 
 
+def _factorial(of: _Evidence) -> tuple[list[Finding], list[str]]:
+    both, one, other, none = (of.values[name] for name in of.claim.compare.arms)
+    named = of.claim.compare.arms
+    signs = {
+        f"what {named[1]} has beyond {named[3]}, on average": (0.5, 0.5, -0.5, -0.5),
+        f"what {named[2]} has beyond {named[3]}, on average": (0.5, -0.5, 0.5, -0.5),
+        "what each gains more beside the other (interaction)": (1.0, -1.0, -1.0, 1.0),
+    }
+    found = []
+    for what, weights in signs.items():
+        values = {
+            unit: sum(sign * arm[unit] for sign, arm in zip(weights, (both, one, other, none), strict=True))
+            for unit in both
+        }
+        found.append(finding(what, by_task(values), claim=of.claim, units=len(both)))
+    alone = [_pair(of, name, named[3], decides=False) for name in named[1:3]]
+    return found, [f"alone: {each.what} {each.value:+.2f} points" for each in alone]
+
+
 def _overlap(of: _Evidence) -> tuple[list[Finding], list[str]]:
     ours, theirs = of.claim.compare.arms
     kept = {name: {seed: _kept(config) for seed, config in of.configs[name].items()} for name in (ours, theirs)}
@@ -197,6 +217,7 @@ _DECIDE: dict[str, Callable[[_Evidence], tuple[list[Finding], list[str]]]] = {
     "ordering": _ordering,
     "trend": _trend,
     "closing": _closing,
+    "factorial": _factorial,
     "overlap": _overlap,
 }
 
@@ -223,7 +244,7 @@ def _corrected(findings: Sequence[Finding], smallest: float) -> list[Finding]:
 
 
 def _overall(claim: Claim, findings: Sequence[Finding]) -> Outcome:
-    """An ordering holds if each of its pairs does, and does not if one of them does not."""
+    """What has several findings holds if each of them does, and does not if one of them does not."""
     if claim.void_if_same and any(found.same == found.units for found in findings):
         return "undecided"
     outcomes = {found.outcome for found in findings}

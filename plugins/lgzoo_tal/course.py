@@ -33,7 +33,7 @@ Projection = Literal["predicted", "random"]
 
 # What a step takes for the hypernetwork itself, forward and back, in images through one layer of a model of the ancestry's
 # width: measured with the presets `mini`.
-HYPERNET_STEP = 150
+HYPERNET_STEP = 36
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,8 +199,8 @@ def plain(spec: ViTSpec, ancestry: ViTSpec) -> ViTSpec:
 
 def work(course: Course, ancestry: ViTSpec, images: Sequence[int]) -> list[Work]:
     """What both stages will take; `images` are the training images of the tasks of stage 2."""
-    by_depth = course.rule(ancestry).widths
-    mean = sum(layers * sum(wide) / len(wide) for layers, wide in by_depth.items()) / len(by_depth) / ancestry.width
+    drawn = course.drawn(ancestry)
+    mean = sum(spec.layers * spec.width for spec in drawn) / len(drawn) / ancestry.width
     parts = []
     if course.source is not None:
         entry = next((entry for entry in catalogue.names() if entry.name == course.source), None)
@@ -211,7 +211,12 @@ def work(course: Course, ancestry: ViTSpec, images: Sequence[int]) -> list[Work]
     for number, group in enumerate(groups):
         shown = sum(_shown(course.tuning, count) for count in group)
         part = _part(course, 2, course.tuning, shown, mean, 0)
-        depends = {**part.depends, "group": number, "before": [before.depends for before in parts[:1] if course.source]}
+        depends = {
+            **part.depends,
+            "group": number,
+            "images": shown,
+            "before": [before.depends for before in parts[:1] if course.source],
+        }
         parts.append(replace(part, depends=depends))
     return parts
 

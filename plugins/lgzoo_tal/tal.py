@@ -83,7 +83,7 @@ TAL = Method(
     paper="Task-Aware Learngene (TAL). ICML 2025",
     expander=Predict(),
     presets={
-        "mini": MetaTrain(**mini(PUBLISHED), hypernet=MINI),
+        "mini": MetaTrain(**mini(PUBLISHED), alpha=0.9, hypernet=MINI),
         "paper": MetaTrain(hypernet=LowRank(hidden=128, layers=5, heads=16, rank=90)),
         "plus": MetaTrain(hypernet=LowRank(hidden=128, layers=5, heads=16, rank=90), architectures="tal+"),
         "smoke": MetaTrain(**smoke(PUBLISHED), hypernet=SMOKE),

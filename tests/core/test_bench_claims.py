@@ -10,6 +10,7 @@ from claims_toy import extraction, row, sized, written
 
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of, cells_of, drawn, place_of, rates_of, sizes_of, tuning_cells
+from learngene_zoo.bench.claim_cost import cell_seconds
 from learngene_zoo.bench.claim_file import Claim, load_claim
 from learngene_zoo.bench.verdict import judge
 from learngene_zoo.errors import BadFile, WrongCall
@@ -141,6 +142,14 @@ def test_seeds_draw_what_an_arm_leaves_to_them(toy: Claim) -> None:
     assert min(counts) > 90  # of 125 expected
 
 
+def test_none_is_nothing_where_a_setting_may_be_that(toy: Claim) -> None:
+    ours = replace(toy.arms["ours"], method="logah", settings={"source": "none", "augment": "none", "rank": "none"})
+    settings = arm_of(replace(toy, arms={"ours": ours}), "ours", 0).settings
+    assert settings == {"source": None, "augment": "none", "rank": "none"}
+    pool = replace(toy.arms["ours"], method="pool", settings={"guidance": "none"})  # one of its choices
+    assert arm_of(replace(toy, arms={"ours": pool}), "ours", 0).settings == {"guidance": "none"}
+
+
 def test_what_is_measured_on_the_extraction_trains_no_descendant_and_reads_no_test_image(toy: Claim) -> None:
     claim = extraction(toy)
     cells = cells_of(claim)
@@ -151,8 +160,8 @@ def test_what_is_measured_on_the_extraction_trains_no_descendant_and_reads_no_te
 
 def test_sizes_are_named_by_the_expanders_settings(toy: Claim) -> None:
     claim = sized(toy)
-    assert sizes_of(claim, "ours") == [(6, {"low": 6, "high": 0}), (6, {"low": 3, "high": 3})]
-    assert sizes_of(claim, "theirs") == [(9, {"low": 9, "high": 0}), (9, {"low": 6, "high": 3})]
+    assert sizes_of(claim, "ours") == [(6, None, {"low": 6, "high": 0}), (6, None, {"low": 3, "high": 3})]
+    assert sizes_of(claim, "theirs") == [(9, None, {"low": 9, "high": 0}), (9, None, {"low": 6, "high": 3})]
     cells = cells_of(claim)
     assert len({cell.key for cell in cells}) == len(cells) == 2 * 4 * 2 * 3
     assert len({cell.key for cell in cells_of(toy)} & {cell.key for cell in cells}) == 0
@@ -161,6 +170,21 @@ def test_sizes_are_named_by_the_expanders_settings(toy: Claim) -> None:
     absent = replace(claim, sizes=({"low": 1, "high": 1}, {"low": 3, "high": 3}))
     with pytest.raises(WrongCall, match="ours builds no descendant with low 1, high 1; there are low 6, high 0; "):
         cells_of(absent)
+
+
+def test_sizes_are_named_by_layers_and_width(toy: Claim) -> None:
+    sizes = ({"layers": 3, "width": 64}, {"layers": 3, "width": 96}, {"layers": 6})
+    claim = replace(toy, layers=(), sizes=sizes, tuning=replace(toy.tuning, layers=None))
+    cells = cells_of(claim)
+    assert {(cell.layers, cell.width) for cell in cells} == {(3, 64), (3, 96), (6, None)}
+    assert {place_of(claim, cell) for cell in cells} == {"layers 3, width 64", "layers 3, width 96", "layers 6"}
+    narrow, wide, deep = (cell_seconds(replace(cells[0], layers=n, width=w)) for n, w in ((3, 64), (3, 96), (6, None)))
+    assert narrow < wide < deep
+    rows = {cell.key: row(cell, 0.5) for cell in [*tuning_cells(claim), *cells]}
+    dropped = next(cell for cell in cells if cell.width == 64)
+    del rows[dropped.key]
+    (missing,) = judge(claim, rows.values()).missing
+    assert ", 3 layers of width 64, seed" in missing
 
 
 def test_a_cell_without_a_named_size_keeps_its_key() -> None:

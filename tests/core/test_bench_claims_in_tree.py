@@ -42,11 +42,11 @@ def test_arms_of_one_name_are_one_arm_in_every_claim() -> None:
             assert told.setdefault(name, own) == own, f"{claim.name} tells the arm {name!r} otherwise"
 
 
-@pytest.mark.parametrize("method", ["lsamd", "pool"])
-def test_all_claims_on_a_method_fit_in_about_an_hour_of_two_cores(method: str) -> None:
+@pytest.mark.parametrize(("method", "hours"), [("lsamd", 1), ("pool", 1), ("tal", 2)])
+def test_all_claims_on_a_method_fit_in_a_few_hours_of_two_cores(method: str, hours: float) -> None:
     claims = [load_claim(name) for name in names() if name.startswith(method)]
     found = prices(claims)
-    assert sum(price.seconds for price in found.values()) < 2 * 3900
+    assert sum(price.seconds for price in found.values()) < 2 * 3900 * hours
     for claim in claims:
         assert claim.minutes == pytest.approx(found[claim.name].seconds / 120, abs=0.06), claim.name
 

@@ -165,6 +165,19 @@ def test_a_closing_gap_is_a_difference_of_differences(toy: Claim) -> None:
     assert verdict.verdict == "holds"
 
 
+def test_two_things_are_judged_with_and_without_each_other(toy: Claim) -> None:
+    """The paper's own figures: each alone hurts, both together help."""
+    arms = {"both": 53.37, "layer": 46.80, "guided": 40.71, "none": 49.23}
+    compare = replace(toy.compare, kind="factorial", arms=tuple(arms))
+    claim = replace(toy, arms=dict.fromkeys(arms, toy.arms["ours"]), compare=compare)
+    noise = {"both": 1.0, "layer": 0.4, "guided": -0.7, "none": 0.2}
+    verdict = judge(claim, ran(claim, lambda cell: arms[cell.arm.name] / 100 + noise[cell.arm.name] * jitter(cell)))
+    assert [found.value for found in verdict.findings] == pytest.approx([5.115, -0.975, 15.09])
+    assert [found.outcome for found in verdict.findings] == ["holds", "does not hold", "holds"]
+    assert verdict.verdict == "does not hold"
+    assert verdict.notes == ("alone: layer over none -2.43 points", "alone: guided over none -8.52 points")
+
+
 def test_gains_over_controls_are_told_beside_the_claim(toy: Claim) -> None:
     control = replace(toy.arms["ours"], control="shuffled")
     claim = replace(toy, arms={**toy.arms, "ours shuffled": control})

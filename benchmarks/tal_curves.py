@@ -1,0 +1,139 @@
+"""How models train that hypernetworks have written: loss curves, and their parameters' sparsity, change and diversity.
+
+    python benchmarks/tal_curves.py            about 15 minutes of one core, the claims' learngenes at hand; resumable
+    python benchmarks/tal_curves.py --table    picture and table again, from the results
+
+The learngenes are those of the claims (`run_claims.py`, in build/claims; one that is not there is extracted, six minutes each).
+A model of 12 layers, 96 wide, is trained on `motion` (dynamic images, as the paper's UCF101) for ten epochs of 1,000
+images with one recipe for all, as in the authors' answers to the reviewers; three seeds, each with a learngene of its own.
+
+Sparsity is the share of parameters nearer to zero than a hundredth (the authors name no threshold), change |after - before| / |before|
+over all inherited parameters, diversity the mean cosine distance between the trained models of two seeds. Results in
+benchmarks/results/tal_curves.json, the picture in docs/images/tal_curves.png, the table in docs/methods/tal.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import machine
+import torch
+from run_claims import BUILD as CLAIMS
+from shelf import ROOT, between
+
+from learngene_zoo.bench import drawing
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.claim_cells import arm_of
+from learngene_zoo.bench.claims import load_claim
+from learngene_zoo.bench.extraction import Extraction, extract_once
+from learngene_zoo.bench.grid import SCRATCH
+from learngene_zoo.bench.trial import build, chance
+from learngene_zoo.folder import State
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.training.fit import fit
+
+BUILD = ROOT / "build" / "tal_curves"
+IMAGE, PAGE = ROOT / "docs" / "images" / "tal_curves.png", ROOT / "docs" / "methods" / "tal.md"
+ARMS = {  # arm -> the claim that tells it
+    "tal": "tal-parts",
+    "tal of its own set": "tal-plus-inside",
+    "logah v4": "tal-parts",
+    "logah v1": "tal-v1-ghn3",
+    "ghn3": "tal-v1-ghn3",
+}
+TASK, LAYERS, WIDTH, SEEDS = open_task("motion"), 12, 96, (0, 1, 2)
+RECIPE = Recipe(epochs=10, images=1_000, batch_size=32, lr=5e-4, warmup=1.0, clip=1.0)
+NEAR_ZERO = 0.01
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Train all, write the numbers, the picture and the table."""
+    if "--table" not in arguments:
+        found = {}
+        for name, arm in {**dict.fromkeys(ARMS), **{arm.name: arm for arm in SCRATCH}}.items():
+            runs = [trained(arm or arm_of(load_claim(ARMS[name]), name, seed), seed) for seed in SEEDS]
+            found[name] = row(runs)
+            print(f"{name:20} {' '.join(f'{loss:.2f}' for loss in found[name]['loss'])}", flush=True)
+        machine.write("tal_curves", {"arms": found})
+    kept = json.loads((machine.RESULTS / "tal_curves.json").read_text(encoding="utf-8"))["arms"]
+    draw(kept)
+    between(PAGE, "curves", markdown(kept))
+    print(markdown(kept))
+
+
+def trained(arm: Arm, seed: int) -> tuple[list[float], State, State]:
+    """One model: its loss after each epoch, and its inherited parameters before and after training."""
+    run = Run(threads=1, seed=seed, resume=True)
+    cell = Cell(arm=arm, task=TASK.name, layers=LAYERS, width=WIDTH, seed=seed, recipe=RECIPE)
+    learngene, _ = extract_once(Extraction(arm=cell.extraction, seed=seed), CLAIMS, run)
+    run = replace(run, seed=chance(cell))
+    start = build(cell, learngene, TASK, run)
+    names = sorted(name for name in start.state if start.state[name].is_floating_point())
+    before = {name: start.state[name].clone() for name in names}
+    folder = BUILD / f"{arm.name} {seed}".replace(" ", "-").replace(",", "")
+    tuned = fit(start, TASK, RECIPE, replace(run, folder=folder), judge=False)
+    steps = [json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()]
+    losses = [[step["loss"] for step in steps if step["epoch"] == epoch] for epoch in range(RECIPE.epochs)]
+    return [sum(each) / len(each) for each in losses], before, {name: tuned.state[name] for name in names}
+
+
+def row(runs: Sequence[tuple[list[float], State, State]]) -> dict[str, Any]:
+    """The means over seeds."""
+    flat = [tuple(torch.cat([part[name].flatten() for name in part]) for part in run[1:]) for run in runs]
+    changes = [float((after - before).norm() / before.norm()) for before, after in flat]
+    pairs = [1 - float(torch.cosine_similarity(a[1], b[1], dim=0)) for a, b in itertools.combinations(flat, 2)]
+    return {
+        "loss": [_mean(epoch) for epoch in zip(*(run[0] for run in runs), strict=True)],
+        "sparsity_before": _mean([_sparsity(before) for before, _ in flat]),
+        "sparsity_after": _mean([_sparsity(after) for _, after in flat]),
+        "change": _mean(changes),
+        "diversity": _mean(pairs),
+    }
+
+
+def _sparsity(parameters: torch.Tensor) -> float:
+    return float((parameters.abs() < NEAR_ZERO).float().mean())
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def draw(kept: Mapping[str, Any]) -> None:
+    """The loss of every arm against the epochs."""
+    arms = [(name, "scratch" if name.startswith("scratch") else name, None) for name in kept]
+    with drawing.look():
+        figure, (panel,) = drawing.figure_of(1, 1, (6.4, 3.8))
+        for name, style in drawing.styles(arms).items():
+            losses = kept[name]["loss"]
+            panel.plot(range(1, len(losses) + 1), losses, label=name, **style.line)
+        panel.set_xlabel("epoch")
+        panel.set_ylabel("training loss (cross-entropy)")
+        panel.set_title(f"{TASK.name}: {LAYERS} layers, {WIDTH} wide, mean of {len(SEEDS)} seeds")
+        drawing.legend(figure, [panel], 4)
+        drawing.save_png(drawing.settle(figure), IMAGE)
+
+
+def markdown(kept: Mapping[str, Any]) -> str:
+    """Loss at some epochs, and the parameters' characteristics."""
+    last = RECIPE.epochs
+    lines = [
+        f"| | loss, epoch 1 | epoch {last // 2} | epoch {last} | sparsity before | after | change | diversity |",
+        f"|---|{'---:|' * 7}",
+    ]
+    for name, found in kept.items():
+        losses = " | ".join(f"{found['loss'][epoch - 1]:.2f}" for epoch in (1, last // 2, last))
+        shares = " | ".join(f"{100 * found[which]:.1f} %" for which in ("sparsity_before", "sparsity_after"))
+        lines.append(f"| {name} | {losses} | {shares} | {found['change']:.2f} | {found['diversity']:.3f} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,72 @@
+"""How much of stage 1's loss should be the ancestry's? Cross-entropy on the source task for several shares alpha.
+
+    python benchmarks/tal_guidance.py             one thread, about eight minutes
+    python benchmarks/tal_guidance.py 0 0.2 0.9   these shares
+
+TAL's paper names none, its authors' code 0.2. The hypernetwork of the preset `mini` is trained on 38,400 images, every step with
+another size of the set `tal+`; all shares see the same images. Printed is the cross-entropy of the training images, label smoothing
+included and whatever it counts in the loss, the mean of each sixth of the steps; what has learnt nothing stays at ln 326 = 5.79.
+Results in benchmarks/results/tal_guidance.json, the table in docs/methods/tal.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from machine import write
+from shelf import ROOT, between
+from tal_forms import ANCESTRY, trained
+
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
+from lgzoo_tal.architectures import architectures, scaled
+from lgzoo_tal.course import Guidance, plain
+from lgzoo_tal.guidance import Guide
+from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.meta import Lesson, MetaObjective, Rules
+from lgzoo_tal.meta_training import MINI
+
+TASK = open_task(SOURCE_TASK)
+RECIPE = Recipe(
+    epochs=1,
+    images=38_400,
+    batch_size=64,
+    lr=3e-4,
+    warmup=0.05,
+    weight_decay=0.01,
+    clip=5.0,
+    label_smoothing=0.1,
+    augment="none",
+)
+SHARES, SEED = (0.0, 0.2, 0.5, 0.9), 0
+
+
+def main() -> None:
+    """Train with each share, print and keep the curves."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("alpha", nargs="*", type=float, default=list(SHARES), help="shares, each below 1")
+    rows: list[dict[str, Any]] = []
+    for alpha in parser.parse_args().alpha:
+        rows.append({"alpha": alpha, **trained(objective(alpha), TASK, RECIPE, SEED, share=1 - alpha)})
+        print(f"{alpha:4g}  {_curve(rows[-1], ' ')}   {rows[-1]['seconds']:4.0f} s", flush=True)
+    print(write("tal_guidance", {"rows": rows, "images": RECIPE.images, "threads": 1}))
+    lines = ["| α | | | | | | | seconds |", f"|---|{'---:|' * 7}"]
+    lines += [f"| {row['alpha']:g} | {_curve(row, ' | ')} | {row['seconds']:.0f} |" for row in rows]
+    between(ROOT / "docs" / "methods" / "tal.md", "guidance", "\n".join(lines))
+
+
+def objective(alpha: float) -> MetaObjective:
+    """What trains a hypernetwork with this share; without any the ancestry is not asked."""
+    zoo = [plain(size, ANCESTRY.spec) for size in architectures(scaled("tal+", ANCESTRY.spec))]
+    guide = Guide(ANCESTRY.model(), Guidance(alpha=alpha)) if alpha else None
+    rules = Rules(norm_weight=3e-5, label_smoothing=RECIPE.label_smoothing)
+    return MetaObjective(Hypernet(MINI.spec(), SEED), zoo, [Lesson(classes=TASK.classes)], rules, SEED, guide)
+
+
+def _curve(row: dict[str, Any], mark: str) -> str:
+    return mark.join(f"{value:.2f}" for value in row["cross_entropy"])
+
+
+if __name__ == "__main__":
+    main()
