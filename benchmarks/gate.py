@@ -20,15 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import machine
+from grids import best_rates, finished, told
 
 from learngene_zoo.bench.cell import Arm, Cell, Row
-from learngene_zoo.bench.executors import Workers
 from learngene_zoo.bench.grid import SCRATCH, cells
-from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.bench.trial import unpacked
 from learngene_zoo.intervals import paired_gain
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
 from learngene_zoo.tasks.suites import suite
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "gate"
@@ -49,7 +47,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Measure, print, and write."""
     if "--table" not in arguments:
         rates = chosen_rates()
-        rows = run(grid(TASKS, SEEDS, rates))
+        rows = finished(grid(TASKS, SEEDS, rates), BUILD)
         found = [judged(task, [row for row in rows if row.task == task]) for task in TASKS]
         machine.write("gate", {"split": "validation", "recipe": summary(), "lr": rates, "rows": found, **passed(found)})
     kept = read()
@@ -75,23 +73,13 @@ def grid(tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float])
     )
 
 
-def run(wanted: Sequence[Cell]) -> list[Row]:
-    """The cells' rows; what is finished is not repeated. Ends with the error of a cell that failed."""
-    rows = run_grid(wanted, BUILD, Run(threads=1), Workers(2), say=lambda text: print(text, file=sys.stderr))
-    failed = [row for row in rows if row.error]
-    if failed:
-        raise SystemExit(f"{failed[0].arm} on {failed[0].task}: {failed[0].error}")
-    return rows
-
-
 def chosen_rates() -> dict[str, float]:
     """For each arm the rate with the best mean over the tuning tasks."""
-    by_rate = {rate: run(grid(TUNING_TASKS, [TUNING_SEED], {arm.name: rate for arm in ARMS})) for rate in RATES}
-    means = {
-        arm.name: {rate: sum(row.value or 0 for row in rows if row.arm == arm.name) for rate, rows in by_rate.items()}
-        for arm in ARMS
-    }
-    return {name: max(found, key=lambda rate: found[rate]) for name, found in means.items()}
+    return best_rates(
+        ARMS,
+        RATES,
+        lambda rate: finished(grid(TUNING_TASKS, [TUNING_SEED], {arm.name: rate for arm in ARMS}), BUILD),
+    )
 
 
 def judged(task: str, rows: Sequence[Row]) -> dict[str, Any]:
@@ -121,14 +109,9 @@ def markdown(kept: Mapping[str, Any]) -> str:
     lines = [head, "|---|---:|---:|---:|---:|---:|---|"]
     for row in kept["rows"]:
         accuracies = " | ".join(f"{100 * row[arm.name]:.1f}" for arm in ARMS)
-        gains = " | ".join(_gain(row, rival) for rival in (SHUFFLED.name, FAN_IN.name))
+        gains = " | ".join(told(row, rival) for rival in (SHUFFLED.name, FAN_IN.name))
         lines.append(f"| `{row['task']}` | {accuracies} | {gains} | {'yes' if row['passed'] else 'no'} |")
     return "\n".join(lines)
-
-
-def _gain(row: Mapping[str, Any], rival: str) -> str:
-    value, low, high = (100 * row[f"over_{rival}{end}"] for end in ("", "_low", "_high"))
-    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
 def sentence(kept: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""Rebuild everything that is bundled, in order: the ancestry model, the learngene, their cards, README's demo.
+"""Rebuild everything that is bundled, in order: the ancestry model, the learngenes, their cards, README's demo.
 
-    python benchmarks/shelf.py            about two hours on two cores; resumable: run it again after a stop
-    python benchmarks/shelf.py demo       one stage only (ancestry, gate, learngene, demo)
+    python benchmarks/shelf.py            about four hours on two cores; resumable: run it again after a stop
+    python benchmarks/shelf.py demo       one stage only (ancestry, gate, lsamd, tal, worth, demo)
     torchrun --standalone --nproc_per_node 2 benchmarks/shelf.py ancestry      the long part, on two cores at once
 
 Every stage works in `build/shelf` and replaces what is committed only when it is whole.
@@ -15,17 +15,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import gate
+import tal_worth
 import torch
 
-from learngene_zoo import demo, demo_report, lifecycle
+from learngene_zoo import demo, demo_report, lifecycle, registry
 from learngene_zoo.descendant import load_descendant
+from learngene_zoo.inputs import preset_of
 from learngene_zoo.learngene import Learngene, load
 from learngene_zoo.processes import world
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.run import Run
+from learngene_zoo.settings import with_settings
 from learngene_zoo.spec import ViTSpec
 from learngene_zoo.surgery import cast
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
+from learngene_zoo.tasks.suites import suite
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "shelf"
@@ -43,6 +47,14 @@ PRETRAINING = Recipe(
     weight_decay=0.05,
     augment="none",
 )
+# The bundled TAL learngene: more of everything than the preset `mini` has.
+TAL = {
+    "images": 450_000,
+    "tuning_images": None,
+    "tuning_epochs": 15,
+    "tuning_warmup": 0.5,
+    "tuning_augment": "light",
+}
 RUN = Run(seed=0, threads=1, progress=True, resume=True)
 
 
@@ -64,23 +76,49 @@ def ancestry() -> None:
 def judged() -> None:
     """Judge the ancestry model (see gate.py) and show the table on its card."""
     gate.main()
-    kept, card = gate.read(), ROOT / "cards" / "ancestry-mini" / "README.md"
-    text = card.read_text(encoding="utf-8")
-    if "<!-- gate -->" not in text:
-        room = "## What it is worth\n\n<!-- gate -->\n<!-- /gate -->\n\n## Licence"
-        card.write_text(text.replace("## Licence", room), encoding="utf-8")
-    between(card, "gate", f"{gate.markdown(kept)}\n\n{gate.sentence(kept)}")
+    kept = gate.read()
+    shown(ROOT / "cards" / "ancestry-mini" / "README.md", "gate", f"{gate.markdown(kept)}\n\n{gate.sentence(kept)}")
 
 
-def learngene() -> None:
+def shown(card: Path, name: str, text: str) -> None:
+    """Put a text onto a card, before its licence."""
+    old = card.read_text(encoding="utf-8")
+    if f"<!-- {name} -->" not in old:
+        room = f"## What it is worth\n\n<!-- {name} -->\n<!-- /{name} -->\n\n## Licence"
+        card.write_text(old.replace("## Licence", room), encoding="utf-8")
+    between(card, name, text)
+
+
+def lsamd() -> None:
     """Extract the LSAMD learngene of the default tasks and put it into cards/lsamd-mini."""
     out = BUILD / "lsamd"
     if not out.exists():
         lifecycle.extract("lsamd", out=out, run=RUN)
+    bundle(out, "lsamd-mini")
+
+
+def tal() -> None:
+    """Extract the TAL learngene of the nine tasks of the suite `mini` and put it into cards/tal-mini."""
+    out = BUILD / "tal"
+    if not out.exists():
+        extractor = with_settings(preset_of(registry.load("tal"), "mini"), TAL)
+        lifecycle.extract("tal", tasks=suite("mini"), extractor=extractor, out=out, run=RUN)
+    bundle(out, "tal-mini")
+
+
+def bundle(out: Path, name: str) -> None:
+    """Put a learngene onto the shelf, in half precision."""
     whole = load(out)
-    Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(
-        ROOT / "cards" / "lsamd-mini", force=True
-    )
+    Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(ROOT / "cards" / name, force=True)
+
+
+def worth() -> None:
+    """Judge the TAL learngene (see tal_worth.py) and show the table on its card and on TAL's page."""
+    tal_worth.main()
+    kept = tal_worth.read()
+    text = f"{tal_worth.markdown(kept)}\n\n{tal_worth.sentence(kept)}"
+    between(ROOT / "docs" / "methods" / "tal.md", "worth", text)
+    shown(ROOT / "cards" / "tal-mini" / "README.md", "worth", text)
 
 
 def story() -> None:
@@ -105,7 +143,7 @@ def between(path: Path, name: str, text: str) -> None:
     path.write_text(f"{before}{start}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
-STAGES = {"ancestry": ancestry, "gate": judged, "learngene": learngene, "demo": story}
+STAGES = {"ancestry": ancestry, "gate": judged, "lsamd": lsamd, "tal": tal, "worth": worth, "demo": story}
 
 
 def main(names: list[str]) -> None:

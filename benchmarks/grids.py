@@ -1,0 +1,38 @@
+"""What benchmarks that run grids of cells share: finished rows, each arm's best learning rate, how a gain is written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.executors import Workers
+from learngene_zoo.bench.runner import run_grid
+from learngene_zoo.run import Run
+
+
+def finished(wanted: Sequence[Cell], out: Path) -> list[Row]:
+    """The cells' rows, by two workers; what is there is not repeated. Ends with the error of a cell that failed."""
+    rows = run_grid(wanted, out, Run(threads=1), Workers(2), say=lambda text: print(text, file=sys.stderr))
+    failed = [row for row in rows if row.error]
+    if failed:
+        raise SystemExit(f"{failed[0].arm} on {failed[0].task}: {failed[0].error}")
+    return rows
+
+
+def best_rates(arms: Iterable[Arm], rates: Sequence[float], rows_at: Callable[[float], list[Row]]) -> dict[str, float]:
+    """For each arm the rate with the best mean over the rows that `rows_at` gives for it."""
+    by_rate = {rate: rows_at(rate) for rate in rates}
+    means = {
+        arm.name: {rate: sum(row.value or 0 for row in rows if row.arm == arm.name) for rate, rows in by_rate.items()}
+        for arm in arms
+    }
+    return {name: max(found, key=lambda rate: found[rate]) for name, found in means.items()}
+
+
+def told(row: Mapping[str, Any], rival: str) -> str:
+    """The gain over a rival in points, with its interval."""
+    value, low, high = (100 * row[f"over_{rival}{end}"] for end in ("", "_low", "_high"))
+    return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"

@@ -1,0 +1,157 @@
+"""What the bundled TAL learngene is worth: its descendants before any training, and after a little.
+
+    python benchmarks/tal_worth.py            about 20 minutes of two cores; resumable: run it again after a stop
+    python benchmarks/tal_worth.py --table    the table again, from the results
+
+On each task of the suite `mini`, all of which the extraction has seen: test accuracy of three sizes as they are predicted; and of
+the 7-layer one after three epochs of 1,000 images, beside the same weights shuffled and two models from scratch, each arm with
+the learning rate that was best for it on validation images of two tasks with a seed of its own. Intervals are those of the
+test images, over the mean of three seeds. Results in benchmarks/results/tal_worth.json.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import machine
+from grids import best_rates, finished, told
+
+from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.extraction import Extraction, Spent
+from learngene_zoo.bench.grid import SCRATCH, cells
+from learngene_zoo.bench.trial import unpacked
+from learngene_zoo.folder import new_file, write_json
+from learngene_zoo.intervals import paired_gain
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import to_json
+from learngene_zoo.tasks.catalogue import names
+from learngene_zoo.tasks.suites import suite
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILD, CARD = ROOT / "build" / "tal_worth", ROOT / "cards" / "tal-mini"
+TASKS = suite("mini")
+TAL = Arm(name="tal", method="tal")  # what would be extracted lies there already: the bundled learngene
+SHUFFLED = replace(TAL, name="shuffled", control="shuffled")
+ARMS = (TAL, SHUFFLED, *SCRATCH)
+SIZES = ((3, 64), (7, 96), (12, 96))
+LAYERS, WIDTH = 7, 96
+RECIPE = Recipe(images=1_000, batch_size=32, clip=1.0, augment="light")
+EPOCHS, SEEDS = 3, (0, 1, 2)
+RATES, TUNING_TASKS, TUNING_SEED = (2.5e-4, 5e-4, 1e-3), ("signs", "numbers"), 1_000
+
+
+def main(arguments: Sequence[str] = ()) -> None:
+    """Measure, print, and write."""
+    if "--table" not in arguments:
+        for seed in (*SEEDS, TUNING_SEED):
+            place(Extraction(arm=replace(TAL, name=""), seed=seed))
+        before = finished([cell for size in SIZES for cell in untrained(*size)], BUILD)
+        rates = chosen_rates()
+        after = finished(trained(TASKS, SEEDS, rates, "test"), BUILD)
+        found = [judged(task, before, after) for task in TASKS]
+        machine.write("tal_worth", {"recipe": summary(), "lr": rates, "rows": found})
+    kept = read()
+    print(markdown(kept))
+    print(sentence(kept))
+
+
+def read() -> dict[str, Any]:
+    """The results as they were written."""
+    found: dict[str, Any] = json.loads((machine.RESULTS / "tal_worth.json").read_text(encoding="utf-8"))
+    return found
+
+
+def place(extraction: Extraction) -> None:
+    """Put the bundled learngene where a grid looks for what has been extracted already."""
+    folder = extraction.folder(BUILD)
+    if not folder.exists():
+        shutil.copytree(CARD, folder)
+        with new_file(extraction.record(BUILD), force=True) as draft:
+            write_json(draft, to_json(Spent(finished=True)))
+
+
+def summary() -> dict[str, Any]:
+    """What all arms have in common."""
+    return {"images": RECIPE.images, "batch_size": RECIPE.batch_size, "epochs": EPOCHS, "seeds": len(SEEDS)}
+
+
+def untrained(layers: int, width: int) -> list[Cell]:
+    """The descendants as they are predicted. Nothing is drawn, hence one seed is all."""
+    found = cells(TASKS, [TAL], layers=[layers], widths=[width], epochs=[0], seeds=SEEDS[:1], recipe=RECIPE)
+    return [replace(cell, look=False) for cell in found]
+
+
+def trained(tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float], split: Any) -> list[Cell]:
+    """All arms after their epochs."""
+    found = cells(tasks, ARMS, layers=[LAYERS], epochs=[EPOCHS], seeds=seeds, recipe=RECIPE, rates=rates, split=split)
+    return [replace(cell, look=False) for cell in found]
+
+
+def chosen_rates() -> dict[str, float]:
+    """For each arm the rate with the best mean over the tuning tasks."""
+    return best_rates(
+        ARMS,
+        RATES,
+        lambda rate: finished(
+            trained(TUNING_TASKS, [TUNING_SEED], {arm.name: rate for arm in ARMS}, "validation"), BUILD
+        ),
+    )
+
+
+def judged(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str, Any]:
+    """One line of the table."""
+    classes = next(entry.classes for entry in names() if entry.name == task)
+    line: dict[str, Any] = {"task": task, "chance": 1 / classes}
+    for row in before:
+        if row.task == task:
+            line[f"{row.layers}x{row.width}"] = row.value
+    right = {
+        arm.name: [
+            unpacked(row.correct or "", row.evaluated) for row in after if (row.arm, row.task) == (arm.name, task)
+        ]
+        for arm in ARMS
+    }
+    for name, runs in right.items():
+        line[name] = sum(sum(flags) / len(flags) for flags in runs) / len(runs)
+    stronger = max((arm.name for arm in SCRATCH), key=lambda name: line[name])
+    for rival, runs in (("shuffled", right[SHUFFLED.name]), ("scratch", right[stronger])):
+        gain = paired_gain(right[TAL.name], runs)
+        line |= {f"over_{rival}": gain.value, f"over_{rival}_low": gain.low, f"over_{rival}_high": gain.high}
+    return {**line, "scratch": line[stronger]}
+
+
+def markdown(kept: Mapping[str, Any]) -> str:
+    """The table as the card shows it, in per cent and points."""
+    sizes = [f"{layers}x{width}" for layers, width in SIZES]
+    head = ["task", "chance", *sizes, "tal", "shuffled", "scratch", "gain over shuffled", "gain over scratch"]
+    lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    for row in kept["rows"]:
+        shares = [f"{100 * row[name]:.1f}" for name in ("chance", *sizes, "tal", "shuffled", "scratch")]
+        gains = [told(row, rival) for rival in ("shuffled", "scratch")]
+        lines.append(f"| `{row['task']}` | {' | '.join([*shares, *gains])} |")
+    return "\n".join(lines)
+
+
+def sentence(kept: Mapping[str, Any]) -> str:
+    """What was measured, in words."""
+    how, rates = kept["recipe"], ", ".join(f"{name} {rate:g}" for name, rate in kept["lr"].items())
+    edge = " and ".join(name for name, rate in kept["lr"].items() if rate in (min(RATES), max(RATES)))
+    at_edge = f", at the edge of the candidates for {edge}" if edge else ""
+    return (
+        "Test accuracy in per cent. First, untrained, three sizes (layers x width) as they are predicted; then "
+        f"{LAYERS} layers, {WIDTH} wide, after {how['epochs']} epochs of {how['images']:,} training images: the predicted "
+        "weights, the same ones shuffled, and the stronger of two models from scratch, mean of "
+        f"{how['seeds']} seeds; gains in points with 95 % intervals over the images. Learning rates ({rates}) were chosen on "
+        f"validation images with another seed{at_edge}. The extraction has seen the training images of all nine tasks. Made by "
+        "`python benchmarks/tal_worth.py`."
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

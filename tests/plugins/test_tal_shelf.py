@@ -1,0 +1,78 @@
+"""The TAL learngene on the shelf: models that are ready, offline, for the tasks it knows and for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from timm.models.vision_transformer import VisionTransformer
+
+from learngene_zoo import lifecycle, torch_hub
+from learngene_zoo.descendant import shuffled
+from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.run import Run
+from learngene_zoo.shelf import find
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.suites import suite
+from learngene_zoo.training.evaluate import evaluate
+from lgzoo_tal.details import read_details
+
+OFFLINE = Run(threads=1, offline=True, progress=False)
+
+
+@pytest.fixture(scope="module")
+def learngene() -> Learngene:
+    return load(find("tal"))
+
+
+def test_it_knows_every_task_of_the_suite_and_the_source_task(learngene: Learngene) -> None:
+    details = read_details(learngene.config)
+    assert details.tasks == suite("mini")
+    assert details.embedded == ("source", *suite("mini"))
+    assert sum(path.stat().st_size for path in find("tal").iterdir()) < 12e6
+
+
+def test_torch_hub_gives_a_ready_model_of_any_size() -> None:
+    model = torch_hub.method_vit("tal", "signs", layers=6, width=64)
+    assert isinstance(model, VisionTransformer)
+    assert (len(model.blocks), model.embed_dim, model.num_classes, model.training) == (6, 64, 43, False)
+    again = torch_hub.method_vit("tal", "signs", layers=6, width=64, seed=7)
+    images = torch.randn(2, 3, 32, 32)
+    assert torch.equal(model(images), again(images))
+
+
+@pytest.mark.parametrize("task", ["signs", "petals"])
+@pytest.mark.parametrize(("layers", "width"), [(3, 64), (7, 96), (12, 96)])
+def test_an_untrained_model_knows_its_task(learngene: Learngene, task: str, layers: int, width: int) -> None:
+    made = lifecycle.expand(learngene, layers=layers, width=width, task=task, run=OFFLINE)
+    data = open_task(task)
+    right = evaluate(made.model(), data, "validation", made.view, OFFLINE, images=300).value
+    by_chance = evaluate(shuffled(made, 0).model(), data, "validation", made.view, OFFLINE, images=300).value
+    assert right > 4 / data.classes
+    assert by_chance < right / 2
+
+
+def test_an_unseen_folder_is_embedded_and_gets_weights_of_its_own(learngene: Learngene, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    for name, light in (("dark", 40), ("light", 200)):
+        for split in ("train", "test"):
+            place = tmp_path / "mine" / split / name
+            place.mkdir(parents=True)
+            for number in range(6):
+                pixels = draw.integers(0, 50, (40, 40, 3)) + light
+                Image.fromarray(pixels.astype("uint8")).save(place / f"{number}.png")
+    made = lifecycle.expand(learngene, layers=6, task=f"folder:{tmp_path / 'mine'}", run=OFFLINE)
+    assert made.spec.classes == 2
+    assert made.provenance["embedding"] == {
+        "from": "training images",
+        "images": 11,
+    }  # one of twelve is a validation image
+    known = lifecycle.expand(learngene, layers=6, task="figures", run=OFFLINE)
+    assert not torch.equal(made.state["blocks.0.attn.qkv.weight"], known.state["blocks.0.attn.qkv.weight"])
+
+
+def test_it_can_be_drawn(tmp_path: Path) -> None:
+    assert lifecycle.plot("tal", tmp_path / "tal.png").stat().st_size > 20_000
