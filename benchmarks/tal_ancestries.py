@@ -1,0 +1,128 @@
+"""Does TAL hang on its ancestry model? The claims' meta-training once more, guided by another one, of another shape.
+
+    python benchmarks/tal_ancestries.py            about 35 minutes of one core; resumable
+    python benchmarks/tal_ancestries.py --table    the table again, from the rows
+
+The bundled ancestry model has 12 layers, 96 wide, and has seen a million images of the source task. The other one is trained here,
+by the same recipe: half as deep, wider, on fewer images. What is learnt from it is judged as the claims judge (`tal-parts`): untrained
+models of six sizes on four tasks, three seeds, against what is learnt without an ancestry model in the same time. These and the rows of
+the bundled one are the claims' own (benchmarks/results/claims); those made here are beside them, the table in docs/methods/tal.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import machine
+from run_claims import KEPT
+from shelf import ANCESTRY, PRETRAINING, ROOT, between
+
+from learngene_zoo import lifecycle
+from learngene_zoo.bench.claim_cells import cells_of, rates_of
+from learngene_zoo.bench.claim_file import Claim, Comparison
+from learngene_zoo.bench.claims import load_claim
+from learngene_zoo.bench.findings import Finding
+from learngene_zoo.bench.results import RESULTS, read_rows
+from learngene_zoo.bench.runner import run_grid
+from learngene_zoo.bench.verdict import Verdict, judge
+from learngene_zoo.descendant import load_descendant
+from learngene_zoo.run import Run
+from learngene_zoo.spec import ViTSpec
+from learngene_zoo.tasks.catalogue import SOURCE_TASK
+
+BUILD = ROOT / "build" / "tal_ancestries"
+PLACE = BUILD / "ancestry"
+ROWS = machine.RESULTS / "tal_ancestries.jsonl"
+SPEC = ANCESTRY.with_(layers=6, width=128, heads=4)
+RECIPE = replace(PRETRAINING, images=300_000)
+CLAIM = load_claim("tal-parts")
+BUNDLED, OTHER, WITHOUT = "tal", "tal of another ancestry", "tal without ancestry"
+RUN = Run(seed=0, threads=1, progress=True, resume=True)
+
+
+def main() -> None:
+    """Train the other ancestry model, learn from it, and tell what both are worth."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", action="store_true", help="train nothing, write the table")
+    os.chdir(ROOT)  # the arm names its ancestry model by a path from here, and rows are known by their arms
+    if not parser.parse_args().table:
+        measure()
+    table = markdown()
+    between(ROOT / "docs" / "methods" / "tal.md", "ancestries", table)
+    print(table)
+
+
+def measure() -> None:
+    """Every row of the arm that the claims do not have."""
+    if not PLACE.exists():
+        lifecycle.train(SOURCE_TASK, spec=SPEC, recipe=RECIPE, init="fan_in", out=PLACE, run=RUN)
+    claim = over(OTHER, WITHOUT)
+    rates = {name: choice.lr for name, choice in rates_of(claim, [])[0].items()}
+    cells = [cell for cell in cells_of(claim, rates) if cell.arm.name == OTHER]
+    run_grid(cells, BUILD, Run(threads=1), say=lambda text: print(text, flush=True))
+    shutil.copyfile(BUILD / RESULTS, ROWS)
+
+
+def over(first: str, second: str) -> Claim:
+    """The claim that one arm is better than another."""
+    told = CLAIM.arms[BUNDLED]
+    settings = {**told.settings, "hold_out": [*told.settings["hold_out"], f"x{SPEC.width}"]}
+    arms = {**CLAIM.arms, OTHER: replace(told, settings=settings, ancestries=(str(PLACE.relative_to(ROOT)),))}
+    return replace(
+        CLAIM,
+        name="tal-ancestries",
+        compare=Comparison(kind="over", arms=(first, second)),
+        arms={name: arms[name] for name in (first, second)},
+    )
+
+
+def decided(first: str, second: str) -> Verdict:
+    """What the rows say. Raises `SystemExit` while some are missing."""
+    rows = [row for path in (KEPT / RESULTS, ROWS) if path.is_file() for row in read_rows(path)]
+    verdict = judge(over(first, second), rows)
+    if verdict.missing:
+        raise SystemExit(
+            f"{len(verdict.missing)} cells are missing, as {verdict.missing[0]}; run it without --table, and run_claims.py"
+        )
+    return verdict
+
+
+def markdown() -> str:
+    """A line per ancestry model: its shape, how good it is, what TAL makes of it, and the gain over having none."""
+    tasks = CLAIM.targets
+    lines = [
+        f"| ancestry model | its own accuracy | {' | '.join(f'`{task}`' for task in tasks)} | mean | gain over none |",
+        f"|---|---:|{'---:|' * len(tasks)}---:|---:|",
+    ]
+    for name, place in ((BUNDLED, ROOT / "cards" / "ancestry-mini"), (OTHER, PLACE)):
+        verdict = decided(name, WITHOUT)
+        spec, own = _known(place)
+        lines.append(_line(f"{spec.layers} layers, {spec.width} wide", own, verdict.means[name], verdict.findings[0]))
+    lines.append(_line("none", "", verdict.means[WITHOUT], None))
+    gain = _gain(decided(OTHER, BUNDLED).findings[0])
+    return "\n".join([*lines, "", f"The second over the first: {gain} points."])
+
+
+def _known(place: Path) -> tuple[ViTSpec, str]:
+    """An ancestry model's shape, and its accuracy on the source task's test images, in per cent."""
+    model = load_descendant(place)
+    return model.spec, f"{100 * lifecycle.evaluate(model, run=RUN).value:.1f}"
+
+
+def _line(what: str, own: str, means: Mapping[str, float], found: Finding | None) -> str:
+    values = [means[task] for task in CLAIM.targets]
+    told = " | ".join(f"{value:.1f}" for value in (*values, sum(values) / len(values)))
+    return f"| {what} | {own} | {told} | {_gain(found) if found else ''} |"
+
+
+def _gain(found: Finding) -> str:
+    return f"{found.value:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+
+
+if __name__ == "__main__":
+    main()
