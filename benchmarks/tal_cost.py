@@ -1,43 +1,148 @@
-"""What the claims' meta-trainings took: whether all had the same time, and what each made of it.
+"""What the meta-trainings of TAL's claims cost, stage by stage: whether all had the same time, and what v1 and v2 take beside TAL.
 
-    python benchmarks/tal_cost.py        seconds, after `python benchmarks/run_claims.py`
+    python benchmarks/tal_cost.py        about five minutes of one core
 
-Reads benchmarks/results/claims/results.jsonl: of every hypernetwork the seconds of its extraction, stage 1 included where another one's
-was used, and the images that it was shown, means over seeds. The paper's: 28.47 hours for stage 1 and 7.72 for stage 2.
-Writes the table of docs/methods/tal.md.
+The claims (benchmarks/claims/tal-*.toml) give every training so many images that all take equally long. Here each kind of step is
+timed: forward, back and update, of 64 images at hand, over the same 30 architectures for all kinds. They take turns, so that a busy
+machine slows them alike. A training's seconds are its images times what one takes, in both stages; the numbers kept are those of a
+learngene. The paper's TAL took 28.47 hours for stage 1 and 7.72 for stage 2 on an RTX 4090. Results in
+benchmarks/results/tal_cost.json, the table in docs/methods/tal.md.
 """
 
 from __future__ import annotations
 
-from statistics import mean
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from run_claims import KEPT
+import torch
+from machine import medians, write
 from shelf import ROOT, between
+from tal_forms import ANCESTRY
 
-from learngene_zoo.bench.cell import Row
-from learngene_zoo.bench.results import RESULTS, read_rows
+from learngene_zoo import registry
+from learngene_zoo.bench.claim_cells import arm_of
+from learngene_zoo.bench.claims import load_claim
+from learngene_zoo.inputs import preset_of
+from learngene_zoo.settings import with_settings
+from learngene_zoo.tasks.catalogue import open_task
+from lgzoo_tal.course import Course
+from lgzoo_tal.guidance import Guide
+from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.meta import Lesson, MetaObjective, Rules
+from lgzoo_tal.meta_training import MetaTraining
+from lgzoo_tal.mixture import TaskBatch
+from lgzoo_tal.variants import HypernetSpec
 
-METHODS = ("tal", "logah", "ghn3")
-LEFT_OUT = (", untrained", " shuffled")  # the same extractions once more
+ARMS = {  # arm -> the claim that tells it
+    "tal": "tal-parts",
+    "tal without task layer": "tal-parts",
+    "tal without ancestry": "tal-parts",
+    "logah v4": "tal-parts",
+    "logah v3": "tal-v3-v2",
+    "logah v2": "tal-v2-v1",
+    "logah v1": "tal-v2-v1",
+    "ghn3": "tal-v1-ghn3",
+}
+BATCH, STEPS, CLASSES = 64, 30, {1: 326, 2: 43}  # of the source task, and of `signs`
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a step's time depends on."""
+
+    stage: int
+    hypernet: HypernetSpec
+    guided: bool
 
 
 def main() -> None:
-    """Print and keep the table."""
-    rows = [row for row in read_rows(KEPT / RESULTS) if row.method in METHODS and row.error is None]
-    arms = dict.fromkeys(row.arm for row in rows if not row.arm.endswith(LEFT_OUT))
-    table = markdown({arm: [row for row in rows if row.arm == arm] for arm in arms})
-    print(table)
-    between(ROOT / "docs" / "methods" / "tal.md", "cost", table)
+    """Time every kind of step, print and keep the table."""
+    torch.set_num_threads(1)
+    courses = {name: course_of(name, claim) for name, claim in ARMS.items()}
+    kinds = list(dict.fromkeys(kind for course in courses.values() for kind, _ in stages(course)))
+    zoo = courses["tal"].drawn(ANCESTRY.spec)[:STEPS]
+    seconds = medians([Steps(kind, courses["tal"], zoo) for kind in kinds], repeats=1)
+    each = {kind: taken / STEPS / BATCH for kind, taken in zip(kinds, seconds)}
+    rows = [row(name, course, each) for name, course in courses.items()]
+    print(write("tal_cost", {"rows": rows, "threads": 1}))
+    between(ROOT / "docs" / "methods" / "tal.md", "cost", markdown(rows))
+    print(markdown(rows))
 
 
-def markdown(arms: dict[str, list[Row]]) -> str:
-    """One line per arm, the quickest first."""
-    lines = ["| | trainings | seconds | images | images a second | numbers kept |", "|---|---:|---:|---:|---:|---:|"]
-    found = {arm: list({row.seed: row for row in rows}.values()) for arm, rows in arms.items()}
-    for arm, rows in sorted(found.items(), key=lambda item: mean(row.extraction_seconds for row in item[1])):
-        seconds, images = mean(row.extraction_seconds for row in rows), mean(row.extraction_images for row in rows)
-        stored = max(row.stored_params for row in rows)
-        lines.append(f"| {arm} | {len(rows)} | {seconds:.0f} | {images:,.0f} | {images / seconds:.0f} | {stored:,} |")
+def course_of(name: str, claim: str) -> Course:
+    """What an arm of a claim does."""
+    arm = arm_of(load_claim(claim), name, 0)
+    extractor = with_settings(preset_of(registry.load(arm.method), arm.preset), arm.settings)
+    assert isinstance(extractor, MetaTraining)
+    return extractor.course
+
+
+def stages(course: Course) -> Iterator[tuple[Kind, int]]:
+    """The kinds of step of a training, and the images that each is made with."""
+    if course.source is not None:
+        assert course.training.images is not None
+        guided = course.guidance is not None
+        yield Kind(1, course.hypernet, guided), course.training.images * course.training.epochs
+    images = sum(min(course.tuning.images or each, each) for each in tasks())
+    yield Kind(2, course.tuned_hypernet(ANCESTRY.spec), False), images * course.tuning.epochs
+
+
+def tasks() -> list[int]:
+    """The training images of each task of stage 2."""
+    return [open_task(name).sizes["train"] for name in load_claim("tal-parts").targets]
+
+
+class Steps:
+    """Trains with one kind of step, always the same steps."""
+
+    def __init__(self, kind: Kind, guided: Course, zoo: Sequence[Any]) -> None:
+        classes = CLASSES[kind.stage]
+        embedding = torch.randn(ANCESTRY.spec.width) if kind.hypernet.task else None
+        guide = Guide(ANCESTRY.model(), guided.guidance) if kind.guided and guided.guidance else None
+        rules = Rules(label_smoothing=0.1)
+        lesson = Lesson(classes=classes, embedding=embedding)
+        self.objective = MetaObjective(Hypernet(kind.hypernet), zoo, [lesson], rules, seed=0, guide=guide)
+        learnt = [parameter for parameter in self.objective.parameters() if parameter.requires_grad]
+        self.optimiser = torch.optim.AdamW(learnt, lr=1e-5)
+        images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(classes, (BATCH,))
+        place = torch.arange(BATCH)
+        self.batch = TaskBatch(images, labels, place, None, torch.zeros_like(place))
+
+    def __call__(self) -> None:
+        """One pass."""
+        for step in range(STEPS):
+            self.objective.finished.fill_(step)
+            self.optimiser.zero_grad(set_to_none=True)
+            losses = self.objective(self.batch)
+            sum(losses.values(), start=torch.zeros(())).backward()
+            self.optimiser.step()
+
+
+def row(name: str, course: Course, each: dict[Kind, float]) -> dict[str, Any]:
+    """The images and seconds of both stages, and the numbers kept."""
+    found = {kind.stage: (images, images * each[kind]) for kind, images in stages(course)}
+    kept = sum(parameter.numel() for parameter in Hypernet(course.tuned_hypernet(ANCESTRY.spec), None).parameters())
+    embeddings = (len(tasks()) + 1) * ANCESTRY.spec.width if course.task_layer else 0
+    return {
+        "name": name,
+        "images": [found.get(stage, (0, 0.0))[0] for stage in (1, 2)],
+        "seconds": [round(found.get(stage, (0, 0.0))[1], 1) for stage in (1, 2)],
+        "kept": kept * (1 if course.joint else len(tasks())) + embeddings,
+    }
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """A line per training."""
+    lines = [
+        "| | images of stage 1 | seconds | images of stage 2 | seconds | together | beside TAL | numbers kept |",
+        f"|---|{'---:|' * 7}",
+    ]
+    first = sum(rows[0]["seconds"])
+    for found in rows:
+        (one, two), (early, late) = found["images"], found["seconds"]
+        told = f"| {found['name']} | {one:,} | {early:.0f} | {two:,} | {late:.0f} | {early + late:.0f}"
+        lines.append(f"{told} | {(early + late) / first:.2f} | {found['kept']:,} |")
     return "\n".join(lines)
 
 
