@@ -1,6 +1,6 @@
 """How models train that hypernetworks have written: loss curves, and their parameters' sparsity, change and diversity.
 
-    python benchmarks/tal_curves.py            about 15 minutes of one core, the claims' learngenes at hand; resumable
+    python benchmarks/tal_curves.py            about eight minutes of one core, the claims' learngenes at hand; resumable
     python benchmarks/tal_curves.py --table    picture and table again, from the results
 
 The learngenes are those of the claims (`run_claims.py`, in build/claims; one that is not there is extracted, six minutes each).
@@ -117,7 +117,7 @@ def draw(kept: Mapping[str, Any]) -> None:
         panel.set_xlabel("epoch")
         panel.set_ylabel("training loss (cross-entropy)")
         panel.set_title(f"{TASK.name}: {LAYERS} layers, {WIDTH} wide, mean of {len(SEEDS)} seeds")
-        drawing.legend(figure, [panel], 4)
+        drawing.legend(figure, [panel], 3)
         drawing.save_png(drawing.settle(figure), IMAGE)
 
 
