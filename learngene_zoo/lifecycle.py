@@ -158,7 +158,7 @@ def expand(
         task=target.task,
         provenance={
             "method": gene.config.method,
-            "learngene": str(learngene) if not isinstance(learngene, Learngene) else str(gene.folder or "in memory"),
+            "learngene": shelf.reference(gene.folder) if gene.folder else "in memory",
             "settings": to_json(expander),
             "ancestries": to_json(gene.config.ancestries),
             "seed": run.seed,

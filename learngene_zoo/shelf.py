@@ -56,6 +56,11 @@ def find(reference: str | Path) -> Path:
     raise unknown("folder or learngene", text, names())
 
 
+def reference(folder: Path) -> str:
+    """What `find` finds a folder by: the name of a card, wherever the shelf may lie, else the path as it is."""
+    return folder.name if folder.parent == cards_folder() and folder.name in names() else str(folder)
+
+
 def _card(name: str) -> str | None:
     """The card of that name, or the one of that method: the `mini` one if there are several."""
     known = names()

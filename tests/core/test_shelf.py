@@ -36,6 +36,12 @@ def test_a_card_is_found_by_its_name_or_its_method(cards: Path, reference: str, 
     assert shelf.find(reference) == cards / card
 
 
+def test_a_record_names_a_card_and_not_where_the_shelf_lies(cards: Path) -> None:
+    assert shelf.reference(shelf.find("tal")) == "tal-small"
+    assert shelf.reference(Path("mine/learngene")) == str(Path("mine/learngene"))
+    assert shelf.reference(cards / "empty") == str(cards / "empty")
+
+
 def test_a_folder_comes_before_a_card_only_if_it_holds_a_config(cards: Path) -> None:
     here = Path("lsamd")
     here.mkdir()
