@@ -116,7 +116,8 @@ def worth() -> None:
     """Judge the TAL learngene (see tal_worth.py) and show the table on its card and on TAL's page."""
     tal_worth.main()
     kept = tal_worth.read()
-    text = f"{tal_worth.markdown(kept)}\n\n{tal_worth.sentence(kept)}"
+    tables = (tal_worth.markdown, tal_worth.sentence, tal_worth.unseen_markdown, tal_worth.unseen_sentence)
+    text = "\n\n".join(told(kept) for told in tables)
     between(ROOT / "docs" / "methods" / "tal.md", "worth", text)
     shown(ROOT / "cards" / "tal-mini" / "README.md", "worth", text)
 
