@@ -6,17 +6,20 @@
 The bundled ancestry model has 12 layers, 96 wide, and has seen a million images of the source task. The other one is trained here,
 by the same recipe: half as deep, wider, on fewer images. What is learnt from it is judged as the claims judge (`tal-parts`): untrained
 models of six sizes on four tasks, three seeds, against what is learnt without an ancestry model in the same time. These and the rows of
-the bundled one are the claims' own (benchmarks/results/claims); those made here are beside them, the table in docs/methods/tal.md.
+the bundled one are the claims' own (benchmarks/results/claims); those made here are in benchmarks/results/tal_ancestries.jsonl, what both
+models know of their own task in tal_ancestries.json, the table in docs/methods/tal.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import machine
 from run_claims import KEPT
@@ -32,7 +35,6 @@ from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.bench.verdict import Verdict, judge
 from learngene_zoo.descendant import load_descendant
 from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
 
 BUILD = ROOT / "build" / "tal_ancestries"
@@ -42,6 +44,7 @@ SPEC = ANCESTRY.with_(layers=6, width=128, heads=4)
 RECIPE = replace(PRETRAINING, images=300_000)
 CLAIM = load_claim("tal-parts")
 BUNDLED, OTHER, WITHOUT = "tal", "tal of another ancestry", "tal without ancestry"
+PLACES = {BUNDLED: ROOT / "cards" / "ancestry-mini", OTHER: PLACE}
 RUN = Run(seed=0, threads=1, progress=True, resume=True)
 
 
@@ -66,6 +69,14 @@ def measure() -> None:
     cells = [cell for cell in cells_of(claim, rates) if cell.arm.name == OTHER]
     run_grid(cells, BUILD, Run(threads=1), say=lambda text: print(text, flush=True))
     shutil.copyfile(BUILD / RESULTS, ROWS)
+    machine.write("tal_ancestries", {"models": {name: known(place) for name, place in PLACES.items()}})
+
+
+def known(place: Path) -> dict[str, Any]:
+    """An ancestry model's shape, and its accuracy on the source task's test images."""
+    model = load_descendant(place)
+    accuracy = lifecycle.evaluate(model, run=RUN).value
+    return {"layers": model.spec.layers, "width": model.spec.width, "accuracy": accuracy}
 
 
 def over(first: str, second: str) -> Claim:
@@ -99,19 +110,14 @@ def markdown() -> str:
         f"| ancestry model | its own accuracy | {' | '.join(f'`{task}`' for task in tasks)} | mean | gain over none |",
         f"|---|---:|{'---:|' * len(tasks)}---:|---:|",
     ]
-    for name, place in ((BUNDLED, ROOT / "cards" / "ancestry-mini"), (OTHER, PLACE)):
+    models = json.loads((machine.RESULTS / "tal_ancestries.json").read_text(encoding="utf-8"))["models"]
+    for name, model in models.items():
         verdict = decided(name, WITHOUT)
-        spec, own = _known(place)
-        lines.append(_line(f"{spec.layers} layers, {spec.width} wide", own, verdict.means[name], verdict.findings[0]))
+        shape, own = f"{model['layers']} layers, {model['width']} wide", f"{100 * model['accuracy']:.1f}"
+        lines.append(_line(shape, own, verdict.means[name], verdict.findings[0]))
     lines.append(_line("none", "", verdict.means[WITHOUT], None))
     gain = _gain(decided(OTHER, BUNDLED).findings[0])
     return "\n".join([*lines, "", f"The second over the first: {gain} points."])
-
-
-def _known(place: Path) -> tuple[ViTSpec, str]:
-    """An ancestry model's shape, and its accuracy on the source task's test images, in per cent."""
-    model = load_descendant(place)
-    return model.spec, f"{100 * lifecycle.evaluate(model, run=RUN).value:.1f}"
 
 
 def _line(what: str, own: str, means: Mapping[str, float], found: Finding | None) -> str:

@@ -1,6 +1,6 @@
 """What the bundled TAL learngene is worth: its descendants before any training, and after a little.
 
-    python benchmarks/tal_worth.py            about 20 minutes of two cores; resumable: run it again after a stop
+    python benchmarks/tal_worth.py            about 25 minutes of two cores; resumable: run it again after a stop
     python benchmarks/tal_worth.py --table    the table again, from the results
 
 On each task of the suite `mini`, all of which the extraction has seen: test accuracy of three sizes as they are predicted; and of
