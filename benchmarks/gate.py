@@ -12,7 +12,6 @@ have both intervals above 0. Results in benchmarks/results/gate.json.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -57,8 +56,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 def read() -> dict[str, Any]:
     """The results as they were written."""
-    found: dict[str, Any] = json.loads((machine.RESULTS / "gate.json").read_text(encoding="utf-8"))
-    return found
+    return machine.read("gate")
 
 
 def summary() -> dict[str, Any]:

@@ -64,3 +64,10 @@ def write(name: str, numbers: dict[str, Any]) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({**numbers, "machine": machine()}, indent=2) + "\n", encoding="utf-8")
     return path
+
+
+def read(name: str) -> dict[str, Any]:
+    """What `write` has kept under this name; nothing if it never has."""
+    path = RESULTS / f"{name}.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return found

@@ -13,7 +13,6 @@ models know of their own task in tal_ancestries.json, the table in docs/methods/
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -110,7 +109,7 @@ def markdown() -> str:
         f"| ancestry model | its own accuracy | {' | '.join(f'`{task}`' for task in tasks)} | mean | gain over none |",
         f"|---|---:|{'---:|' * len(tasks)}---:|---:|",
     ]
-    models = json.loads((machine.RESULTS / "tal_ancestries.json").read_text(encoding="utf-8"))["models"]
+    models = machine.read("tal_ancestries")["models"]
     for name, model in models.items():
         verdict = decided(name, WITHOUT)
         shape, own = f"{model['layers']} layers, {model['width']} wide", f"{100 * model['accuracy']:.1f}"

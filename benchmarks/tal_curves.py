@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] = ()) -> None:
             found[name] = row(runs)
             print(f"{name:20} {' '.join(f'{loss:.2f}' for loss in found[name]['loss'])}", flush=True)
         machine.write("tal_curves", {"arms": found})
-    kept = json.loads((machine.RESULTS / "tal_curves.json").read_text(encoding="utf-8"))["arms"]
+    kept = machine.read("tal_curves")["arms"]
     draw(kept)
     between(PAGE, "curves", markdown(kept))
     print(markdown(kept))

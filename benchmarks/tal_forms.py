@@ -13,7 +13,6 @@ benchmarks/results/tal_forms.json, the table in docs/methods/tal.md.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from machine import RESULTS, write
+from machine import read, write
 from shelf import ROOT, between
 from torch import nn
 
@@ -82,8 +81,8 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=1)
     asked = parser.parse_args()
-    path, images = RESULTS / "tal_forms.json", RECIPE.epochs * TASK.sizes["train"]
-    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    images = RECIPE.epochs * TASK.sizes["train"]
+    before = read("tal_forms").get("rows", [])
     found: dict[tuple[str, int], dict[str, Any]] = {(row["name"], row["seed"]): row for row in before}
     for name, (make, recipe) in arms().items():
         for seed in range(asked.seeds) if any(part in name for part in asked.names) else ():

@@ -24,12 +24,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from machine import RESULTS, write
+from machine import read, write
 from torch import Tensor
 from torch.nn import functional
 
@@ -75,12 +74,12 @@ def main() -> None:
             rows.append({**row, "released_elsewhere_s": released, "wanted_times": wanted})
     print("* another machine")
     name = "tal_predict" if asked.device == "cpu" else f"tal_predict_{asked.device}"
-    print(write(name, {"rows": _with_others(RESULTS / f"{name}.json", rows), "threads": 1}))
+    print(write(name, {"rows": _with_others(name, rows), "threads": 1}))
 
 
-def _with_others(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _with_others(name: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """These rows, and those of the variants that were not asked for as they were measured before."""
-    before = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
+    before = read(name).get("rows", [])
     found = {(row["hypernet"], row["size"]): row for row in [*before, *rows]}
     return [found[pair] for pair in itertools.product(RELEASED, SIZES) if pair in found]
 

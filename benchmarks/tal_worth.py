@@ -12,7 +12,6 @@ seeds. Results in benchmarks/results/tal_worth.json.
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -72,8 +71,7 @@ def unseen() -> dict[str, Any]:
 
 def read() -> dict[str, Any]:
     """The results as they were written."""
-    found: dict[str, Any] = json.loads((machine.RESULTS / "tal_worth.json").read_text(encoding="utf-8"))
-    return found
+    return machine.read("tal_worth")
 
 
 def place(extraction: Extraction) -> None:
