@@ -19,7 +19,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.inputs import check_distinct, preset_of, references_for, sources_for
 from learngene_zoo.learngene import Learngene, LearngeneConfig
 from learngene_zoo.method import Expander, Extractor, Member, Target
-from learngene_zoo.provenance import ancestry_records, task_records, versions
+from learngene_zoo.provenance import versions
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.run import Run, derive_seed
 from learngene_zoo.settings import to_json, with_settings
@@ -111,8 +111,8 @@ def extract(
     made = extractor(opened, data, run)
     learngene = made.with_config(
         settings=to_json(extractor),
-        ancestries=ancestry_records(opened) or made.config.ancestries,  # a control's are those of what it controls for
-        tasks=task_records(data) or made.config.tasks,
+        ancestries=tuple(ancestry.record for ancestry in opened) or made.config.ancestries,  # a control's are those of what it controls for
+        tasks=tuple(task.record for task in data) or made.config.tasks,
         seed=run.seed,
         versions=versions(),
     )

@@ -6,24 +6,18 @@ results of its finished parts. A part that is finished is loaded, not repeated.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json
 
 if TYPE_CHECKING:
     from learngene_zoo.folder import State
 
 Precision = Literal["fp32", "bf16", "fp16"]
-
-
-def derive_seed(seed: int, *names: object) -> int:
-    """A seed below 2^63 that is a function of `seed` and the names; how every draw in the zoo gets its generator."""
-    text = "/".join([str(seed), *map(str, names)])
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
 @dataclass(frozen=True, kw_only=True)

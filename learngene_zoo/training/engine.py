@@ -107,7 +107,7 @@ class Engine:
                 )
 
     def _step(self, batch: Any, step: int, lr: float) -> dict[str, float]:
-        seed_step(self.run.seed, step)
+        seed_step(self.run.seed, step, rank())
         for group in self.optimizer.param_groups:
             group["lr"] = lr * group.get("lr_scale", 1.0)
         self.objective.train()

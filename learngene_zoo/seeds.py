@@ -1,0 +1,70 @@
+"""Every random number in the zoo is a function of a seed and names: no generator's state is ever saved.
+
+`derive_seed` gives a generator its seed. `bits`, `uniform` and `noise` are counter-based: each number depends on
+(key, index, stream) alone, whatever was drawn before, so any subset of the indices, in any order and in any process, gets the
+same numbers. They are splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) applied to a
+counter. `seed_step` seeds the global generators for one training step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_STEP = 0x9E3779B97F4A7C15
+
+
+def derive_seed(seed: int, *names: object) -> int:
+    """A seed below 2^63 that is a function of `seed` and the names."""
+    text = "/".join([str(seed), *map(str, names)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Seed torch (all devices), numpy and random for one step of the process of that rank."""
+    import numpy as np
+    import torch
+
+    value = derive_seed(seed, "step", step, rank)
+    torch.manual_seed(value)
+    np.random.seed(value % 2**32)
+    random.seed(value)
+
+
+def bits(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
+    """uint64 (N, streams): independent uniform bits for every index. `key` is 0 <= key < 2^63."""
+    import numpy as np
+
+    step = np.uint64(_STEP)
+    counters_N = (np.asarray(indices).astype(np.uint64) + np.uint64(1)) * step + np.uint64(key)
+    return _mix(_mix(counters_N)[:, None] + (np.arange(streams, dtype=np.uint64) + np.uint64(1)) * step)
+
+
+def uniform(key: int, indices: Sequence[int] | np.ndarray, streams: int) -> np.ndarray:
+    """float32 (N, streams) in [0, 1)."""
+    import numpy as np
+
+    return (bits(key, indices, streams) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+
+
+def noise(key: int, indices: Sequence[int] | np.ndarray, values: int) -> np.ndarray:
+    """uint8 (N, values), uniform; `values` is a multiple of 8 (one word of bits makes eight)."""
+    import numpy as np
+
+    return bits(key, indices, values // 8).view(np.uint8)
+
+
+def _mix(counters: np.ndarray) -> np.ndarray:
+    import numpy as np
+
+    bits = counters ^ (counters >> np.uint64(30))
+    bits *= np.uint64(0xBF58476D1CE4E5B9)
+    bits ^= bits >> np.uint64(27)
+    bits *= np.uint64(0x94D049BB133111EB)
+    bits ^= bits >> np.uint64(31)
+    return bits
