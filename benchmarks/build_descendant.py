@@ -17,14 +17,15 @@ import torch
 from machine import medians, write
 from safetensors.torch import load_file
 
-from learngene_zoo.descendant import assemble
-from learngene_zoo.folder import WEIGHTS
-from learngene_zoo.learngene import Learngene, LearngeneConfig, load
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ARCHITECTURES
-from learngene_zoo.surgery import take_blocks, without_head
-from learngene_zoo.timm_config import ARCHITECTURE
-from learngene_zoo.vit import initial
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.surgery import take_blocks, without_head
+from learngene_zoo.families.vit.spec import ARCHITECTURES
+from learngene_zoo.families.vit.timm_config import ARCHITECTURE
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import WEIGHTS
 
 SPEC = ARCHITECTURES["deit_base_patch16_224"]
 KEPT = 5

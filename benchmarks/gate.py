@@ -26,7 +26,7 @@ from learngene_zoo.bench.grid import SCRATCH, cells
 from learngene_zoo.bench.trial import unpacked
 from learngene_zoo.intervals import paired_gain
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.tasks.suites import suite
+from learngene_zoo.tasks.catalogue import suite
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "gate"
 LAYERS = 12

@@ -10,7 +10,7 @@ from typing import Any
 from learngene_zoo.bench.cell import Arm, Cell, Row
 from learngene_zoo.bench.executors import Workers
 from learngene_zoo.bench.runner import run_grid
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 
 
 def finished(wanted: Sequence[Cell], out: Path) -> list[Row]:

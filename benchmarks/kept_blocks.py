@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import machine
 
-from learngene_zoo import demo, lifecycle, registry
-from learngene_zoo.learngene import load
-from learngene_zoo.run import Run
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts.learngene import load
+from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.bench import demo
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.shelf import find
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, open_task
 from learngene_zoo.training.fit import fit
 

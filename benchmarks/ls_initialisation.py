@@ -24,9 +24,9 @@ from functools import partial
 import torch
 from machine import write
 
-from learngene_zoo.folder import State
-from learngene_zoo.spec import ViTSpec, architecture
-from learngene_zoo.vit import initial
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.vit.spec import ViTSpec, architecture
+from learngene_zoo.storage import State
 from lgzoo_pool.details import details_of
 from lgzoo_pool.least_squares import moments, solve
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of

@@ -31,17 +31,17 @@ import torch
 from filelock import FileLock
 from shelf import ROOT, between
 
-from learngene_zoo.descendant import assemble
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run, derive_seed
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.mini.generator import Generated
-from learngene_zoo.tasks.mini.suite import generator
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.tasks.splits import balanced
-from learngene_zoo.tasks.suites import suite
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
+from lgzoo_mini.generator import Generated
+from lgzoo_mini.suite import generator
 
 NAME = "mini_suite"
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)

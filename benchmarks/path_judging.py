@@ -13,11 +13,11 @@ import torch
 from machine import medians, write
 from torch import nn
 
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.evaluate import Evaluation, evaluate
-from learngene_zoo.vit import initial
 from lgzoo_pool.details import details_of
 from lgzoo_pool.judging import along_each, judged
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of

@@ -26,12 +26,13 @@ from typing import Any
 import torch
 from machine import medians, write
 
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import model_of
+from learngene_zoo.families.vit.spec import ViTSpec, architecture
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.spec import ViTSpec, architecture
 from learngene_zoo.tasks.loader import Batch
-from learngene_zoo.training.groups import parameter_groups
+from learngene_zoo.training.engine import parameter_groups
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.vit import initial, model_of
 from lgzoo_pool.distillation import Distilled, Shares
 from lgzoo_pool.features import Ancestor, Teacher
 from lgzoo_pool.kept import KeptTeacher, Store, bytes_of, shapes

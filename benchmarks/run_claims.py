@@ -15,11 +15,12 @@ import shutil
 import sys
 from pathlib import Path
 
-from learngene_zoo.bench import claim_cost, telling
+from learngene_zoo.bench import claim_cost
+from learngene_zoo.bench import verdict_text as telling
 from learngene_zoo.bench.claims import load_claim, names, run_claim, tell, verdict_path
 from learngene_zoo.bench.executors import Workers
 from learngene_zoo.bench.results import RESULTS
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD, KEPT, PAGE = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims", ROOT / "docs" / "claims.md"

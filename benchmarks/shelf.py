@@ -18,18 +18,19 @@ import gate
 import tal_worth
 import torch
 
-from learngene_zoo import demo, demo_report, lifecycle, registry
-from learngene_zoo.descendant import load_descendant
-from learngene_zoo.inputs import preset_of
-from learngene_zoo.learngene import Learngene, load
-from learngene_zoo.processes import world
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts.descendant import load_descendant
+from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.bench import demo
+from learngene_zoo.bench import demo as demo_report
+from learngene_zoo.families.surgery import cast
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.distributed import world
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.surgery import cast
-from learngene_zoo.tasks.catalogue import SOURCE_TASK
-from learngene_zoo.tasks.suites import suite
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "shelf"

@@ -18,14 +18,14 @@ import torch
 from machine import medians, write
 from safetensors.torch import load_file
 
-from learngene_zoo.descendant import assemble
-from learngene_zoo.folder import WEIGHTS
-from learngene_zoo.learngene import Learngene
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.timm_config import architecture_name
 from learngene_zoo.lifecycle import expand
 from learngene_zoo.method import Target
-from learngene_zoo.spec import ARCHITECTURES, ViTSpec
-from learngene_zoo.timm_config import architecture_name
-from learngene_zoo.vit import initial
+from learngene_zoo.storage import WEIGHTS
 from lgzoo_pool.details import read_details
 from lgzoo_pool.network import anchors_state, initial_stitches
 from lgzoo_pool.pool import Distil
@@ -86,7 +86,7 @@ def _pool() -> Learngene:
 
 def _as_large(spec: ViTSpec) -> ViTSpec:
     """The plain model of as many layers whose width, in steps of 4, comes nearest to as many parameters."""
-    from learngene_zoo.cost import params
+    from learngene_zoo.families.cost import params
 
     wanted = params(spec)
     every = [spec.with_(front=(), width=width, heads=4) for width in range(96, 1024, 4)]

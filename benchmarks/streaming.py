@@ -26,9 +26,9 @@ import numpy as np
 import torch
 from PIL import Image
 
+from learngene_zoo.families.input_format import View
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.view import View
 
 PASSES = (("wds", 2_000), ("folder", 2_000), ("wds", 20_000), ("folder", 20_000), ("wds", 60_000))
 PER_TAR, CLASSES, SIDE, DIFFERENT = 1_000, 10, 96, 250

@@ -25,15 +25,15 @@ from run_claims import KEPT
 from shelf import ANCESTRY, PRETRAINING, ROOT, between
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.bench.claim_cells import cells_of, rates_of
 from learngene_zoo.bench.claim_file import Claim, Comparison
 from learngene_zoo.bench.claims import load_claim
-from learngene_zoo.bench.findings import Finding
+from learngene_zoo.bench.contrasts import Finding
 from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.bench.verdict import Verdict, judge
-from learngene_zoo.descendant import load_descendant
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK
 
 BUILD = ROOT / "build" / "tal_ancestries"

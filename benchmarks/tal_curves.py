@@ -26,16 +26,16 @@ import torch
 from run_claims import BUILD as CLAIMS
 from shelf import ROOT, between
 
-from learngene_zoo.bench import drawing
+from learngene_zoo import plotting as drawing
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of
 from learngene_zoo.bench.claims import load_claim
 from learngene_zoo.bench.extraction import Extraction, extract_once
 from learngene_zoo.bench.grid import SCRATCH
 from learngene_zoo.bench.trial import build, chance
-from learngene_zoo.folder import State
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import State
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.fit import fit
 

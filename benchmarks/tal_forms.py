@@ -24,15 +24,16 @@ from machine import read, write
 from shelf import ROOT, between
 from torch import nn
 
-from learngene_zoo.ancestry import open_ancestry
+from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import model_of
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.images import training_images
+from learngene_zoo.training.fit import training_images
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.vit import initial, model_of
 from lgzoo_tal.architectures import architectures, scaled
 from lgzoo_tal.course import Conv, plain
 from lgzoo_tal.hypernet import Hypernet

@@ -15,8 +15,8 @@ import networkx
 import torch
 from machine import medians, write
 
-from learngene_zoo import vit
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.model import _shapes
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal import graph
 from lgzoo_tal.graph import MOST_CUTOFF, Graph, graph_of
 
@@ -32,7 +32,7 @@ def cached(spec: ViTSpec) -> Graph:
 def uncached(spec: ViTSpec) -> Graph:
     """As if it were the first one of this process."""
     graph._topology.cache_clear()
-    vit._shapes.cache_clear()
+    _shapes.cache_clear()
     return cached(spec)
 
 

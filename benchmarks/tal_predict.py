@@ -32,7 +32,7 @@ from machine import read, write
 from torch import Tensor
 from torch.nn import functional
 
-from learngene_zoo.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
 from lgzoo_tal.class_position import class_position
 from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.graph import Graph, graph_of

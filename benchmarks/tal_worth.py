@@ -26,12 +26,11 @@ from learngene_zoo.bench.cell import Arm, Cell, Row
 from learngene_zoo.bench.extraction import Extraction, Spent
 from learngene_zoo.bench.grid import SCRATCH, cells
 from learngene_zoo.bench.trial import unpacked
-from learngene_zoo.folder import new_file, write_json
 from learngene_zoo.intervals import paired_gain
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import to_json
-from learngene_zoo.tasks.catalogue import names
-from learngene_zoo.tasks.suites import suite
+from learngene_zoo.storage import new_file, write_json
+from learngene_zoo.tasks.catalogue import names, suite
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD, CARD = ROOT / "build" / "tal_worth", ROOT / "cards" / "tal-mini"

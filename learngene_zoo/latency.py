@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import time
 
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
 
 WARM_UP, REPEATS = 5, 30
 
@@ -18,8 +18,9 @@ def latency(spec: ViTSpec, run: Run) -> float:
     """
     import torch
 
+    from learngene_zoo.families.initialisation import initial
+    from learngene_zoo.families.model import model_of
     from learngene_zoo.training.device import open_device
-    from learngene_zoo.vit import initial, model_of
 
     device = open_device(run)
     model = model_of(spec, initial(spec, run.seed)).to(device)

@@ -2,6 +2,8 @@
 
 Each takes names, paths or objects, does one thing, and returns the object it made; with `out` it also writes it.
 Cold at its top: `plan` needs no torch.
+
+What an extraction works on: its preset, ancestry models and tasks, where the call does not name them. Cold.
 """
 
 from __future__ import annotations
@@ -11,29 +13,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from learngene_zoo import learngene as learngenes
-from learngene_zoo import registry, shelf
-from learngene_zoo.budget import Budget, choose
-from learngene_zoo.cost import Convention
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.inputs import check_distinct, preset_of, references_for, sources_for
-from learngene_zoo.learngene import Learngene, LearngeneConfig
-from learngene_zoo.method import Expander, Extractor, Member, Target
-from learngene_zoo.provenance import versions
+from learngene_zoo import registry
+from learngene_zoo.artifacts import learngene as learngenes
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig, versions
+from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.families.cost import Convention
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import Budget, Expander, Extractor, Member, Method, Target, choose, named_sizes, narrowed
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run, derive_seed
+from learngene_zoo.runs.folder import begin, finish
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.sizes import named_sizes, narrowed
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, open_task
-from learngene_zoo.workplace import begin, finish
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, DEFAULT_TASKS, SOURCE_TASK, open_task
 
 if TYPE_CHECKING:
-    from learngene_zoo.descendant import Descendant
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
+
 
 # The source task has as many images as are wanted, and attributes, which no augmentation leaves true.
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
+
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=1e-3, warmup=1.0)
 
 
@@ -51,7 +55,7 @@ def plan(
 
     Sorted by cost, smallest first. `target` narrows the list (layers, width, heads) or sets classes and image size.
     """
-    from learngene_zoo.ancestry import ancestry_spec
+    from learngene_zoo.artifacts.ancestry import ancestry_spec
 
     if str(name) in registry.references():
         method = registry.load(str(name))
@@ -90,7 +94,7 @@ def extract(
     `extractor` holds the settings; without it the preset's are used ("mini" if none is named). The result is written to
     `out` with everything that is needed to repeat it.
     """
-    from learngene_zoo.ancestry import open_ancestry
+    from learngene_zoo.artifacts.ancestry import open_ancestry
 
     run = run or Run()
     method = registry.load(name)
@@ -111,7 +115,8 @@ def extract(
     made = extractor(opened, data, run)
     learngene = made.with_config(
         settings=to_json(extractor),
-        ancestries=tuple(ancestry.record for ancestry in opened) or made.config.ancestries,  # a control's are those of what it controls for
+        ancestries=tuple(ancestry.record for ancestry in opened)
+        or made.config.ancestries,  # a control's are those of what it controls for
         tasks=tuple(task.record for task in data) or made.config.tasks,
         seed=run.seed,
         versions=versions(),
@@ -141,7 +146,7 @@ def expand(
     target, budget, rest = named_sizes(target or Target(), budget or Budget(), sizes)
     expander = with_settings(expander, rest)
     if out is not None:
-        from learngene_zoo.folder import claim
+        from learngene_zoo.storage import claim
 
         claim(Path(out), force)
     if target.task is not None and (target.classes is None or target.dense is None):
@@ -184,7 +189,7 @@ def train(
     `spec.classes` is taken from the task. Raises `TrainingFailed` if the loss is still near chance after a tenth of the
     budget.
     """
-    from learngene_zoo.descendant import assemble
+    from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.training.fit import fit
 
     run = run or Run()
@@ -214,7 +219,7 @@ def finetune(
     force: bool = False,
 ) -> Descendant:
     """Train a model on a task (default: the one it was built for, else `digits`), with a fresh head if it needs one."""
-    from learngene_zoo.descendant import fingerprint_of, open_descendant
+    from learngene_zoo.artifacts.descendant import fingerprint_of, open_descendant
     from learngene_zoo.training.fit import fit
 
     run = run or Run()
@@ -234,7 +239,7 @@ def evaluate(
     run: Run | None = None,
 ) -> Evaluation:
     """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for)."""
-    from learngene_zoo.descendant import open_descendant
+    from learngene_zoo.artifacts.descendant import open_descendant
     from learngene_zoo.training.evaluate import evaluate as measure
 
     run = run or Run()
@@ -261,7 +266,7 @@ def plot(
 
     Where the picture shows one descendant among all, it is the one that the expander's settings name.
     """
-    from learngene_zoo.folder import new_file
+    from learngene_zoo.storage import new_file
 
     path = Path(path)
     gene = learngene if isinstance(learngene, Learngene) else learngenes.load(shelf.find(learngene))
@@ -288,9 +293,48 @@ def _place(out: str | Path | None) -> Path | None:
 
 def _kept(made: Any, out: str | Path | None, run: Run, force: bool) -> Any:
     """What was made, written to `out` by the first process if a place was given; the run is then finished."""
-    from learngene_zoo.processes import is_first
+    from learngene_zoo.runs.distributed import is_first
 
     if out is not None and is_first():
         made.save(Path(out), force)
         finish(run)
     return made
+
+
+DEFAULT_ANCESTRY = "bundled"  # see ancestry.py
+
+
+def preset_of(method: Method, preset: str | None) -> Extractor:
+    """The extractor with the settings of a preset; "mini" if none is named. Raises `WrongCall`."""
+    if preset is not None and preset not in method.presets:
+        raise unknown(f"preset of {method.name}", preset, method.presets)
+    return method.presets[preset] if preset else method.extractor
+
+
+def sources_for(method: Method, ancestries: Sequence[str]) -> list[str]:
+    """The ancestry models of an extraction: those named, else the bundled one. Raises `WrongCall` for a wrong number."""
+    least, most = method.ancestries
+    sources = list(ancestries) or [DEFAULT_ANCESTRY] * least
+    if len(sources) < least or (most is not None and len(sources) > most):
+        wanted = f"{least}" if most == least else f"{least} or more" if most is None else f"{least} to {most}"
+        raise WrongCall(f"{method.name} takes {wanted} ancestries (--ancestry), not {len(sources)}")
+    return sources
+
+
+def references_for(method: Method, tasks: Sequence[str]) -> list[str]:
+    """The tasks of an extraction: those named, else the method's defaults. Raises `WrongCall` for a wrong number."""
+    defaults = {"none": (), "one": (SOURCE_TASK,), "many": DEFAULT_TASKS}
+    references = list(tasks) or list(defaults[method.tasks])
+    if method.tasks == "none" and references:
+        raise WrongCall(f"{method.name} trains on no task; leave --task out")
+    if method.tasks == "one" and len(references) != 1:
+        raise WrongCall(f"{method.name} trains on one task, not {len(references)}")
+    return references
+
+
+def check_distinct(tasks: Sequence[Task]) -> None:
+    """Raises `WrongCall` if two tasks have one name: their parts of the run would be mixed up."""
+    names = [task.name for task in tasks]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise WrongCall(f"the task {twice[0]} is named twice; name each once")

@@ -2,24 +2,31 @@
 
 An extractor and an expander are functions with named settings; the frozen dataclass is the configuration. Everything
 the command line, the artifacts and the cards know of a method comes from the `Method` record.
+
+Which sizes are asked for: by name, as Python and torch.hub give them, and out of a family. Cold.
+
+Choosing the descendant that a budget allows. Cold until a latency has to be measured.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from learngene_zoo.cost import Convention, Cost, cost
-from learngene_zoo.settings import Json
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.cost import Convention, Cost, cost
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.settings import Json, settings_of
+from learngene_zoo.units import human_count, human_seconds
 
 if TYPE_CHECKING:
-    from learngene_zoo.ancestry import Ancestry
-    from learngene_zoo.descendant import Descendant
-    from learngene_zoo.learngene import Learngene, LearngeneConfig
-    from learngene_zoo.run import Run
+    from learngene_zoo.artifacts.ancestry import Ancestry
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.runs.run import Run
     from learngene_zoo.tasks.task import Task
 
 
@@ -122,3 +129,97 @@ class Method:
     def extractor(self) -> Extractor:
         """The extractor with the default preset's settings."""
         return self.presets["mini"]
+
+
+# timm's words, understood wherever sizes are given from Python or torch.hub.
+SYNONYMS = {
+    "depth": "layers",
+    "embed_dim": "width",
+    "num_heads": "heads",
+    "num_classes": "classes",
+    "img_size": "image_size",
+}
+
+
+def named_sizes(target: Target, budget: Budget, sizes: dict[str, Any]) -> tuple[Target, Budget, dict[str, Any]]:
+    """Target, budget and the expander's settings out of sizes given by name: in our words or timm's."""
+    sizes = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
+    ours = {name: sizes.pop(name) for name in list(sizes) if hasattr(target, name) and name != "apply"}
+    bounds = {name: sizes.pop(name) for name in list(sizes) if name in ("max_params", "max_flops", "max_latency")}
+    return replace(target, **ours), replace(budget, **bounds), sizes
+
+
+def narrowed(members: Iterable[Member], target: Target, expander: Expander) -> list[Member]:
+    """Those with the layers, width and heads of `target`, and with the optional settings that `expander` was told already."""
+    shape = {name: getattr(target, name) for name in ("layers", "width", "heads")}
+    wanted = {name: value for name, value in shape.items() if value is not None}
+    told = {s.name: s.default for s in settings_of(expander) if s.optional and s.default is not None}
+    return [
+        member
+        for member in members
+        if all(getattr(member.spec, name) == value for name, value in wanted.items())
+        and all(member.settings.get(name, value) == value for name, value in told.items())
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Upper bounds; None is no bound. Parameters of the built model, FLOPs of one image, seconds for a batch of one."""
+
+    max_params: int | None = None
+    max_flops: int | None = None
+    max_latency: float | None = None
+
+    def __bool__(self) -> bool:
+        return any(bound is not None for bound in (self.max_params, self.max_flops, self.max_latency))
+
+
+def choose(
+    members: Iterable[Member],
+    budget: Budget,
+    latency: Callable[[Member], float],
+    convention: Convention = "exact",
+) -> Member:
+    """The member with the most parameters that fits (then the most FLOPs).
+
+    `latency` gives the seconds one image takes; it is asked from the largest member that fits otherwise to the smallest,
+    until one is fast enough. Raises `WrongCall` if none fits, and says the smallest there is.
+    """
+    ordered = sorted(members, key=lambda member: member.cost(convention), reverse=True)
+    if not ordered:
+        raise WrongCall("this learngene can build no descendant of the shape asked for")
+    affordable = [member for member in ordered if _affordable(member, budget, convention)]
+    if budget.max_latency is None:
+        if affordable:
+            return affordable[0]
+        raise _none_fits(ordered, budget, convention)
+    for member in affordable:
+        seconds = latency(member)
+        if seconds <= budget.max_latency:
+            return member
+    if not affordable:
+        raise _none_fits(ordered, budget, convention)
+    raise WrongCall(
+        f"no descendant answers within {human_seconds(budget.max_latency)}; "
+        f"the smallest ({affordable[-1].spec.layers} layers) takes {human_seconds(seconds)} on this machine"
+    )
+
+
+def _affordable(member: Member, budget: Budget, convention: Convention) -> bool:
+    cost = member.cost(convention)
+    return (budget.max_params is None or cost.params <= budget.max_params) and (
+        budget.max_flops is None or cost.flops <= budget.max_flops
+    )
+
+
+def _none_fits(ordered: Sequence[Member], budget: Budget, convention: Convention) -> WrongCall:
+    asked = []
+    if budget.max_params is not None:
+        asked.append(f"{human_count(budget.max_params)} parameters")
+    if budget.max_flops is not None:
+        asked.append(f"{human_count(budget.max_flops)} FLOPs")
+    least = ordered[-1].cost(convention)
+    return WrongCall(
+        f"no descendant fits within {' and '.join(asked)}; the smallest there is has {ordered[-1].spec.layers} layers, "
+        f"{human_count(least.params)} parameters ({least.params}) and {human_count(least.flops)} FLOPs ({least.flops})"
+    )

@@ -24,16 +24,18 @@ from unittest import mock
 import numpy as np
 import torch
 
-from learngene_zoo import lifecycle, registry, vit
-from learngene_zoo.ancestry import Ancestry
-from learngene_zoo.descendant import Descendant
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.folder import State
-from learngene_zoo.learngene import AncestryRecord, Learngene, LearngeneConfig, load
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Extractor, Member, Method
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.storage import State
 from learngene_zoo.tasks.task import SPLITS, Task
 
 if TYPE_CHECKING:
@@ -49,7 +51,15 @@ COMMON = frozenset(
     )
 )  # fmt: skip
 # What `plan` must not need. Blocked even if it is imported already, so that a test run cannot hide an import.
-HOT = ("torch", "timm", "numpy", "datasets", "learngene_zoo.vit", "learngene_zoo.surgery", "learngene_zoo.descendant")
+HOT = (
+    "torch",
+    "timm",
+    "numpy",
+    "datasets",
+    "learngene_zoo.families.model",
+    "learngene_zoo.families.surgery",
+    "learngene_zoo.artifacts.descendant",
+)
 MOST_MEMBERS = 10_000
 CLASSES = 5  # of the descendants that are built; no tiny task has as many
 
@@ -59,7 +69,7 @@ def tiny_ancestry(seed: int = 0, **sizes: Any) -> Ancestry:
     shape = {"layers": 3, "width": 32, "heads": 2, "classes": 4, "image_size": 16, "patch_size": 8, **sizes}
     spec = ViTSpec(**shape)
     record = AncestryRecord(source=f"tiny-{seed}", spec=spec, licence="apache-2.0")
-    return Ancestry(record=record, state=vit.initial(spec, seed, "fan_in"))
+    return Ancestry(record=record, state=initial(spec, seed, "fan_in"))
 
 
 @dataclass(frozen=True)
@@ -190,7 +200,7 @@ def check_record(
     sources = {f"ancestry-{i}": ancestry for i, ancestry in enumerate(ancestries)}
     data = {task.name: task for task in tasks}
     with (
-        mock.patch("learngene_zoo.ancestry.open_ancestry", lambda source, **_: sources[source]),
+        mock.patch("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]),
         mock.patch.object(lifecycle, "open_task", lambda reference, **_: data[reference]),
     ):
         made = lifecycle.extract(

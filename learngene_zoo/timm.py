@@ -1,7 +1,7 @@
 """`import learngene_zoo.timm`: from then on timm knows our architectures, and opens folders of dense and stitched models."""
 
-from learngene_zoo.dense import DenseVisionTransformer, learngene_dense_vit
-from learngene_zoo.stitched import (
+from learngene_zoo.families.vit.dense import DenseVisionTransformer, learngene_dense_vit
+from learngene_zoo.families.vit.stitched import (
     StitchedDenseVisionTransformer,
     StitchedVisionTransformer,
     learngene_stitched_dense_vit,

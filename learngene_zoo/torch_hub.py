@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo import lifecycle, registry, shelf
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.learngene import Learngene, load
-from learngene_zoo.run import Run
-from learngene_zoo.sizes import SYNONYMS
+from learngene_zoo.method import SYNONYMS
+from learngene_zoo.runs.run import Run
 
 if TYPE_CHECKING:
     from torch import nn
@@ -90,7 +91,7 @@ def head_for(task: str) -> tuple[int, bool]:
 
 def _forgotten(made: Any, seed: int) -> Any:
     """The same model with timm's initial weights."""
-    from learngene_zoo.descendant import assemble
+    from learngene_zoo.artifacts.descendant import assemble
 
     scratch = assemble(made.spec, {}, seed=seed, mean=made.mean, std=made.std)
     return replace(made, state=scratch.state, inherited=frozenset())

@@ -11,7 +11,7 @@ import torch
 
 from learngene_zoo import registry
 from learngene_zoo.method import Member, Method
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.testing import (
     check_extraction,

@@ -71,9 +71,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def learngene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small LSAMD learngene of 4 layers that keeps the blocks 1 and 3."""
-    from learngene_zoo.descendant import assemble
-    from learngene_zoo.learngene import Learngene, LearngeneConfig
-    from learngene_zoo.spec import ViTSpec
+    from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.families.vit.spec import ViTSpec
     from lgzoo_lsamd.expansion import base_blocks
 
     spec = ViTSpec(layers=4, width=16, heads=2, classes=5, image_size=16, patch_size=8)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.descendant import assemble
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.testing import tiny_ancestry
 
 pytestmark = pytest.mark.slow

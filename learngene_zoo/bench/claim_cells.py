@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from learngene_zoo import registry
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Arm, Cell, Row, label
 from learngene_zoo.bench.claim_file import Claim, Competitor
-from learngene_zoo.bench.findings import Place
+from learngene_zoo.bench.contrasts import Place
 from learngene_zoo.bench.grid import member_at, scheduled
 from learngene_zoo.errors import BadFile
-from learngene_zoo.inputs import preset_of
-from learngene_zoo.learngene import LearngeneConfig
+from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import derive_seed
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, settings_of
 
 ConfigOf = Callable[[Cell], LearngeneConfig]  # the config of the learngene that a cell's descendant came from

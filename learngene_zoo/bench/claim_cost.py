@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from learngene_zoo import registry
-from learngene_zoo.ancestry import ancestry_spec
+from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim
 from learngene_zoo.bench.grid import member_at
-from learngene_zoo.inputs import preset_of, references_for, sources_for
+from learngene_zoo.lifecycle import preset_of, references_for, sources_for
 from learngene_zoo.method import Method, Work
 from learngene_zoo.settings import fingerprint, settings_of, to_json, with_settings
 from learngene_zoo.tasks import catalogue

@@ -16,8 +16,8 @@ from typing import Any, Literal
 from learngene_zoo import registry
 from learngene_zoo.bench.cell import Control, label
 from learngene_zoo.bench.statistics import Scope
-from learngene_zoo.cost import Convention
 from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.families.cost import Convention
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import Json, from_json
 from learngene_zoo.tasks import catalogue

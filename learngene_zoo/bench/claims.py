@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Cell, Row
 from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, ClaimBudget, claims_folder, load_claim, names
@@ -16,11 +18,10 @@ from learngene_zoo.bench.executors import Executor
 from learngene_zoo.bench.extraction import Extraction
 from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.runner import run_grid
-from learngene_zoo.bench.telling import as_json, tell
 from learngene_zoo.bench.verdict import Verdict, judge
-from learngene_zoo.folder import new_file, write_json
-from learngene_zoo.learngene import LearngeneConfig, read_config
-from learngene_zoo.run import Run
+from learngene_zoo.bench.verdict_text import as_json, tell
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import new_file, write_json
 
 __all__ = ["Claim", "Verdict", "cells_of", "claims_folder", "judge", "load_claim", "names", "run_claim", "tell"]
 

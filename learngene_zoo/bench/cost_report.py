@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cost_curve import UNITS, Bill, Reading, Spent, Unit, is_rival, readings
-from learngene_zoo.bench.drawing import GREY, Style, figure_of, legend, look, settle, styles
 from learngene_zoo.bench.tables import Table
+from learngene_zoo.plotting import GREY, Style, figure_of, legend, look, settle, styles
 from learngene_zoo.settings import Json
 from learngene_zoo.units import human_count
 

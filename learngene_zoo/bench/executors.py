@@ -2,24 +2,30 @@
 
 All executors give the same rows: a job's numbers depend on the job alone (and, in their last digits, on the threads and
 the device that `run` names).
+
+Jobs: what an executor is given to do, and what comes back. Cold.
+
+One process that does jobs for another, and how that one speaks to it. Cold.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import signal
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import replace
-from multiprocessing.connection import wait
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext
 from pathlib import Path
 from types import TracebackType
 
-from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.jobs import Failure, Job, Outcome, perform
-from learngene_zoo.bench.trial import failed
-from learngene_zoo.bench.worker import Worker
+from learngene_zoo.bench.cell import Cell, Row
+from learngene_zoo.bench.extraction import Extraction, Spent, extract_once
+from learngene_zoo.bench.trial import failed, reason, run_cell
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 
 
 class Executor(ABC):
@@ -123,3 +129,95 @@ class Workers(Executor):
 def _lost(job: Job, failure: Failure, run: Run) -> Outcome:
     """What is left of a job whose process is gone."""
     return failed(job, failure.error, run) if isinstance(job, Cell) else failure
+
+
+Job = Extraction | Cell
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A job that ended without a result, and why."""
+
+    error: str
+
+
+Outcome = Row | Spent | Failure
+
+
+def perform(job: Job, out: Path, run: Run) -> Outcome:
+    """Do a job. Only an interruption is raised."""
+    if isinstance(job, Cell):
+        return run_cell(job, out, run)
+    try:
+        return extract_once(job, out, run)[1]
+    except Exception as error:  # a failed extraction is the error of all its cells, and nothing else's
+        return Failure(f"extraction: {reason(error)}")
+
+
+def extraction_of(cell: Cell) -> Extraction:
+    """The extraction that a cell's descendant comes from."""
+    return Extraction(arm=cell.extraction, seed=cell.seed)
+
+
+PATIENCE = 5.0  # seconds that a process gets to end after it was asked to
+
+
+class Worker:
+    """A process of its own. It ends by itself when the one that began it is gone."""
+
+    def __init__(self, context: SpawnContext, out: Path, run: Run) -> None:
+        self.answers, theirs = context.Pipe()
+        self.process = context.Process(target=serve, args=(theirs, out, run), daemon=True)
+        self.process.start()
+        theirs.close()  # else its death would leave our end open
+
+    def send(self, job: Job) -> None:
+        """Give it a job. One that is dead by now says so when it is asked for the answer."""
+        try:
+            self.answers.send(job)
+        except OSError:
+            self.process.join(PATIENCE)
+
+    def answer(self) -> Outcome | None:
+        """The outcome of its job; None if it died over it."""
+        try:
+            outcome: Outcome = self.answers.recv()
+        except (EOFError, OSError):
+            return None
+        return outcome
+
+    def death(self) -> Failure:
+        """Why there was no answer."""
+        self.process.join(PATIENCE)
+        code = self.process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        return Failure(f"the worker process {how}; if memory ran out, use fewer --workers")
+
+    def stop(self, idle: bool) -> None:
+        """End it, whatever it is at. One that is `idle` ends by itself as no more jobs can come."""
+        self.answers.close()
+        if idle:
+            self.process.join(PATIENCE)
+        self.process.terminate()
+        self.process.join(PATIENCE)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+
+
+def serve(jobs: Connection, out: Path, run: Run) -> None:
+    """Do what comes, until nothing more can come."""
+    # An interruption at the keyboard reaches all processes: the first decides what it means, and ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that what was spent is still written down
+    multiprocessing.current_process().daemon = False  # so that it may have processes that load images
+    while True:
+        try:
+            job: Job = jobs.recv()
+        except (EOFError, OSError):
+            return
+        outcome = perform(job, out, run)
+        try:
+            jobs.send(outcome)
+        except OSError:
+            return

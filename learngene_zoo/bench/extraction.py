@@ -3,27 +3,32 @@
 `learngenes/<method>-<hash>` in the bench's folder is an ordinary learngene; `<method>-<hash>.cost.json` beside it says what it
 took. An interrupted extraction goes on from its checkpoint, and its seconds add up. Parts that several extractions need
 are computed once, in `parts`; each of these extractions is charged for them as if it had been alone.
+
+Which ancestry models a results file speaks of: `ancestries.json` beside it, so that two are never mixed. Cold.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from learngene_zoo import lifecycle, registry
-from learngene_zoo.bench.cell import Arm
-from learngene_zoo.folder import Tensors, new_file, read_json, write_json
-from learngene_zoo.inputs import preset_of
-from learngene_zoo.learngene import load
-from learngene_zoo.run import Run
+from learngene_zoo.artifacts.learngene import load
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.errors import Refused
+from learngene_zoo.lifecycle import preset_of, sources_for
+from learngene_zoo.runs.cache import taken
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import fingerprint, from_json, to_json, with_settings
-from learngene_zoo.shared_parts import taken
+from learngene_zoo.storage import Tensors, new_file, read_json, write_json
 
 if TYPE_CHECKING:
-    from learngene_zoo.learngene import Learngene
+    from learngene_zoo.artifacts.learngene import Learngene
+
 
 LEARNGENES, PARTS = "learngenes", "parts"
 
@@ -116,3 +121,26 @@ def _stored(learngene: Learngene) -> int:
     if isinstance(state, Tensors):
         return sum(math.prod(shape) for shape in state.shapes().values())
     return sum(tensor.numel() for tensor in state.values())
+
+
+ANCESTRIES = "ancestries.json"
+
+
+def check_same_ancestries(cells: Iterable[Cell], out: Path, run: Run) -> None:
+    """Note the checksum of every ancestry model of a grid. Raises `Refused` if one changed since the results began."""
+    from learngene_zoo.artifacts.ancestry import open_ancestry
+
+    arms = {cell.arm.name: cell.arm for cell in cells}.values()
+    sources = sorted({source for arm in arms for source in sources_for(registry.load(arm.method), arm.ancestries)})
+    path = out / ANCESTRIES
+    before = read_json(path) if path.is_file() else {}
+    found = {source: open_ancestry(source, offline=run.offline).record.sha256 for source in sources}
+    for source, checksum in found.items():
+        if before.get(source, checksum) != checksum:
+            raise Refused(
+                f"the results in {out} are of another ancestry model {source}; choose another place with -o, "
+                "or measure all again with --force"
+            )
+    if found.items() - before.items():
+        with new_file(path, force=True) as draft:
+            write_json(draft, {**before, **found})

@@ -1,29 +1,35 @@
-"""Grids: which arms there are, and which cells they make. Cold."""
+"""Grids: which arms there are, and which cells they make. Cold.
+
+How much a bench measures if it is not told: `--budget quick`, `standard` or `full`. Cold.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.bench.cell import Arm, Cell, Control, label
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.inputs import preset_of, references_for
+from learngene_zoo.lifecycle import preset_of, references_for
 from learngene_zoo.method import Member
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import Json, from_json, to_json, with_settings
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.suites import SUITES, suite
+from learngene_zoo.tasks.catalogue import SUITES, suite
 
 SCRATCH = (
     Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),
     Arm(name="scratch fan_in", method="scratch", expand={"init": "fan_in"}),
 )
+
 CONTROLS: tuple[Control, ...] = ("shuffled", "stem")
+
 MOST_NAMED = 18  # sizes that an error lists
+
 COMES_ALONG = ("scratch", *CONTROLS)  # methods that every grid has as arms, without being asked
 
 
@@ -150,6 +156,7 @@ def _check_seen(tasks: Sequence[str], arms: Sequence[Arm]) -> None:
 
 
 Size = tuple[int, int | None]  # layers, width; None: the learngene's
+
 Place = list[
     tuple[Arm, int, int | None, Mapping[str, Json]]
 ]  # one size: every arm that takes part, and how it names it
@@ -244,3 +251,38 @@ def _ranges(built: Collection[tuple[int, int]]) -> str:
 
 def _sizes(sizes: Sequence[Size]) -> str:
     return ", ".join(f"{depth}" if width is None else f"{depth} of width {width}" for depth, width in sizes)
+
+
+RECIPE = Recipe(images=1000, batch_size=50, lr=1e-3, clip=1.0)  # of every cell, but for its epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What is measured; `--layers`, `--epochs`, `--seeds`, `--images` and `--task` replace each its own."""
+
+    layers: tuple[int, ...]
+    epochs: tuple[int, ...]
+    seeds: int
+    images: int | None  # training images of a cell; None: all there are
+    tasks: tuple[str, ...] = ()  # of the suite, where it has them; (): all
+    most_tasks: int | None = None
+
+
+Name = Literal["quick", "standard", "full"]
+
+BUDGETS: dict[Name, Budget] = {
+    # Minutes of two cores: whether everything works, and a first look. No extraction sees these tasks by default.
+    "quick": Budget(
+        layers=(6,), epochs=(4,), seeds=2, images=1000, tasks=("figures", "textures", "numbers"), most_tasks=3
+    ),
+    # An afternoon of two cores.
+    "standard": Budget(layers=(6, 9, 12), epochs=(1, 4, 16), seeds=3, images=1000),
+    # For a GPU, or a cluster: the papers' depths, every budget, all images.
+    "full": Budget(layers=tuple(range(5, 16)), epochs=(1, 2, 4, 8, 16), seeds=5, images=None),
+}
+
+
+def some_of(budget: Budget, tasks: Sequence[str]) -> tuple[str, ...]:
+    """The tasks of a suite that a budget measures: its own where the suite has them, else the first so many."""
+    named = tuple(task for task in tasks if task in budget.tasks)
+    return named or tuple(tasks)[: budget.most_tasks]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from learngene_zoo.bench.drawing import GREY, INK, Style, figure_of, legend, look, settle, styles
-from learngene_zoo.bench.spread import Spread
+from learngene_zoo.bench.statistics import Spread
 from learngene_zoo.bench.summary import Line, Summary
+from learngene_zoo.plotting import GREY, INK, Style, figure_of, legend, look, settle, styles
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.executors import Executor
+from learngene_zoo.bench.executors import Executor, Failure, Job, Outcome, extraction_of, perform
 from learngene_zoo.bench.extraction import Extraction
-from learngene_zoo.bench.jobs import Failure, Job, Outcome, extraction_of, perform
 from learngene_zoo.bench.trial import failed
 from learngene_zoo.errors import Unavailable, WrongCall
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import fingerprint
 
 PATIENCE = 5.0  # seconds that an address gets to accept a connection

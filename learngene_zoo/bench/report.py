@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from learngene_zoo.artifacts.records import versions
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.bench.cost_curve import bills
 from learngene_zoo.bench.cost_report import ASSUMPTIONS, cost_picture, cost_tables, cost_texts
-from learngene_zoo.bench.reading import READING
 from learngene_zoo.bench.results import RESULTS, read_rows, select
 from learngene_zoo.bench.summary import Summary, summarise
 from learngene_zoo.bench.summary import flat as flat_line
+from learngene_zoo.bench.tables import READING
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.folder import new_file, read_json, write_json
-from learngene_zoo.provenance import versions
 from learngene_zoo.settings import Json, to_json
+from learngene_zoo.storage import new_file, read_json, write_json
 
 GRID = "grid.json"
 PAGE = "report.html"
@@ -97,9 +97,9 @@ def write_report(out: Path) -> list[Path]:
     Pictures of an earlier report are removed. Raises `WrongCall` if there are no results, and `BadFile` for a file that cannot
     be read.
     """
-    from learngene_zoo.bench.drawing import save_png, svg_text
     from learngene_zoo.bench.html import page
     from learngene_zoo.bench.pictures import caption, pictures
+    from learngene_zoo.plotting import save_png, svg_text
 
     summary, grid = read_summary(out), read_grid(out)
     costs = bills(summary.rows) if grid["cost"] and summary.rows else []

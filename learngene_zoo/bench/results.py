@@ -16,8 +16,8 @@ from typing import IO
 
 from learngene_zoo.bench.cell import Row
 from learngene_zoo.errors import BadFile, Refused, Unavailable
-from learngene_zoo.folder import nearest_parent
 from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.storage import nearest_parent
 
 RESULTS = "results.jsonl"
 

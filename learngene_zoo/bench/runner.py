@@ -1,4 +1,9 @@
-"""From a grid to its results file: what is finished is skipped, what fails is written down, the rest goes on. Cold at its top."""
+"""From a grid to its results file: what is finished is skipped, what fails is written down, the rest goes on. Cold at its top.
+
+Which job is next: a cell waits for its extraction, and shares its fate. Cold.
+
+How far a grid is, and how long it will still take, judged by what is finished. Cold.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +12,57 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from learngene_zoo.bench.cell import Cell, Row
-from learngene_zoo.bench.executors import Executor, InProcess
-from learngene_zoo.bench.extraction import LEARNGENES, PARTS, Extraction
-from learngene_zoo.bench.identity import ANCESTRIES, check_same_ancestries
-from learngene_zoo.bench.jobs import Failure, Job, Outcome
-from learngene_zoo.bench.progress import Estimate, line
+from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome, extraction_of
+from learngene_zoo.bench.extraction import ANCESTRIES, LEARNGENES, PARTS, Extraction, check_same_ancestries
 from learngene_zoo.bench.results import RESULTS, Results, select
-from learngene_zoo.bench.schedule import Schedule
-from learngene_zoo.bench.trial import UNTRAINED, failed, run_cell
+from learngene_zoo.bench.trial import UNTRAINED, failed
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.folder import claim
-from learngene_zoo.processes import world
-from learngene_zoo.run import Run
-
-__all__ = ["run_cell", "run_grid"]
+from learngene_zoo.runs.distributed import world
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import claim
+from learngene_zoo.units import human_seconds
 
 Say = Callable[[str], None]
+
+
+class Estimate:
+    """The time left, from the wall seconds that finished jobs took; `slots` jobs run at once."""
+
+    def __init__(self, cells: Sequence[Cell], extractions: int, slots: int) -> None:
+        self.total, self.done = len(cells), 0
+        self._slots = slots
+        self._work_left = sum(map(_work, cells))
+        self._extractions_left = extractions
+        self._work_done = self._cell_seconds = 0.0
+        self._extracted, self._extraction_seconds = 0, 0.0
+
+    def cell(self, cell: Cell, seconds: float | None) -> None:
+        """A cell is over; `seconds` is None if it was never begun, or failed: then it tells nothing of the others."""
+        self.done += 1
+        self._work_left -= _work(cell)
+        if seconds is not None:
+            self._work_done += _work(cell)
+            self._cell_seconds += seconds
+
+    def extraction(self, seconds: float) -> None:
+        """An extraction is over."""
+        self._extractions_left -= 1
+        self._extracted += 1
+        self._extraction_seconds += seconds
+
+    @property
+    def left(self) -> float | None:
+        """Seconds; None before anything can be said."""
+        if not self._work_done and self.done < self.total:
+            return None
+        cells = self._work_left * self._cell_seconds / self._work_done if self._work_done else 0.0
+        each = self._extraction_seconds / self._extracted if self._extracted else 0.0
+        return max(0.0, cells + each * self._extractions_left) / self._slots
+
+
 Watch = Callable[[Estimate], None]
 
 
@@ -123,3 +161,69 @@ class _Conductor:
         self.estimate.cell(cell, None if row.error else seconds)
         self.say(line(row, self.estimate))
         self.watch(self.estimate)
+
+
+State = Literal["waiting", "running", "ready"]
+
+
+class Schedule:
+    """The jobs of a grid, handed out one by one. `is_ready` says which extractions were finished before."""
+
+    def __init__(self, cells: Sequence[Cell], is_ready: Callable[[Extraction], bool]) -> None:
+        self.cells = list(cells)  # not begun
+        self._source = {cell.key: extraction_of(cell).key for cell in cells}
+        self._extractions = {extraction_of(cell).key: extraction_of(cell) for cell in cells}
+        self._states: dict[str, State] = {
+            key: "ready" if is_ready(extraction) else "waiting" for key, extraction in self._extractions.items()
+        }
+
+    @property
+    def extractions(self) -> int:
+        """How many are not finished."""
+        return sum(state != "ready" for state in self._states.values())
+
+    def next(self, many: bool) -> Job | None:
+        """The next job, or None while every cell that is left waits for an extraction.
+
+        Where `many` jobs run at once the extractions, which are longest, come first; else each comes with its first cell.
+        """
+        if many:
+            waiting = [key for key, state in self._states.items() if state == "waiting"]
+            if waiting:
+                return self._begin(waiting[0])
+        for index, cell in enumerate(self.cells):
+            state = self._states[self._source[cell.key]]
+            if state == "ready":
+                return self.cells.pop(index)
+            if state == "waiting":
+                return self._begin(self._source[cell.key])
+        return None
+
+    def _begin(self, key: str) -> Extraction:
+        self._states[key] = "running"
+        return self._extractions[key]
+
+    def done(self, extraction: Extraction, outcome: Outcome) -> list[Cell]:
+        """Note that an extraction has ended. Returns the cells that will never be begun, because it failed."""
+        self._states[extraction.key] = "ready"
+        if not isinstance(outcome, Failure):
+            return []
+        lost = [cell for cell in self.cells if self._source[cell.key] == extraction.key]
+        self.cells = [cell for cell in self.cells if self._source[cell.key] != extraction.key]
+        return lost
+
+
+def _work(cell: Cell) -> float:
+    """What a cell takes, in units that only cells share: its layers times its epochs, judging counted as one more."""
+    return cell.layers * (cell.recipe.epochs + 1) * (cell.recipe.images or 1)
+
+
+def line(row: Row, estimate: Estimate) -> str:
+    """One line for a finished cell."""
+    told = f"{row.metric} {100 * row.value:.1f} %" if row.value is not None else f"failed: {row.error}"
+    width = f" of width {row.width}" if row.width else ""
+    named = f" ({row.size})" if row.size else ""
+    size = f"{row.layers} layers{width}{named}, {row.epochs} epochs, seed {row.seed}"
+    left = estimate.left
+    rest = f"  (about {human_seconds(left)} left)" if left and estimate.done < estimate.total else ""
+    return f"[{estimate.done}/{estimate.total}] {row.task}, {size}, {row.arm}: {told}{rest}"

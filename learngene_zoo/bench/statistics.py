@@ -8,6 +8,8 @@ crossed (a seed's extraction serves every task), so both are resampled, independ
 With a handful of tasks such draws are too narrow by far. They give the interval its shape; its width is that of Student's t:
 the error comes from the mean squares of tasks, seeds and rest, the degrees of freedom from Satterthwaite's formula. The
 interval is never narrower than Student's own. `tests/core/test_bench_statistics.py` measures the coverage.
+
+A mean with its interval, from numbers of which some may be missing: cells that failed, or are not computed yet. Cold.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     import numpy as np
 
+
 Scope = Literal["tasks", "seeds"]  # of whom the interval speaks: other tasks and seeds, or other seeds on these tasks
 
 DRAWS = 4000
+
 POWER = 0.8
 
 
@@ -138,7 +142,7 @@ def _counts(n: int, which: int) -> np.ndarray:
     """How often each of `n` is drawn, in each of `DRAWS` resamplings; the same ones every time."""
     import numpy as np
 
-    from learngene_zoo.run import derive_seed
+    from learngene_zoo.seeds import derive_seed
 
     generator = np.random.default_rng(derive_seed(0, "resampling", which, n))
     return generator.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.float64)
@@ -186,3 +190,66 @@ def t_probability(t: float, freedom: int) -> float:
         term *= math.cos(angle) ** 2 * (k + 1) / (k + 2)
     inside = 2 / math.pi * (angle + math.sin(angle) * total) if freedom % 2 else math.sin(angle) * total
     return 0.5 + inside / 2
+
+
+Key = tuple[str, int]  # task, seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A mean over tasks and seeds, and how sure it is. Units are those of what was averaged."""
+
+    value: float
+    low: float | None  # of the 95 % interval; None where one number has no spread
+    high: float | None
+    tasks: tuple[str, ...]
+    seeds: int
+    without: Mapping[str, float] = field(default_factory=dict)  # the mean without each task; {} where there is one task
+
+    @property
+    def least(self) -> float | None:
+        """The lowest of the means that leave one task out."""
+        return min(self.without.values(), default=None)
+
+    @property
+    def most(self) -> float | None:
+        """The highest of the means that leave one task out."""
+        return max(self.without.values(), default=None)
+
+
+def spread(
+    values: Mapping[Key, float], scope: Scope = "tasks", bounds: tuple[float, float] = (-math.inf, math.inf)
+) -> Spread | None:
+    """The mean of `values` and its interval, cut at `bounds`; None where there is nothing.
+
+    The interval speaks of other tasks and seeds, and with one task, or with the scope "seeds", of other seeds on these tasks.
+    It needs every seed of every task: where one is missing, the task or the seed that lacks most is left out.
+    """
+    table = complete(values)
+    if not table:
+        return None
+    found = estimate(list(table.values()), scope=scope)
+    known = found.error is not None
+    return Spread(
+        value=found.value,
+        low=max(bounds[0], found.low) if known else None,
+        high=min(bounds[1], found.high) if known else None,
+        tasks=tuple(table),
+        seeds=len(next(iter(table.values()))),
+        without=leave_one_out(list(table.values()), list(table)),
+    )
+
+
+def complete(values: Mapping[Key, float]) -> dict[str, list[float]]:
+    """Per task a list over seeds, none missing: tasks and seeds are left out until that is so, the emptiest first."""
+    tasks, seeds = list(dict.fromkeys(task for task, _ in values)), sorted({seed for _, seed in values})
+    while True:
+        lacks = {task: sum((task, seed) not in values for seed in seeds) / max(1, len(seeds)) for task in tasks}
+        fails = {seed: sum((task, seed) not in values for task in tasks) / max(1, len(tasks)) for seed in seeds}
+        task, seed = max(lacks, key=lambda name: lacks[name], default=""), max(fails, key=lambda n: fails[n], default=0)
+        if not lacks or not lacks[task]:
+            return {name: [values[name, number] for number in seeds] for name in tasks}
+        if lacks[task] >= fails[seed]:
+            tasks.remove(task)
+        else:
+            seeds.remove(seed)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from learngene_zoo.bench.cell import Row
-from learngene_zoo.bench.findings import Values, stronger
-from learngene_zoo.bench.spread import Spread, complete, spread
+from learngene_zoo.bench.contrasts import Values, stronger
+from learngene_zoo.bench.statistics import Spread, complete, spread
 from learngene_zoo.settings import Json
 
 SCRATCH = "scratch"  # the method of the arms that everything is judged against

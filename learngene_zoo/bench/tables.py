@@ -1,6 +1,8 @@
 """A summary as tables: compact ones for people (terminal, Markdown), and every number flat (CSV, JSON). Cold.
 
 Tables for people are in per cent of the images, gains in points, each with its 95 % interval.
+
+What must be known to read a bench's tables: said in the Markdown, on the page, and in the documentation. Cold.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from learngene_zoo.bench.spread import Spread
+from learngene_zoo.bench.statistics import Spread
 from learngene_zoo.bench.summary import Line, Place, Summary
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.units import human_count, human_seconds
@@ -183,8 +185,6 @@ def state(summary: Summary) -> str:
 
 
 # Numbers for people
-
-
 def percent(value: float) -> str:
     """A fraction in per cent."""
     return f"{100 * value:.1f}"
@@ -216,8 +216,6 @@ def duration(value: float) -> str:
 
 
 # Forms
-
-
 def markdown(tables: Iterable[Table]) -> str:
     """Tables one below the other."""
     return "\n\n".join(f"### {table.title}\n\n{_markdown(table)}" for table in tables) + "\n"
@@ -264,3 +262,16 @@ def print_tables(tables: Iterable[Table]) -> None:
         for row in table.rows:
             drawn.add_row(*(Text(text) for text in row))
         console.print(drawn)
+
+
+READING = {
+    "over scratch": "*Over scratch*: the difference to the stronger of the scratch arms: the one with the higher mean over seeds, "
+    "chosen for each task, size and budget by itself.",
+    "inherited": "*Inherited*: the difference to the arm's own control `shuffled`, whose inherited tensors hold the same numbers in "
+    "another order. The control `stem` inherits only what comes before and after the blocks.",
+    "untrained": "*Untrained*: the metric before any training, with a fresh head. *Probe*: the share of images that lie nearest to "
+    "the mean of their own class, by their features before any training.",
+    "epochs": "Every number of epochs is a training of its own, with its own complete schedule.",
+    "intervals": "Intervals hold 95 %. Those of average gains speak of other tasks and other seeds; all others speak of other "
+    "seeds on these tasks.",
+}

@@ -17,13 +17,14 @@ from learngene_zoo.bench.extraction import Extraction, extract_once
 from learngene_zoo.bench.grid import named
 from learngene_zoo.errors import ZooError
 from learngene_zoo.method import Expander, Target
-from learngene_zoo.run import Run, derive_seed
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
 
 if TYPE_CHECKING:
-    from learngene_zoo.descendant import Descendant
-    from learngene_zoo.learngene import Learngene
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.tasks.task import Task
 
 UNTRAINED = "untrained"  # where measurements are kept that cells share
@@ -72,7 +73,7 @@ def _identity(cell: Cell, run: Run) -> dict[str, Any]:
 
 
 def _measured(cell: Cell, out: Path, run: Run) -> Row:
-    from learngene_zoo.bench.knowledge import untrained
+    from learngene_zoo.bench.probe import untrained
     from learngene_zoo.training.evaluate import evaluate
     from learngene_zoo.training.fit import fit
 
@@ -111,8 +112,9 @@ def chance(cell: Cell) -> int:
 
 def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     """The descendant before training, under its arm's control; a head that is not inherited is the same in all arms."""
-    from learngene_zoo import vit
-    from learngene_zoo.descendant import shuffled, stem_only
+    from learngene_zoo.artifacts.descendant import shuffled, stem_only
+    from learngene_zoo.families.initialisation import initial
+    from learngene_zoo.families.vit.table import is_head
 
     target, expander = size_of(cell, learngene, task)
     start = lifecycle.expand(learngene, target=target, expander=expander, run=run)
@@ -121,8 +123,8 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
         start = shuffled(start, derive_seed(run.seed, "shuffle"))
     elif cell.arm.control == "stem":
         start = stem_only(start, run.seed)  # its blocks are those of the arm `scratch timm`
-    own_head = {name for name in start.state if vit.is_head(name)} - start.inherited
-    return start.with_state({**start.state, **vit.initial(start.spec, run.seed, names=own_head)})
+    own_head = {name for name in start.state if is_head(name)} - start.inherited
+    return start.with_state({**start.state, **initial(start.spec, run.seed, names=own_head)})
 
 
 def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expander]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from typing import Literal
 
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Cell, Row, label
 from learngene_zoo.bench.claim_cells import Choice, ConfigOf, cells_of, measured, place_of, rates_of
 from learngene_zoo.bench.claim_file import Claim, Outcome
-from learngene_zoo.bench.exact import sums, unit_of
-from learngene_zoo.bench.findings import (
+from learngene_zoo.bench.contrasts import (
     Finding,
     Unit,
     Values,
@@ -23,10 +23,11 @@ from learngene_zoo.bench.findings import (
     jaccard_by_chance,
     rises,
     stronger,
+    sums,
+    unit_of,
 )
 from learngene_zoo.bench.statistics import holm
 from learngene_zoo.errors import BadFile
-from learngene_zoo.learngene import LearngeneConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
-from learngene_zoo.bench.budgets import BUDGETS, RECIPE, Name, some_of
+from learngene_zoo.bench.grid import BUDGETS, RECIPE, Name, some_of
 from learngene_zoo.cli.bench_progress import telling
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import Job, job_of, job_options

@@ -11,7 +11,7 @@ from learngene_zoo.cli.output import say
 from learngene_zoo.units import human_seconds
 
 if TYPE_CHECKING:
-    from learngene_zoo.bench.progress import Estimate
+    from learngene_zoo.bench.runner import Estimate
 
 Say = Callable[[str], None]
 Watch = Callable[["Estimate"], None]

@@ -15,8 +15,7 @@ COLUMNS = ("layers", "params", "flops", "lsamd", "shuffled", "scratch_timm", "sc
 
 def demo(full: bool, **given: Any) -> None:
     """Tell the story, print its table, and say what it allows to say."""
-    from learngene_zoo.demo import tell
-    from learngene_zoo.demo_report import verdict
+    from learngene_zoo.bench.demo import tell, verdict
 
     job = job_of(given)
     rows = tell(job.out, job.run, full=full, force=job.force, say=lambda text: say(text, job))

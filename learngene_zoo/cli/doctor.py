@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 import click
 
-from learngene_zoo import registry, shelf
+from learngene_zoo import registry
+from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.job import json_option, offline_option
 from learngene_zoo.cli.output import Row, print_row, print_rows
 from learngene_zoo.errors import ZooError

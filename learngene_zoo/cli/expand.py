@@ -7,14 +7,14 @@ from typing import Any
 
 import click
 
-from learngene_zoo import lifecycle, registry, shelf
-from learngene_zoo.budget import Budget
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.cli.job import job_of, job_options, target_options
 from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, options_of
 from learngene_zoo.cli.output import print_made
 from learngene_zoo.errors import BadFile, WrongCall, ZooError
-from learngene_zoo.learngene import read_config
-from learngene_zoo.method import Method, Target
+from learngene_zoo.method import Budget, Method, Target
 
 DEFAULT = Path("learngene")
 FOUND = "learngene_zoo.cli.expand"  # where a context keeps what its line named

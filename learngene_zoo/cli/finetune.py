@@ -9,8 +9,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import job_of, job_options
-from learngene_zoo.cli.model_argument import model_argument, model_of
-from learngene_zoo.cli.options import SettingsCommand, chosen, options_of
+from learngene_zoo.cli.options import SettingsCommand, chosen, model_argument, model_of, options_of
 from learngene_zoo.cli.output import print_made
 
 

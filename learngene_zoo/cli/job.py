@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 
 MOST_SEED = 2**63 - 1
 

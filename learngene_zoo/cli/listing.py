@@ -11,10 +11,10 @@ from learngene_zoo.cli.failures import note
 from learngene_zoo.cli.job import json_option
 from learngene_zoo.cli.output import Row, print_rows
 from learngene_zoo.errors import ZooError, unknown
-from learngene_zoo.tasks.suites import suites_of
+from learngene_zoo.tasks.catalogue import suites_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.entry import Entry
+    from learngene_zoo.tasks.task import Entry
 
 
 def method_rows() -> list[Row]:
@@ -32,9 +32,9 @@ def method_rows() -> list[Row]:
 
 def learngene_rows() -> list[Row]:
     """Every learngene of the shelf."""
-    from learngene_zoo import shelf
-    from learngene_zoo.artifact import kind_of
-    from learngene_zoo.learngene import read_config
+    from learngene_zoo.artifacts import shelf
+    from learngene_zoo.artifacts.learngene import read_config
+    from learngene_zoo.artifacts.shelf import kind_of
 
     rows: list[Row] = []
     for name in shelf.names():

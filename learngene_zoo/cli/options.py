@@ -1,21 +1,34 @@
-"""Options out of settings: a frozen dataclass gives the options, and what the user typed gives the dataclass back."""
+"""Options out of settings: a frozen dataclass gives the options, and what the user typed gives the dataclass back.
+
+A group with one sub-command per registered method; each method's own settings are its options.
+
+`[MODEL]`: the model that a command means when none is named.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from learngene_zoo import registry
+from learngene_zoo.artifacts.shelf import kind_of
+from learngene_zoo.cli.main import LazyGroup
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.method import Method
 from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
 from learngene_zoo.units import parse_count, parse_seconds
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+
 T = TypeVar("T")
+
 _KINDS = {int: "integer", float: "number", str: "text", Path: "path"}
 
 
@@ -153,3 +166,47 @@ class Seconds(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """`15ms` to 0.015. Raises `WrongCall`."""
         return parse_seconds(value) if isinstance(value, str) else value
+
+
+class MethodGroup(LazyGroup):
+    """`build` makes the command of a method; nothing of a method is imported before it is named."""
+
+    kind = "method"
+
+    def __init__(self, *args: Any, build: Callable[[Method], click.Command], **kwargs: Any) -> None:
+        super().__init__(*args, table={}, subcommand_metavar="METHOD [OPTIONS]", **kwargs)
+        self.build = build
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The registered names."""
+        return list(registry.references())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of one method."""
+        return self.build(registry.load(cmd_name)) if cmd_name in registry.references() else None
+
+    def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
+        """Names and titles; a plugin that does not load is listed as such."""
+        good, broken = registry.methods()
+        return sorted([(m.name, m.title) for m in good] + [(b.name, "(broken: see lgzoo doctor)") for b in broken])
+
+
+def model_argument() -> click.Argument:
+    """A folder; optional, because the commands before this one have default places."""
+    return click.Argument(["model"], required=False, type=click.Path(path_type=Path))
+
+
+def model_of(named: Path | None, *places: str) -> Path:
+    """The folder of the model: the one named, else the first of `places` that exists.
+
+    Raises `WrongCall` if there is none, or if it holds a learngene.
+    """
+    folder = named or next((Path(place) for place in places if Path(place).is_dir()), None)
+    if folder is None:
+        wanted = " or ".join(f"./{place}" for place in places)
+        raise WrongCall(f"there is no model at {wanted}; build one with `lgzoo expand --layers 7`, or name a folder")
+    if not folder.is_dir():
+        raise WrongCall(f"there is no model at {folder}; build one with `lgzoo expand --layers 7 -o {folder}`")
+    if kind_of(folder) == "learngene":
+        raise WrongCall(f"{folder} holds a learngene, not a model; build one with `lgzoo expand {folder} --layers 7`")
+    return folder

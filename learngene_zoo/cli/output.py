@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from learngene_zoo.processes import is_first
+from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.units import human_count
 

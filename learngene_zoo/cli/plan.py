@@ -10,15 +10,14 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.extract import ancestry_option, preset_option
 from learngene_zoo.cli.job import json_option, offline_option, target_options
-from learngene_zoo.cli.methods import MethodGroup
-from learngene_zoo.cli.options import SettingsCommand, chosen, options_of
+from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of
 from learngene_zoo.cli.output import Row, print_rows
-from learngene_zoo.cost import Convention
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.inputs import preset_of
+from learngene_zoo.families.cost import Convention
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.method import Member, Method, Target
 from learngene_zoo.settings import settings_of
-from learngene_zoo.spec import ViTSpec
 
 
 def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:

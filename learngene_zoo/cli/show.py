@@ -7,18 +7,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from learngene_zoo import lifecycle, registry, shelf
-from learngene_zoo.artifact import kind_of
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.job import json_option, offline_option
 from learngene_zoo.cli.listing import task_row
 from learngene_zoo.cli.output import Row, print_row, print_rows
 from learngene_zoo.cli.plan import convention_option, front_text, size_rows
-from learngene_zoo.cost import Convention, cost
 from learngene_zoo.errors import WrongCall, ZooError, unknown
-from learngene_zoo.folder import CONFIG, read_json
-from learngene_zoo.learngene import read_config
+from learngene_zoo.families.cost import Convention, cost
 from learngene_zoo.settings import Json
-from learngene_zoo.tasks.suites import SUITES, suite
+from learngene_zoo.storage import CONFIG, read_json
+from learngene_zoo.tasks.catalogue import SUITES, suite
 from learngene_zoo.tasks.task import SPLITS
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _objects(found: Json) -> list[dict[str, Json]]:
 
 
 def _model(folder: Path, convention: Convention) -> Row:
-    from learngene_zoo.ancestry import spec_at
+    from learngene_zoo.artifacts.ancestry import spec_at
 
     spec = spec_at(str(folder), offline=True)
     found = cost(spec, convention)
@@ -205,7 +206,7 @@ def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool)
 
 def _notes(name: str) -> list[str]:
     """What the catalogue says to who compares with a paper."""
-    from learngene_zoo.tasks.papers.places import place_of
+    from lgzoo_papers.places import place_of
 
     place = place_of(name)
     return [place.note] if place and place.note else []

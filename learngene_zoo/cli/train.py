@@ -10,7 +10,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import job_of, job_options
 from learngene_zoo.cli.options import SettingsCommand, chosen, options_of
 from learngene_zoo.cli.output import print_made
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
 
 # As small as a model can be that still has something to inherit; `classes`, `channels` and `dense` come from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)

@@ -1,14 +1,36 @@
-"""`open_loader`: the batches of any task, whether its images can be asked for one by one or come as a stream."""
+"""`open_loader`: the batches of any task, whether its images can be asked for one by one or come as a stream.
+
+`StreamLoader`: a stream as batches, with the surface of `loader.Loader` and its promises.
+
+Every pixel is a function of (seed, epoch, index), whatever the number of workers or processes and wherever a run resumes;
+the order of an epoch is one of (seed, epoch). A global batch holds the same images on any number of processes. Held in
+memory: two windows of encoded images at most, and the batches on their way.
+
+`Reading`: a stream cut into batches, of which this process reads its share. It knows no loader, so none outlives its use.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 from typing import Any, Protocol
 
-from learngene_zoo.tasks.loader import Batch, Loader
-from learngene_zoo.tasks.streams.loader import StreamLoader
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.view import View
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from learngene_zoo.errors import BadData, WrongCall, ZooError
+from learngene_zoo.families.input_format import View
+from learngene_zoo.runs.distributed import rank, world
+from learngene_zoo.tasks.augmentation import Augment
+from learngene_zoo.tasks.decoding import normalised
+from learngene_zoo.tasks.loader import Batch, Loader, Made, Pictures, check_settings, closed, feeder
+from learngene_zoo.tasks.streams.handful import Handful
+from learngene_zoo.tasks.streams.order import Order, shown
+from learngene_zoo.tasks.streams.parts import beginning
+from learngene_zoo.tasks.task import Sample, Stream, Task
 
 
 class Batches(Protocol):
@@ -34,3 +56,141 @@ def open_loader(task: Task, split: str, view: View, **settings: Any) -> Batches:
     """Batches of one split of `task`, presented as `view` says; the settings are `Loader`'s. Raises as the loaders do."""
     kind = Loader if task.open_stream is None else StreamLoader
     return kind(task, split, view, **settings)
+
+
+WINDOW = 1_000
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """What a worker does: decode, fit and augment one batch that was read for it."""
+
+    pictures: Pictures
+
+    def __getitem__(self, share: Share) -> tuple[Made | ZooError, list[int], list[int]]:
+        """What is made of the images (or the error), their labels and their indices."""
+        epoch, read = share
+        indices, labels = [index for index, _ in read], [sample.label for _, sample in read]
+        if not read:  # a last batch may leave a process without an image of its own
+            size = self.pictures.size
+            none = torch.zeros(0, 3, size, size, dtype=torch.uint8)
+            return Made(none, none[:, 0] if self.pictures.task.dense else None), labels, indices
+        return replace(self.pictures, split=Handful(dict(read)))[epoch, indices], labels, indices
+
+
+class Upcoming:
+    """The batches that are to be made next, as a sampler: they are read when a worker is ready for them."""
+
+    def __init__(self) -> None:
+        self.shares: Iterator[Share] = iter(())
+
+    def __iter__(self) -> Iterator[Share]:
+        return self.shares
+
+
+class StreamLoader:
+    """Batches of one split, presented as `view` says; the settings are `Loader`'s.
+
+    `images` uses only so many: those that come first in an order of the shards drawn from the seed, whatever their class.
+    Shuffling mixes the images of `window` places. `workers` processes decode what this one reads.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        split: str,
+        view: View,
+        *,
+        batch_size: int,
+        seed: int = 0,
+        shuffle: bool = False,
+        augment: Augment = "none",
+        images: int | None = None,
+        workers: int = 0,
+        drop_last: bool | None = None,
+        window: int = WINDOW,
+    ) -> None:
+        check_settings(task, augment, batch_size=batch_size, images=images, workers=workers, shuffle=shuffle)
+        if window < 1:
+            raise WrongCall(f"got window={window}; at least 1 image is held")
+        self.task, self.view, self.seed, self.shuffle = task, view, seed, shuffle
+        self.batch_size, self.workers = batch_size, workers
+        stream = task.stream(split)
+        used = beginning(stream.counts, images, seed)
+        count = sum(used)
+        if not count:
+            raise BadData(f"task {task.name} has no {split} images")
+        if shuffle and count < world():
+            raise WrongCall(f"{count} images cannot be shared by {world()} processes; use more images")
+        drop = shuffle if drop_last is None else drop_last
+        whole = drop and (count >= batch_size or drop_last is True)
+        self._reading = Reading(stream, used, Order(seed, window if shuffle else None), batch_size, whole)
+        shown = replace(task, open_split=closed, open_stream=None)  # workers get no way to the data
+        self._decoder = Decoder(Pictures(shown, Handful({}), view.image_size, seed, augment))
+        self._upcoming = Upcoming()
+        self._feeder: DataLoader[Any] | None = None
+
+    @property
+    def images(self) -> int:
+        """How many images are used; an epoch that drops its last batch shows a little fewer."""
+        return self._reading.images
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch."""
+        return self._reading.steps
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """The batches of one epoch from step `start` on; the images before it are not read. Raises `BadData`."""
+        for made, labels, indices in self._feed(self._reading.shares(epoch, start)):
+            if isinstance(made, ZooError):
+                try:
+                    raise made
+                finally:
+                    del made  # else it, its traceback and this frame keep each other, and the workers, alive
+            classes = torch.tensor(labels, dtype=torch.int64) if made.masks is None else made.masks.long()
+            yield Batch(normalised(made.images, self.view), classes, torch.tensor(indices, dtype=torch.int64))
+
+    def _feed(self, shares: Iterator[Share]) -> Iterator[tuple[Made | ZooError, Sequence[int], Sequence[int]]]:
+        if not self.workers:
+            return (self._decoder[share] for share in shares)
+        self._upcoming.shares = shares
+        if self._feeder is None:
+            self._feeder = feeder(self._decoder, self._upcoming, self.workers)
+        return iter(self._feeder)
+
+
+Share = tuple[int, list[tuple[int, Sample]]]  # an epoch, and the indices and samples of one batch
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The first `used[i]` images of each shard i, in batches over all processes; `whole` leaves out a smaller last one."""
+
+    stream: Stream
+    used: tuple[int, ...]
+    order: Order
+    batch_size: int
+    whole: bool
+
+    @cached_property
+    def images(self) -> int:
+        """How many images are used."""
+        return sum(self.used)
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch."""
+        return self.images // self.batch_size if self.whole else -(-self.images // self.batch_size)
+
+    def shares(self, epoch: int, start: int) -> Iterator[Share]:
+        """This process's share of every batch of an epoch from step `start` on."""
+        read = shown(self.stream, self.used, self.order, epoch, self._mine(start))
+        for step in range(start, self.steps):
+            size = min(self.batch_size, self.images - step * self.batch_size)
+            yield epoch, list(islice(read, len(range(rank(), size, world()))))
+
+    def _mine(self, start: int) -> Callable[[np.ndarray], np.ndarray]:
+        """Which places of an epoch this process shows from step `start` on."""
+        first, last, size = start * self.batch_size, self.steps * self.batch_size, self.batch_size
+        return lambda places: (places >= first) & (places < last) & (places % size % world() == rank())

@@ -11,15 +11,14 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.tasks import catalogue, hub_data
 from learngene_zoo.tasks.decoding import decoded, decoded_indices
 from learngene_zoo.tasks.own_data import in_roles, split_name
-from learngene_zoo.tasks.papers.decathlon import PREFIX
-from learngene_zoo.tasks.papers.places import Place, archive, place_of
 from learngene_zoo.tasks.streams.handful import Handful
-from learngene_zoo.tasks.streams.stream import Stream
 from learngene_zoo.tasks.tables import columns
-from learngene_zoo.tasks.task import SPLITS, Samples, Split, Task
+from learngene_zoo.tasks.task import SPLITS, Samples, Split, Stream, Task
+from lgzoo_papers.decathlon import PREFIX
+from lgzoo_papers.places import Place, archive, place_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.entry import Entry
+    from learngene_zoo.tasks.task import Entry
 
 Row = dict[str, Any]
 

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
-from learngene_zoo.tasks.quiet import no_progress
-from learngene_zoo.tasks.tables import task_of_tables
+from learngene_zoo.tasks.tables import no_progress, task_of_tables
 from learngene_zoo.tasks.task import Task
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.entry import Entry
+    from learngene_zoo.tasks.task import Entry
 
 SCRIPT_HINT = (
     "use a revision in Parquet, which the Hub makes in the branch refs/convert/parquet or a pull request offers"

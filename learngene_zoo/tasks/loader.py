@@ -15,16 +15,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
-from learngene_zoo.processes import rank, world
-from learngene_zoo.run import derive_seed
-from learngene_zoo.tasks import joint_augmentation
-from learngene_zoo.tasks.augmentation import AUGMENTS, Augment, light, rand
+from learngene_zoo.families.input_format import View
+from learngene_zoo.runs.distributed import rank, world
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.tasks.augmentation import AUGMENTS, Augment, Images, light, light_joint, rand, rand_joint
 from learngene_zoo.tasks.checking import checked
-from learngene_zoo.tasks.joint_augmentation import Images
-from learngene_zoo.tasks.presenting import fitted, fitted_masks, normalised
+from learngene_zoo.tasks.decoding import fitted, fitted_masks, normalised
 from learngene_zoo.tasks.splits import balanced
 from learngene_zoo.tasks.task import Split, Task
-from learngene_zoo.view import View
 
 
 class Batch(NamedTuple):
@@ -100,9 +98,9 @@ def _changed_jointly(
     images: Images, masks: Images, augment: Augment, size: int, how: How
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if augment == "rand":
-        return joint_augmentation.rand(images, masks, *how, size)
+        return rand_joint(images, masks, *how, size)
     pictures, classes = fitted(images, size), fitted_masks(masks, size)
-    return joint_augmentation.light(pictures, classes, *how) if augment == "light" else (pictures, classes)
+    return light_joint(pictures, classes, *how) if augment == "light" else (pictures, classes)
 
 
 class Plan:

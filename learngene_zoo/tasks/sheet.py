@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.folder import new_file
+from learngene_zoo.storage import new_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
     """The images at `places`, with their masks at their right if they have some."""
     import numpy as np
 
-    from learngene_zoo.tasks.presenting import fitted
+    from learngene_zoo.tasks.decoding import fitted
     from learngene_zoo.tasks.task import Samples
 
     side = min(task.image_size, LARGEST)

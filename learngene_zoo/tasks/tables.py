@@ -1,9 +1,17 @@
-"""Images and labels in the columns of a `datasets` table; which columns, its features say."""
+"""Images and labels in the columns of a `datasets` table; which columns, its features say.
+
+`datasets` without progress bars, its state put back afterwards.
+
+`parquet:PATH`: a Parquet file, or a folder of `train*.parquet`, `validation*.parquet`, `test*.parquet`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +21,7 @@ from learngene_zoo.tasks.own_data import Labelled, in_roles, split_name, task_of
 from learngene_zoo.tasks.task import SPLITS, Task
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixels")
+
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
 
 
@@ -156,3 +165,61 @@ def rows_of(table: Any, image: str, name: str) -> TableRows:
     only = table.select_columns([image])
     stored = only.cast_column(image, Image(decode=False)) if isinstance(only.features[image], Image) else only
     return TableRows(stored, image, name)
+
+
+@contextmanager
+def no_progress() -> Iterator[None]:
+    """Inside, `datasets` prints no progress bar."""
+    from datasets.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+
+    shown = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bar()
+
+
+def open_parquet(path: str) -> Task:
+    """The task in this file or folder. Raises `BadData` that names the file or column which is wrong."""
+    from datasets import DatasetDict, load_dataset
+
+    files = _files(Path(path).expanduser())
+    with no_progress():
+        tables = DatasetDict()
+        for split, names in files.items():
+            _readable(names)
+            tables[split] = load_dataset("parquet", data_files=names, split="train")
+    return task_of_tables(f"parquet:{path}", tables)
+
+
+def _readable(names: list[str]) -> None:
+    """Raise `BadData` for the first file that is no Parquet file: `datasets` would not name it."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_metadata
+
+    for name in names:
+        try:
+            read_metadata(name)
+        except (ArrowException, OSError) as error:
+            reason = " ".join(str(error).split())[:120]
+            raise BadData(f"{name} cannot be read as Parquet ({reason}); write it anew") from None
+
+
+def _files(path: Path) -> dict[str, list[str]]:
+    if path.is_file():
+        return {"train": [str(path)]}
+    if not path.is_dir():
+        raise BadData(f"there is no file or folder {path}; give a .parquet file or a folder of them")
+    found: dict[str, list[str]] = {}
+    for file in sorted(path.rglob("*.parquet")):
+        word = split_name(re.split(r"[-_.0-9]", file.name, maxsplit=1)[0])
+        parent = split_name(file.parent.name)
+        split = word if word in SPLITS else parent if parent in SPLITS and file.parent != path else None
+        if split is None:
+            raise BadData(f"{file} is of no split; begin its name with train, validation or test")
+        found.setdefault(split, []).append(str(file))
+    if "train" not in found:
+        raise BadData(f"{path} holds no train*.parquet; begin the names with train, validation or test")
+    return found

@@ -1,24 +1,32 @@
 """`Task`: a named data set with a role, and `Split`, one part of it. Cold.
 
 A task knows everything about its data but holds none of it: a split is opened when it is asked for.
+
+`Entry`: one row of the catalogue, known without opening anything. Cold.
+
+`Stream`: one split of a task that is read in order, a shard at a time, and never held as a whole. Cold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
+from learngene_zoo.artifacts.records import TaskRecord
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.learngene import TaskRecord
-from learngene_zoo.view import View
+from learngene_zoo.families.input_format import View
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from learngene_zoo.tasks.entry import Entry
-    from learngene_zoo.tasks.streams.stream import Stream
+    pass  # MERGED
+    pass  # MERGED
 
 SPLITS = ("train", "validation", "test")
 
@@ -134,3 +142,48 @@ def built_in(entry: Entry, class_names: Sequence[str], open_split: Callable[[str
         "open_split": open_split,
     }
     return Task(**{**settings, **changes})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A task that has a name. `module` is the one, below `learngene_zoo.tasks`, whose `open_named(entry, offline)` opens it."""
+
+    name: str
+    title: str
+    classes: int
+    sizes: Mapping[str, int]
+    licence: str
+    description: str
+    module: str
+    kind: Literal["classification", "segmentation"] = "classification"
+    flip: bool = False
+    source: str = "built in"
+    image_size: int = 32
+
+
+def split_sizes(train: int, validation: int, test: int) -> dict[str, int]:
+    """Images of each split."""
+    return {"train": train, "validation": validation, "test": test}
+
+
+class Sample(NamedTuple):
+    """One image as it is stored, not decoded, and what belongs to it."""
+
+    image: Any  # what `decoding.decoded` takes
+    label: int
+    where: str  # names it in an error
+    mask: bytes | None = None  # an encoded picture of classes, of a segmentation task
+
+
+class Stream(Protocol):
+    """The images of a split in shards. Image i of the split is the one that reading the shards one by one meets i-th."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many images each shard holds."""
+
+    def read(self, shard: int, wanted: np.ndarray) -> Generator[Sample | None]:
+        """The images of a shard in order, up to the last one that is wanted; None in the place of those that are not.
+
+        `wanted` is bool (counts[shard],). Raises `BadData` that names the shard and the image which cannot be used.
+        """

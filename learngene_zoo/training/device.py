@@ -1,14 +1,25 @@
-"""Where to compute: a `Run`'s device, checked, and its number of threads, applied."""
+"""Where to compute: a `Run`'s device, checked, and its number of threads, applied.
+
+Accelerate's `Accelerator` for one training: precision, gradient exchange between processes, and trackers.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
-from learngene_zoo.processes import world
-from learngene_zoo.run import Run
+from learngene_zoo.runs.distributed import join, world
+from learngene_zoo.runs.run import Run
+from learngene_zoo.training.trackers import check_tracker
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
 
 KINDS = ("cpu", "cuda", "mps")
 
@@ -50,3 +61,55 @@ def _gpu(device: torch.device) -> torch.device:
         raise Unavailable(f"cuda:{number} is wanted and there are {count} GPUs here, counted from 0")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
+
+
+NAMES = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
+
+
+def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Accelerator:
+    """A fresh accelerator of the run's precision; several trainings of one process may differ in theirs.
+
+    Raises `WrongCall` for a precision the device lacks, `Unavailable` if the processes did not find each other.
+    """
+    from accelerate import Accelerator, DistributedDataParallelKwargs
+    from accelerate.state import AcceleratorState
+
+    _check_precision(run, device)
+    check_tracker(run.tracker, run.folder)
+    join(device.type)
+    # Accelerate keeps its state for the whole process. The process group outlives a training; the rest must not.
+    AcceleratorState._reset_state(reset_partial_state=world() == 1)
+    accelerator = Accelerator(
+        cpu=device.type == "cpu",
+        device_placement=False,
+        mixed_precision=NAMES[run.precision],
+        log_with=run.tracker,
+        project_dir=str(run.folder or Path()) if run.tracker else None,
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=unused)],
+    )
+    if accelerator.num_processes != world():
+        raise Unavailable(
+            f"torchrun started {world()} processes but only {accelerator.num_processes} train together; "
+            "start all of them with one torchrun command, and unset ACCELERATE_* variables"
+        )
+    return accelerator
+
+
+def _check_precision(run: Run, device: torch.device) -> None:
+    if run.precision not in NAMES:
+        raise WrongCall(f"no precision named {run.precision!r}; there are: {', '.join(NAMES)}")
+    if run.precision == "fp16" and device.type == "cpu":
+        raise WrongCall("fp16 needs a GPU; use --precision bf16 or fp32 on the cpu")
+    if run.precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise Unavailable("this GPU has no bf16; use --precision fp16 or fp32")
+
+
+class Forward(nn.Module):
+    """What is handed to accelerate in the objective's place, so that the objective itself is never patched."""
+
+    def __init__(self, objective: nn.Module) -> None:
+        super().__init__()
+        self.objective = objective
+
+    def forward(self, batch: object) -> dict[str, torch.Tensor]:
+        return self.objective(batch)

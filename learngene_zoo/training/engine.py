@@ -1,4 +1,9 @@
-"""The work of one training: set up, restored, stepped, saved, finished. `loop.train` drives it."""
+"""The work of one training: set up, restored, stepped, saved, finished. `loop.train` drives it.
+
+Which weights AdamW decays: matrices and kernels; not biases, norms, layer scales, tokens and positions.
+
+Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019), as timm does them, on a whole batch.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +17,29 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.processes import is_first, wait_for_all, world
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.distributed import (
+    check_agreed,
+    is_first,
+    mean_losses,
+    rank,
+    share_of_batch,
+    wait_for_all,
+    world,
+)
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import seed_step
 from learngene_zoo.training import checkpoint as checkpoints
-from learngene_zoo.training.acceleration import Forward, open_accelerator
-from learngene_zoo.training.exchange import check_agreed, mean_losses, share_of_batch
-from learngene_zoo.training.mixing import mixing
-from learngene_zoo.training.schedule import learning_rate
-from learngene_zoo.training.seeds import seed_step
-from learngene_zoo.training.step import Step
-from learngene_zoo.training.training_state import TrainingState
+from learngene_zoo.training.checkpoint import TrainingState
+from learngene_zoo.training.device import Forward, open_accelerator
+from learngene_zoo.training.step import Step, learning_rate
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
     from timm.utils import ModelEmaV3
 
     from learngene_zoo.tasks.batches import Batches
+
 
 Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
 
@@ -173,3 +184,46 @@ def _pieces(batch: Any, count: int) -> list[Any]:
     count = min(count, len(batch[0]))
     cut = [[None] * count if part is None else part.tensor_split(count) for part in batch]
     return [type(batch)(*parts) for parts in zip(*cut)]
+
+
+UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token"})
+
+
+def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """AdamW's groups of all trainable parameters.
+
+    A group may carry an `lr_scale`: its learning rate is the schedule's times that. Raises `WrongCall` if nothing is
+    trainable.
+    """
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            plain = parameter.dim() < 2 or name.rpartition(".")[2] in UNDECAYED
+            (others if plain else decayed).append(parameter)
+    if not decayed and not others:
+        raise WrongCall("this objective has no trainable parameter; unfreeze some, or train for 0 epochs")
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
+
+
+def mixing(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
+    """A function from a batch with labels (B,) to one with mixed images and labels (B, classes); None if both are off.
+
+    It draws from numpy's global generator, which the loop seeds before every step.
+    """
+    if not (recipe.mixup or recipe.cutmix):
+        return None
+    from timm.data import Mixup
+
+    mix = Mixup(recipe.mixup, recipe.cutmix, label_smoothing=0.0, num_classes=classes)
+
+    def mixed(batch: Any) -> Any:
+        images_BCHW, labels_B, size = batch.images, batch.labels, len(batch.images)
+        if size % 2:  # timm mixes even batches only: the first image stands in as the last one's partner
+            images_BCHW = torch.cat([images_BCHW, images_BCHW[:1]])
+            labels_B = torch.cat([labels_B, labels_B[:1]])
+        images_BCHW, labels_BK = mix(images_BCHW.clone(), labels_B)
+        return batch._replace(images=images_BCHW[:size], labels=labels_BK[:size])
+
+    return mixed

@@ -14,12 +14,11 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed
-from learngene_zoo.processes import join
-from learngene_zoo.run import Run
+from learngene_zoo.families.input_format import View
+from learngene_zoo.runs.distributed import gathered, join
+from learngene_zoo.runs.run import Run
 from learngene_zoo.training.device import open_device
-from learngene_zoo.training.exchange import gathered
 from learngene_zoo.training.metric import Accuracy, Metric, metric_for
-from learngene_zoo.view import View
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task

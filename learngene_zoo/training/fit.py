@@ -1,25 +1,33 @@
-"""Training every weight of a model on a task: what fine-tuning, pretraining and scratch training all are."""
+"""Training every weight of a model on a task: what fine-tuning, pretraining and scratch training all are.
+
+The images a recipe asks for, as batches in training order.
+
+Stop a training that does not leave chance, long before its budget is spent.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from torch import nn
 
-from learngene_zoo.descendant import Descendant
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.provenance import versions
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.records import versions
+from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.families.input_format import View
+from learngene_zoo.families.model import state_of
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run, derive_seed
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, to_json
+from learngene_zoo.tasks.batches import Batches, open_loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.images import training_images
 from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import objective_for
-from learngene_zoo.training.progress_guard import stalled
-from learngene_zoo.vit import state_of
+from learngene_zoo.training.objectives import CLASS_LOSS, objective_for
+from learngene_zoo.training.step import Step
 
 
 def fit(
@@ -68,3 +76,51 @@ def fit(
 def _validated(model: nn.Module, start: Descendant, task: Task, run: Run) -> dict[str, Json]:
     validation = evaluate(model, task, "validation", start.view, run)
     return {f"validation_{validation.metric}": validation.value, "validation_images": validation.images}
+
+
+def training_images(task: Task, view: View, recipe: Recipe, run: Run) -> Batches:
+    """Shuffled and augmented batches of the task's training split, presented as `view` says.
+
+    Raises `WrongCall` for mixed images where only a class can be mixed.
+    """
+    if (recipe.mixup or recipe.cutmix) and (task.attributes or task.kind != "classification"):
+        labels = "attributes" if task.attributes else "masks"
+        raise WrongCall(f"mixup and cutmix cannot mix the {labels} of {task.name}; set both to 0")
+    return open_loader(
+        task,
+        "train",
+        view,
+        batch_size=recipe.batch_size,
+        seed=derive_seed(run.seed, "data"),
+        shuffle=True,
+        augment=recipe.augment if recipe.epochs else "none",  # what nobody sees need not suit the task
+        images=recipe.images,
+        workers=run.workers,
+    )
+
+
+FEWEST_STEPS = 50  # before that even a good training may still be at chance
+
+NEAR = 0.02
+
+
+def stalled(steps: Iterator[Step], classes: int) -> Iterator[Step]:
+    """The same steps; looks once, after a tenth of the budget (and at least 50 steps).
+
+    Raises `TrainingFailed` if the mean cross-entropy of the classes, whatever other losses there are, over the second half
+    of the steps until then is within 2 % of ln(classes), that of a guess. A training resumed after that point has been
+    looked at already.
+    """
+    chance, losses = math.log(classes), []
+    for step in steps:
+        when = max(math.ceil(step.steps / 10), FEWEST_STEPS)
+        if when // 2 < step.step <= when:
+            losses.append(step.losses[CLASS_LOSS])
+        if step.step == when:
+            mean = sum(losses) / len(losses)
+            if abs(mean - chance) <= NEAR * chance:
+                raise TrainingFailed(
+                    f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, and guessing among {classes} "
+                    f"classes gives {chance:.3f}: the training does not move; try another --lr or a longer --warmup"
+                )
+        yield step

@@ -11,15 +11,12 @@ from torch import nn
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.training.device import open_device
 from learngene_zoo.training.drop_path import stochastic_depth
-from learngene_zoo.training.engine import Engine, Groups
-from learngene_zoo.training.groups import parameter_groups
-from learngene_zoo.training.metrics import metrics_file
-from learngene_zoo.training.progress import progress_bar
+from learngene_zoo.training.engine import Engine, Groups, parameter_groups
 from learngene_zoo.training.step import Step
-from learngene_zoo.training.trackers import tracking
+from learngene_zoo.training.trackers import metrics_file, progress_bar, tracking
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.batches import Batches

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.intervals import proportion
-from learngene_zoo.run import derive_seed
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.checking import IGNORED
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import derive_seed
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.checking import IGNORED
 
 if TYPE_CHECKING:

@@ -1,17 +1,27 @@
-"""Outside trackers (TensorBoard, Weights & Biases, ...): those accelerate knows, by name."""
+"""Outside trackers (TensorBoard, Weights & Biases, ...): those accelerate knows, by name.
+
+`metrics.jsonl`: one line of JSON per step, in the run's folder.
+
+The progress bar of a training, on stderr.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
-from learngene_zoo.run import Run
+from learngene_zoo.runs.distributed import is_first
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import new_file
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+    from learngene_zoo.training.step import Step
 
 
 class Log(Protocol):
@@ -53,3 +63,73 @@ def tracking(accelerator: Accelerator, run: Run, label: str) -> Iterator[Log]:
         # Not accelerator.end_training(): that also takes down the process group.
         for tracker in accelerator.trackers:
             tracker.finish()
+
+
+METRICS = "metrics.jsonl"
+
+
+@contextmanager
+def metrics_file(folder: Path | None, last_step: int) -> Iterator[Log]:
+    """A function that writes a step's values as one line. Lines of steps after `last_step` are removed first.
+
+    Only the first process writes; without a folder nobody does.
+    """
+    if folder is None or not is_first():
+        yield lambda values, step: None
+        return
+    path = folder / METRICS
+    _forget_after(path, last_step)
+    with path.open("a", encoding="utf-8") as file:
+        yield lambda values, step: _write(file, {"step": step, **values})
+
+
+def _write(file: TextIO, line: dict[str, float]) -> None:
+    file.write(json.dumps(line) + "\n")
+    file.flush()
+
+
+def _forget_after(path: Path, last_step: int) -> None:
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    kept = [line for line in lines if 0 < _step_of(line) <= last_step]
+    with new_file(path, force=True) as draft:
+        draft.write_bytes(b"".join(line + b"\n" for line in kept))
+
+
+def _step_of(line: bytes) -> int:
+    """The step a line is about; 0 for one that a kill cut short."""
+    try:
+        return int(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+@contextmanager
+def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Callable[[Step], None]]:
+    """A function to tell each step to; it draws only if `run.progress`, and only in the first process."""
+    if not (run.progress and is_first()):
+        yield lambda step: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),  # one of its own: rich allows one live bar per console
+    )
+    with bar:
+        title = f"{run.name}: {label}" if run.name else label
+        task = bar.add_task(title, total=steps, completed=done, loss="-")
+        yield lambda step: bar.update(task, completed=step.step, loss=f"{step.loss:.4f}")

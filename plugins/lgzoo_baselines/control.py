@@ -11,15 +11,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo import registry
+from learngene_zoo.artifacts.learngene import Learngene, load, read_config
+from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import Learngene, LearngeneConfig, load, read_config
 from learngene_zoo.method import Expander, Member, Target
 from learngene_zoo.settings import from_json, to_json, with_settings
-from learngene_zoo.shelf import find
 
 if TYPE_CHECKING:
-    from learngene_zoo.descendant import Descendant
-    from learngene_zoo.run import Run
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.runs.run import Run
 
 
 def outline_of(control: str, of: str) -> LearngeneConfig:
@@ -38,7 +39,7 @@ def hold(control: str, of: str) -> Learngene:
     """The other learngene's tensors under the control's config."""
     import hashlib
 
-    from learngene_zoo.folder import WEIGHTS
+    from learngene_zoo.storage import WEIGHTS
 
     config, folder = outline_of(control, of), find(of)
     digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()

@@ -17,18 +17,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.learngene import Learngene, LearngeneConfig
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Extractor, Method
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.spec import ViTSpec
 from lgzoo_baselines.stored_sizes import MINI, PAPER, SMOKE, TRAINING, Take, check_depths, outline_of, train_each
 
 if TYPE_CHECKING:
-    from learngene_zoo.ancestry import Ancestry
-    from learngene_zoo.descendant import Descendant
-    from learngene_zoo.folder import State
-    from learngene_zoo.run import Run
+    from learngene_zoo.artifacts.ancestry import Ancestry
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.runs.run import Run
+    from learngene_zoo.storage import State
     from learngene_zoo.tasks.task import Task
 
 
@@ -56,7 +57,7 @@ class Distil(Extractor):
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Prepare the teacher, then train the sizes one after the other; their heads are dropped."""
-        from learngene_zoo.training.teaching import teacher_for
+        from learngene_zoo.training.distillation import teacher_for
 
         ancestry, task = ancestries[0], tasks[0]
         teacher, record = teacher_for(ancestry, task, self.teaching, run)
@@ -65,16 +66,16 @@ class Distil(Extractor):
 
     def _distilled(self, teacher: Descendant, task: Task, layers: int, run: Run) -> tuple[State, dict[str, Any]]:
         """The tensors of one size trained under the teacher, without its head, and its validation accuracy."""
-        from learngene_zoo.descendant import assemble
-        from learngene_zoo.run import derive_seed
-        from learngene_zoo.surgery import without_head
+        from learngene_zoo.artifacts.descendant import assemble
+        from learngene_zoo.families.model import state_of
+        from learngene_zoo.families.surgery import without_head
+        from learngene_zoo.seeds import derive_seed
         from learngene_zoo.training.device import open_device
+        from learngene_zoo.training.distillation import Guided
         from learngene_zoo.training.evaluate import evaluate
-        from learngene_zoo.training.images import training_images
+        from learngene_zoo.training.fit import training_images
         from learngene_zoo.training.loop import train
         from learngene_zoo.training.objectives import objective_for
-        from learngene_zoo.training.teaching import Guided
-        from learngene_zoo.vit import state_of
 
         seed = derive_seed(run.seed, "init")
         spec = teacher.spec.with_(layers=layers)

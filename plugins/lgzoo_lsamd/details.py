@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile
-from learngene_zoo.learngene import LearngeneConfig
 from learngene_zoo.settings import Json
 
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.learngene import Learngene
 from learngene_zoo.method import Expander
 from lgzoo_lsamd.details import Path, kept_blocks, paths, threshold, usage
 from lgzoo_lsamd.stages import stages

@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from learngene_zoo.processes import join
-from learngene_zoo.run import Run
+from learngene_zoo.families.input_format import View
+from learngene_zoo.runs.distributed import gathered, join
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.device import open_device
-from learngene_zoo.training.exchange import gathered
 from learngene_zoo.training.metric import metric_for
-from learngene_zoo.view import View
 from lgzoo_lsamd.router import prefers_base
 from lgzoo_lsamd.supernet import routed_blocks
 

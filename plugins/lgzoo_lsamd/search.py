@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from learngene_zoo.ancestry import Ancestry
-from learngene_zoo.descendant import assemble
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.folder import State
-from learngene_zoo.processes import world
+from learngene_zoo.families.surgery import without_head
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run, derive_seed
+from learngene_zoo.runs.distributed import world
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json
-from learngene_zoo.surgery import without_head
+from learngene_zoo.storage import State
 from learngene_zoo.tasks.batches import Batches
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.groups import parameter_groups
-from learngene_zoo.training.images import training_images
+from learngene_zoo.training.engine import parameter_groups
+from learngene_zoo.training.fit import training_images
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import objective_for
 from lgzoo_lsamd.preference import preferences

@@ -9,21 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from learngene_zoo.axes import block_of, inner_name, is_head, is_stem
-from learngene_zoo.descendant import Descendant, assemble
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.errors import BadFile
-from learngene_zoo.learngene import Learngene
+from learngene_zoo.families.model import shapes
+from learngene_zoo.families.surgery import resize_positions
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import block_of, inner_name, is_head, is_stem
 from learngene_zoo.settings import Json
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.surgery import resize_positions
-from learngene_zoo.vit import shapes
 from lgzoo_pool.details import Details, read_details
 from lgzoo_pool.paths import Path
 
 if TYPE_CHECKING:
     import torch
 
-    from learngene_zoo.folder import State
+    from learngene_zoo.storage import State
 
 STITCH = "stitch."
 

@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.descendant import assemble
-from learngene_zoo.folder import State
-from learngene_zoo.run import Run, derive_seed
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.families.model import state_of
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.storage import State
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import objective_for
-from learngene_zoo.vit import state_of
 from lgzoo_pool.distillation import Distilled, Shares
 from lgzoo_pool.features import nobody
 from lgzoo_pool.lessons import Lessons

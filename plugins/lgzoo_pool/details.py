@@ -18,10 +18,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import LearngeneConfig
+from learngene_zoo.families.vit.spec import Segment, ViTSpec
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.spec import Segment, ViTSpec
 from lgzoo_pool.paths import Layout
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from learngene_zoo.ancestry import Ancestry
-from learngene_zoo.folder import State
-from learngene_zoo.run import Run
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.families.model import state_of
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.storage import State
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.device import open_device
-from learngene_zoo.training.teaching import teacher_for
-from learngene_zoo.vit import state_of
+from learngene_zoo.training.distillation import teacher_for
 from lgzoo_pool.auxiliary import Auxiliary, auxiliary
 from lgzoo_pool.details import Details
 from lgzoo_pool.joining import some_images

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from learngene_zoo.ancestry import Ancestry
-from learngene_zoo.descendant import Descendant, assemble
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.folder import State
-from learngene_zoo.processes import join as meet
-from learngene_zoo.run import Run, derive_seed
+from learngene_zoo.families.input_format import View
+from learngene_zoo.families.model import state_of
+from learngene_zoo.runs.distributed import join as meet
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, to_json
+from learngene_zoo.storage import State
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.device import open_device
-from learngene_zoo.training.images import training_images
-from learngene_zoo.training.teaching import teacher_for
-from learngene_zoo.view import View
-from learngene_zoo.vit import state_of
+from learngene_zoo.training.distillation import teacher_for
+from learngene_zoo.training.fit import training_images
 from lgzoo_pool.details import Details
 from lgzoo_pool.judging import path_rows
 from lgzoo_pool.least_squares import fit_of, moments, solve

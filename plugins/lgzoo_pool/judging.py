@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.run import Run
+from learngene_zoo.families.input_format import View
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
 from learngene_zoo.training.evaluate import Evaluation, evaluate_each
-from learngene_zoo.view import View
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Part, Path, Stitch
 

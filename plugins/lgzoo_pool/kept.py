@@ -20,9 +20,9 @@ import numpy as np
 import torch
 
 from learngene_zoo.errors import BadFile, TrainingFailed, Unavailable
-from learngene_zoo.folder import nearest_parent, read_json, write_json
-from learngene_zoo.processes import is_first, wait_for_all
+from learngene_zoo.runs.distributed import is_first, wait_for_all
 from learngene_zoo.settings import Json, to_json
+from learngene_zoo.storage import nearest_parent, read_json, write_json
 from lgzoo_pool.features import Ancestor, Features, features_of, parts_of
 
 if TYPE_CHECKING:

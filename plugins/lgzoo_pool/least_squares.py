@@ -25,9 +25,9 @@ from typing import NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from learngene_zoo.folder import State
-from learngene_zoo.processes import world
+from learngene_zoo.runs.distributed import world
 from learngene_zoo.settings import Json
+from learngene_zoo.storage import State
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Layout, Stitch
 

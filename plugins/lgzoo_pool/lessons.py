@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from learngene_zoo.descendant import Descendant, fingerprint_of
+from learngene_zoo.artifacts.descendant import Descendant, fingerprint_of
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.processes import is_first, wait_for_all
+from learngene_zoo.families.input_format import View
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.distributed import is_first, wait_for_all
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.tasks.batches import Batches
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.device import open_device
-from learngene_zoo.training.images import training_images
-from learngene_zoo.view import View
+from learngene_zoo.training.fit import training_images
 from lgzoo_pool.features import Ancestor, Teacher
 from lgzoo_pool.kept import Kept, KeptTeacher, Store, bytes_of, check_room, shapes
 

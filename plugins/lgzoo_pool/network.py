@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import BadFile
-from learngene_zoo.folder import State
-from learngene_zoo.run import derive_seed
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.vit import model_of, shapes, shapes_in
+from learngene_zoo.families.model import model_of, shapes, shapes_in
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.storage import State
 from lgzoo_pool.paths import Layout, Part, Path, Stitch
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from learngene_zoo import registry
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.learngene import Learngene, LearngeneConfig
 from learngene_zoo.method import Expander, Member
 from learngene_zoo.settings import Json, settings_of
 from learngene_zoo.units import human_count

@@ -15,8 +15,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from learngene_zoo.folder import State
-from learngene_zoo.run import derive_seed
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.storage import State
 
 FromMatrices = Literal["tm", "pinv"]
 

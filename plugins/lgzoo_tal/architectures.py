@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Literal
 
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.run import derive_seed
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.seeds import derive_seed
 
 SetName = Literal["vits-1k", "tal", "tal+"]
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learngene_zoo.run import derive_seed
-from learngene_zoo.tasks.draws import uniform
+from learngene_zoo.seeds import derive_seed, uniform
 
 STD = 0.02
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import LearngeneConfig, TaskRecord
+from learngene_zoo.families.vit.spec import LIMITS
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.spec import LIMITS
 from lgzoo_tal.variants import HypernetSpec
 
 # Far beyond any hypernetwork that exists: they catch a config.json that would exhaust the memory.

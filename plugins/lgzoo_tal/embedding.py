@@ -13,19 +13,18 @@ import numpy as np
 import torch
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.processes import join
-from learngene_zoo.run import Run
+from learngene_zoo.families.input_format import View
+from learngene_zoo.runs.distributed import gathered, join
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.device import open_device
-from learngene_zoo.training.exchange import gathered
-from learngene_zoo.view import View
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
-    from learngene_zoo.ancestry import Ancestry
-    from learngene_zoo.learngene import LearngeneConfig
+    from learngene_zoo.artifacts.ancestry import Ancestry
+    from learngene_zoo.artifacts.records import LearngeneConfig
 
 BATCH = 64
 
@@ -63,7 +62,7 @@ def recorded_ancestry(config: LearngeneConfig, *, offline: bool) -> Ancestry:
     Raises `WrongCall` if the learngene records none, `BadFile` if there are other weights in its place, and what
     `open_ancestry` raises.
     """
-    from learngene_zoo.ancestry import open_ancestry, split_source
+    from learngene_zoo.artifacts.ancestry import open_ancestry, split_source
 
     if not config.ancestries:
         raise WrongCall("this learngene records no ancestry model, so that no task can be embedded; extract it again")

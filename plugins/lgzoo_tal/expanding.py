@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from learngene_zoo.descendant import Descendant, assemble
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import Learngene
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal.details import Details, hypernet_in, read_details
 from lgzoo_tal.embedding import embed, recorded_ancestry

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.vit import shapes
+from learngene_zoo.families.model import shapes
+from learngene_zoo.families.vit.spec import ViTSpec
 
 Shape = tuple[int, ...]
 

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from learngene_zoo.arena import uninitialised
 from learngene_zoo.errors import BadFile
-from learngene_zoo.folder import State
-from learngene_zoo.vit import empty, initial, shapes, shapes_in
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import empty, shapes, shapes_in, uninitialised
+from learngene_zoo.storage import State
 from lgzoo_tal.centred import POSITIONS, VECTORS, activation, is_interleaved, sorted_rows
 from lgzoo_tal.class_position import class_position
 from lgzoo_tal.conv_decoder import MatrixDecoder, VectorDecoder

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.learngene import Learngene, LearngeneConfig
 from lgzoo_tal.details import read_details
 from lgzoo_tal.tensors import learngene_name
 from lgzoo_tal.variants import Decoder
 
 if TYPE_CHECKING:
-    from learngene_zoo.run import Run
+    from learngene_zoo.runs.run import Run
 
 
 def imported(reference: str, decoder: Decoder, config: LearngeneConfig, run: Run) -> Learngene:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.input_format import View
+from learngene_zoo.families.model import model_of
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.device import open_device
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.view import View
-from learngene_zoo.vit import model_of
 from lgzoo_tal.graph import graph_of
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.meta import Lesson

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.tasks.task import Attribute
 from learngene_zoo.training.objectives import CLASS_LOSS, attribute_loss
 from lgzoo_tal.architectures import at

@@ -10,16 +10,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from learngene_zoo.learngene import Learngene, LearngeneConfig
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Extractor, Work
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.spec import ViTSpec
 from lgzoo_tal.architectures import SetName
 from lgzoo_tal.course import Course, LowRank, outline, work
 
 if TYPE_CHECKING:
-    from learngene_zoo.ancestry import Ancestry
-    from learngene_zoo.run import Run
+    from learngene_zoo.artifacts.ancestry import Ancestry
+    from learngene_zoo.runs.run import Run
     from learngene_zoo.tasks.task import Task
 
 # Of the released code of LoGAH and TAL. Attributes of the source task would not be true of images that were moved.

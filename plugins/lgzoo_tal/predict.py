@@ -14,17 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.learngene import Learngene, LearngeneConfig
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Expander, Member, Target
-from learngene_zoo.spec import ViTSpec
 from lgzoo_tal.course import widths
 from lgzoo_tal.details import hypernet_in, read_details
 from lgzoo_tal.variants import check_target
 
 if TYPE_CHECKING:
-    from learngene_zoo.descendant import Descendant
-    from learngene_zoo.run import Run
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.folder import State
+from learngene_zoo.storage import State
 from lgzoo_tal.checkpoints import read_checkpoint
 from lgzoo_tal.stored import Stored
 from lgzoo_tal.variants import HypernetSpec
@@ -46,9 +46,9 @@ def fetch(reference: str, *, offline: bool = False) -> Release:
 
     Raises `WrongCall` for what names no file, and as `hub_file.fetch` does.
     """
-    from learngene_zoo.ancestry import sha256
-    from learngene_zoo.hub_file import Repository, licence_on_card
-    from learngene_zoo.hub_file import fetch as fetch_file
+    from learngene_zoo.artifacts.ancestry import sha256
+    from learngene_zoo.artifacts.hub import Repository, licence_on_card
+    from learngene_zoo.artifacts.hub import fetch as fetch_file
 
     scheme, colon, name = reference.partition(":")
     if not colon or scheme != "hf-hub":

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.run import derive_seed
+from learngene_zoo.seeds import derive_seed
 
 
 def probabilities(images: Mapping[str, int], temperature: float = 2.0) -> dict[str, float]:

@@ -12,22 +12,24 @@ from typing import Any
 
 import torch
 
-from learngene_zoo.ancestry import Ancestry
-from learngene_zoo.descendant import assemble, fingerprint_of
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.descendant import assemble, fingerprint_of
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.folder import State
-from learngene_zoo.learngene import Learngene, LearngeneConfig
+from learngene_zoo.families.input_format import View
+from learngene_zoo.families.model import state_of
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run, derive_seed
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.storage import State
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.device import open_device
-from learngene_zoo.training.images import training_images
+from learngene_zoo.training.fit import training_images
 from learngene_zoo.training.loop import train
-from learngene_zoo.view import View
-from learngene_zoo.vit import state_of
 from lgzoo_tal.course import Course
 from lgzoo_tal.details import read_details
 from lgzoo_tal.embedding import embed

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.vit import empty
+from learngene_zoo.families.model import empty
+from learngene_zoo.families.vit.spec import ViTSpec
 
 
 class _Body(nn.Module):

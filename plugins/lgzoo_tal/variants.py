@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.grid import channel_grid, spatial_grid
 
 Decoder = Literal["conv", "low_rank"]

@@ -22,7 +22,7 @@ import pytest
 from click.testing import CliRunner
 
 from learngene_zoo.cli.main import main
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
 
 WRONG, FAILED = 2, 1
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=2, image_size=16, patch_size=8)
@@ -337,8 +337,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from PIL import Image
 
-    from learngene_zoo.descendant import assemble
-    from learngene_zoo.learngene import Learngene, LearngeneConfig
+    from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.artifacts.records import LearngeneConfig
     from lgzoo_lsamd.expansion import base_blocks
 
     torch.set_num_threads(1)

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 from bench_toy import make_world
 
 from learngene_zoo.bench import runner
-from learngene_zoo.bench.budgets import BUDGETS
+from learngene_zoo.bench.grid import BUDGETS
 from learngene_zoo.cli.bench import Numbers
 from learngene_zoo.cli.main import main
 

@@ -9,7 +9,7 @@ import pytest
 
 from learngene_zoo.cli.job import Job
 from learngene_zoo.cli.output import print_made, print_row, print_rows
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 
 
 def job(as_json: bool = False, quiet: bool = False) -> Job:

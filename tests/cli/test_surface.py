@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from learngene_zoo import registry
 from learngene_zoo.cli.main import TABLE, main
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.version import __version__
 
 # LSAMD, Table 2: params and FLOPs of 5 to 15 layers as thop counts them, 100 classes, 224 x 224.
@@ -149,7 +149,7 @@ def test_the_demo_prints_its_table_and_what_it_allows_to_say(monkeypatch: pytest
         say(f"telling into {out}")
         return [row]
 
-    monkeypatch.setattr("learngene_zoo.demo.tell", tell)
+    monkeypatch.setattr("learngene_zoo.bench.demo.tell", tell)
     told = call("demo", "-o", "story")
     assert "telling into story" in told.stderr
     for words in ("91.3", "700.00K", "+1.3 points over the stronger scratch twin", "within its interval", "curves.png"):
@@ -186,8 +186,9 @@ def completed(line: str) -> list[str]:
 
 
 def test_the_options_of_an_expander_come_from_the_learngene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from learngene_zoo.learngene import Learngene, LearngeneConfig
-    from learngene_zoo.spec import ViTSpec
+    from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.families.vit.spec import ViTSpec
 
     monkeypatch.chdir(tmp_path)
     config = LearngeneConfig(method="scratch", spec=ViTSpec(layers=2, width=16, heads=2, image_size=16, patch_size=8))

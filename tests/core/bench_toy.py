@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.bench.cell import Arm, Cell, Row
 from learngene_zoo.bench.grid import cells, standard_arms
-from learngene_zoo.descendant import assemble
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.spec import ViTSpec
 
 RECIPE = Recipe(images=24, batch_size=8, lr=1e-3, augment="none")
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)

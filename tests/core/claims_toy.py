@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.bench.cell import Cell, Row
 from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim
-from learngene_zoo.learngene import AncestryRecord, LearngeneConfig
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
 
 TASKS = ("digits", "fashion_mnist", "cifar10", "cifar100")
 FILE = """

@@ -105,7 +105,7 @@ def mask_values(number: int, classes: int) -> np.ndarray:
 
 
 def palette_mask(values: np.ndarray) -> Image.Image:
-    from learngene_zoo.tasks.papers.masks import voc_colours
+    from lgzoo_papers.masks import voc_colours
 
     image = Image.fromarray(values, "P")
     image.putpalette(voc_colours().flatten().tolist())

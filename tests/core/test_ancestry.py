@@ -12,14 +12,15 @@ import torch
 from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 
-from learngene_zoo import shelf
-from learngene_zoo.ancestry import BUNDLED_CARD, ancestry_spec, open_ancestry, sha256
-from learngene_zoo.descendant import assemble
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_ancestry, sha256
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.hub import Repository, fetch
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
-from learngene_zoo.hub_file import Repository, fetch
-from learngene_zoo.spec import ARCHITECTURES, ViTSpec
-from learngene_zoo.timm_config import timm_config
-from learngene_zoo.vit import initial, model_of
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import model_of
+from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.timm_config import timm_config
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

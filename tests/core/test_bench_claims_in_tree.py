@@ -13,8 +13,8 @@ from learngene_zoo.bench.claim_cells import cells_of, tuning_cells
 from learngene_zoo.bench.claim_cost import markdown as cost_table
 from learngene_zoo.bench.claim_cost import prices
 from learngene_zoo.bench.claim_file import Claim, load_claim, names
-from learngene_zoo.bench.telling import between
 from learngene_zoo.bench.verdict import judge
+from learngene_zoo.bench.verdict_text import between
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import to_json
 

@@ -14,13 +14,12 @@ from bench_toy import make_world, numbers, toy_cells
 
 from learngene_zoo.bench import ray_executor
 from learngene_zoo.bench.cell import Arm, Cell, Row
-from learngene_zoo.bench.executors import Executor, InProcess, Workers
+from learngene_zoo.bench.executors import Executor, Failure, InProcess, Workers, extraction_of
 from learngene_zoo.bench.extraction import Extraction, Spent, extract_once, spent
-from learngene_zoo.bench.jobs import Failure, extraction_of
 from learngene_zoo.bench.ray_executor import Ray, pack, travel, unpack
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.errors import Unavailable, WrongCall
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 
 RUN = Run(threads=1)
 HAS_RAY = importlib.util.find_spec("ray") is not None

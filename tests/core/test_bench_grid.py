@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench.budgets import BUDGETS, some_of
 from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.grid import SCRATCH, cells, family_sizes, standard_arms, targets
+from learngene_zoo.bench.grid import BUDGETS, SCRATCH, cells, family_sizes, some_of, standard_arms, targets
 from learngene_zoo.bench.tuning import SEED, chosen_rates, tuning_cells, with_rates
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.tasks.catalogue import DEFAULT_TASKS
-from learngene_zoo.tasks.suites import SUITES
+from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SUITES
 
 RECIPE = Recipe(images=100, lr=1e-3)
 DEIT = ("timm:deit_tiny_patch16_224",)  # twelve layers of width 192, known without a download

@@ -20,7 +20,7 @@ from learngene_zoo.bench.cell import Row
 from learngene_zoo.bench.pictures import pareto_front
 from learngene_zoo.bench.report import GRID, print_summary, read_summary, write_report
 from learngene_zoo.bench.results import RESULTS
-from learngene_zoo.bench.spread import complete, spread
+from learngene_zoo.bench.statistics import complete, spread
 from learngene_zoo.bench.summary import Line, Summary, flat, summarise
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import to_json

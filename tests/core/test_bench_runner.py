@@ -12,20 +12,21 @@ import pytest
 import torch
 from bench_toy import RECIPE, SPEC, make_world, numbers, toy_arms, toy_cells
 
-from learngene_zoo import lifecycle, vit
-from learngene_zoo.bench import knowledge, trial
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.bench import probe as knowledge
+from learngene_zoo.bench import trial
 from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.executors import Failure, extraction_of, perform
 from learngene_zoo.bench.extraction import Extraction, extract_once, spent
 from learngene_zoo.bench.grid import cells
-from learngene_zoo.bench.jobs import Failure, extraction_of, perform
-from learngene_zoo.bench.progress import Estimate, line
 from learngene_zoo.bench.results import Results, read_rows
-from learngene_zoo.bench.runner import run_cell, run_grid
-from learngene_zoo.bench.schedule import Schedule
-from learngene_zoo.cost import cost
-from learngene_zoo.descendant import assemble
+from learngene_zoo.bench.runner import Estimate, Schedule, line, run_cell, run_grid
 from learngene_zoo.errors import BadData, Refused, WrongCall
-from learngene_zoo.run import Run
+from learngene_zoo.families.cost import cost
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import shapes
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training import fit as fitting
 from learngene_zoo.training.evaluate import evaluate
@@ -66,7 +67,7 @@ def test_a_row_says_everything_about_its_cell(measured: tuple[Path, list[Cell], 
     assert row.correct is not None
     assert sum(trial.unpacked(row.correct, 12)) / 12 == row.value
     assert (row.params, row.flops) == (cost(SPEC.with_(classes=3)).params, cost(SPEC.with_(classes=3)).flops)
-    kept = vit.shapes(SPEC)
+    kept = shapes(SPEC)
     assert row.stored_params == sum(
         torch.Size(shape).numel() for name, shape in kept.items() if not name.startswith(("blocks.1.", "head."))
     )
@@ -141,7 +142,7 @@ def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
     learngene, _ = extract_once(extraction_of(cell), tmp_path, RUN)
     task = open_task(world[1])
     spec = SPEC.with_(classes=3)
-    zero_shot = replace(assemble(spec, vit.initial(spec, 5, "fan_in"), seed=0), task=cell.task)
+    zero_shot = replace(assemble(spec, initial(spec, 5, "fan_in"), seed=0), task=cell.task)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lifecycle, "expand", lambda *args, **kwargs: zero_shot)
         start = trial.build(cell, learngene, task, RUN)

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from claims_toy import TASKS, config, extraction, gains, jitter, ran, row, sized, written
 
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, place_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, load_claim
-from learngene_zoo.bench.findings import jaccard, jaccard_by_chance, rises, stronger
-from learngene_zoo.bench.telling import as_json, between, markdown, read_all, read_verdict, tell
+from learngene_zoo.bench.contrasts import jaccard, jaccard_by_chance, rises, stronger
 from learngene_zoo.bench.verdict import judge
+from learngene_zoo.bench.verdict_text import as_json, between, markdown, read_all, read_verdict, tell
 from learngene_zoo.errors import BadFile
-from learngene_zoo.folder import write_json
-from learngene_zoo.learngene import LearngeneConfig
+from learngene_zoo.storage import write_json
 
 
 @pytest.fixture

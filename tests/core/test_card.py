@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from learngene_zoo.card import descendant_card, learngene_card
-from learngene_zoo.learngene import AncestryRecord, LearngeneConfig, TaskRecord
+from learngene_zoo.artifacts.card import descendant_card, learngene_card
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import to_json
-from learngene_zoo.spec import ViTSpec
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=10, image_size=16, patch_size=8)
 TIMM = AncestryRecord(

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from learngene_zoo.cost import block_params, cost, flops, params
-from learngene_zoo.spec import ViTSpec, architecture
-from learngene_zoo.timm_config import ARCHITECTURE
+from learngene_zoo.families.cost import block_params, cost, flops, params
+from learngene_zoo.families.vit.spec import ViTSpec, architecture
+from learngene_zoo.families.vit.timm_config import ARCHITECTURE
 
 TABLE_2 = json.loads((Path(__file__).parents[1] / "data" / "lsamd_table2.json").read_text())["rows"]
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from learngene_zoo import demo, lifecycle
-from learngene_zoo.bench import trial
-from learngene_zoo.learngene import load
-from learngene_zoo.run import Run
-from learngene_zoo.shelf import find
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.learngene import load
+from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.bench import demo, trial
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task
 

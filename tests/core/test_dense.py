@@ -13,15 +13,17 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from learngene_zoo import surgery
-from learngene_zoo.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.cost import cost, flops, params
-from learngene_zoo.dense import DenseVisionTransformer
-from learngene_zoo.descendant import Descendant, assemble, load_descendant
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.timm_config import DENSE_ARCHITECTURE
-from learngene_zoo.vit import initial, model_of, shapes, spec_of, state_of
+from learngene_zoo.families import surgery
+from learngene_zoo.families.cost import cost, flops, params
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import model_of, shapes, state_of
+from learngene_zoo.families.vit.dense import DenseVisionTransformer
+from learngene_zoo.families.vit.reading import spec_of
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.timm_config import DENSE_ARCHITECTURE
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5, dense=True)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -174,7 +176,9 @@ def test_timm_opens_its_folder_once_the_head_is_known(tmp_path: Path, checkout: 
     assert done.returncode == 0, done.stderr
     first, second, modules = done.stdout.splitlines()
     assert (first, second) == ("0.0", "0.0")
-    assert "learngene_zoo.vit" not in modules  # that import makes the architecture known, and opens nothing else
+    assert (
+        "learngene_zoo.families.model" not in modules
+    )  # that import makes the architecture known, and opens nothing else
 
 
 def test_an_odd_dense_model_is_refused_by_name() -> None:

@@ -12,9 +12,7 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 
-from learngene_zoo import surgery
-from learngene_zoo.cost import cost
-from learngene_zoo.descendant import (
+from learngene_zoo.artifacts.descendant import (
     Descendant,
     assemble,
     fingerprint_of,
@@ -24,8 +22,12 @@ from learngene_zoo.descendant import (
     stem_only,
 )
 from learngene_zoo.errors import BadFile, Refused, WrongCall
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.vit import initial, is_head, is_last_norm, is_stem, shapes
+from learngene_zoo.families import surgery
+from learngene_zoo.families.cost import cost
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import shapes
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import is_head, is_last_norm, is_stem
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from learngene_zoo import folder
+from learngene_zoo import storage as folder
 from learngene_zoo.errors import BadFile, Refused, Unavailable
-from learngene_zoo.folder import (
+from learngene_zoo.storage import (
     Tensors,
     claim,
     load_result,

@@ -10,13 +10,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from learngene_zoo.tasks.fonts import BOX, FACES, mask
-from learngene_zoo.tasks.mini import alphabets, glyphs, motion, numbers, signs, surfaces, textures
-from learngene_zoo.tasks.mini.attributes import ATTRIBUTES
-from learngene_zoo.tasks.mini.canvas import frame
-from learngene_zoo.tasks.mini.dice import Dice
-from learngene_zoo.tasks.mini.generator import GRAIN, Generator
-from learngene_zoo.tasks.mini.stamps import stamped
+from lgzoo_mini import glyphs, motion, numbers, signs, surfaces, textures
+from lgzoo_mini import glyphs as alphabets
+from lgzoo_mini.canvas import Dice, frame
+from lgzoo_mini.generator import GRAIN, Generator
+from lgzoo_mini.source import ATTRIBUTES
+from lgzoo_mini.stamps import BOX, FACES, mask, stamped
 
 FAMILIES = (textures.TEXTURES, signs.SIGNS, glyphs.GLYPHS, numbers.NUMBERS, motion.MOTION)
 LEAST = {"textures": 24, "signs": 43, "glyphs": 300, "numbers": 10, "motion": 30}

@@ -10,8 +10,8 @@ import torch
 
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.checking import IGNORED
-from learngene_zoo.tasks.mini.scenes import CLASSES, border
 from learngene_zoo.tasks.task import Samples, Task
+from lgzoo_mini.scenes import CLASSES, border
 
 
 @pytest.fixture(scope="module")

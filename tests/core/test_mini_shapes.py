@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from learngene_zoo.tasks.draws import uniform
-from learngene_zoo.tasks.mini import canvas, colours, figures, fills, objects, outlines, petals, wings
-from learngene_zoo.tasks.mini.attributes import ATTRIBUTES
-from learngene_zoo.tasks.mini.dice import Dice
-from learngene_zoo.tasks.mini.generator import GRAIN, SIZE, Generated, Generator
-from learngene_zoo.tasks.mini.moulds import Outline, moulded, moulds
-from learngene_zoo.tasks.mini.strokes import either, exchanged, joined, turned, whirled
-from learngene_zoo.tasks.mini.varieties import varieties
+from learngene_zoo.seeds import uniform
+from lgzoo_mini import canvas, figures, fills, objects, outlines, petals, wings
+from lgzoo_mini import canvas as colours
+from lgzoo_mini.canvas import Dice
+from lgzoo_mini.generator import GRAIN, SIZE, Generated, Generator, varieties
+from lgzoo_mini.outlines import Outline, moulded, moulds
+from lgzoo_mini.source import ATTRIBUTES
+from lgzoo_mini.strokes import either, exchanged, joined, turned, whirled
 
 GENERATORS = (objects.OBJECTS, wings.WINGS, figures.FIGURES, petals.PETALS)
 CATEGORIES = {attribute.name: attribute.classes for attribute in ATTRIBUTES}

@@ -10,16 +10,14 @@ import pytest
 import torch
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.tasks.catalogue import names, open_task
+from learngene_zoo.tasks.catalogue import SUITES, names, open_task, suite, suites_of
 from learngene_zoo.tasks.checking import checked
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.tasks.mini import contours, source
-from learngene_zoo.tasks.mini.attributes import ATTRIBUTES
-from learngene_zoo.tasks.mini.contours import CONTOURS
-from learngene_zoo.tasks.mini.entries import MINI
-from learngene_zoo.tasks.mini.source import SourceSplit, class_names, families, labels_of
-from learngene_zoo.tasks.mini.suite import generator
-from learngene_zoo.tasks.suites import SUITES, suite, suites_of
+from lgzoo_mini import contours, source
+from lgzoo_mini.contours import CONTOURS
+from lgzoo_mini.entries import MINI
+from lgzoo_mini.source import ATTRIBUTES, SourceSplit, class_names, families, labels_of
+from lgzoo_mini.suite import generator
 
 TRAIN = SourceSplit("train", 1_000_000)
 SAMPLE = np.random.default_rng(3).permutation(1_000_000)[:96]

@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from papers_data import class_folders, parquet, picture
 
+from learngene_zoo.artifacts.records import TaskRecord
 from learngene_zoo.errors import BadData, Unavailable
-from learngene_zoo.learngene import TaskRecord
 from learngene_zoo.tasks import hub_data
-from learngene_zoo.tasks.catalogue import names, open_task
-from learngene_zoo.tasks.entry import Entry
+from learngene_zoo.tasks.catalogue import SUITES, names, open_task
 from learngene_zoo.tasks.first_row import first_row
-from learngene_zoo.tasks.papers.entries import PAPERS
-from learngene_zoo.tasks.papers.opening import open_named
-from learngene_zoo.tasks.papers.places import PLACES, place_of
-from learngene_zoo.tasks.suites import SUITES
+from learngene_zoo.tasks.task import Entry
+from lgzoo_papers.entries import PAPERS
+from lgzoo_papers.opening import open_named
+from lgzoo_papers.places import PLACES, place_of
 
 COMMIT = "e18a7c9" + "0" * 33
 BY_NAME = {entry.name: entry for entry in PAPERS}
@@ -152,7 +151,8 @@ def test_imagenet_s_unlabelled_test_split_is_left_out(hub: Hub, tmp_path: Path) 
 def test_small_pictures_of_the_hub_keep_the_catalogue_s_size(
     name: str, hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from learngene_zoo.tasks import catalogue, fashion_mnist
+    from learngene_zoo.tasks import catalogue
+    from lgzoo_papers import fashion_mnist
 
     monkeypatch.setattr(fashion_mnist, "DEBIAN", tmp_path / "nowhere")
     changed = [replace(entry, sizes={**entry.sizes, "validation": 10}) for entry in catalogue.ENTRIES]

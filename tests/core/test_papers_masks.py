@@ -16,9 +16,9 @@ from PIL import Image
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.papers.entries import PAPERS
-from learngene_zoo.tasks.papers.masks import Reading, read_mask, voc_colours
-from learngene_zoo.tasks.papers.opening import open_named
+from lgzoo_papers.entries import PAPERS
+from lgzoo_papers.masks import Reading, read_mask, voc_colours
+from lgzoo_papers.opening import open_named
 
 ADE = next(entry for entry in PAPERS if entry.name == "ade20k")
 

@@ -15,19 +15,18 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo import lifecycle, registry, torch_hub
-from learngene_zoo.descendant import Descendant, assemble
+from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.checking import IGNORED
+from learngene_zoo.tasks.decoding import fitted_masks
 from learngene_zoo.tasks.loader import Batch, Loader
-from learngene_zoo.tasks.presenting import fitted_masks
 from learngene_zoo.tasks.task import Samples, Task
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.fit import fit
-from learngene_zoo.training.images import training_images
+from learngene_zoo.training.fit import fit, training_images
 from learngene_zoo.training.metric import Accuracy, MeanIoU, metric_for
 from learngene_zoo.training.objectives import CLASS_LOSS, Segmentation, objective_for
 

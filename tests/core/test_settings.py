@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.vit.spec import Segment, ViTSpec
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import fingerprint, from_json, settings_of, to_json, with_settings
-from learngene_zoo.spec import Segment, ViTSpec
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,16 +11,18 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from learngene_zoo import lifecycle, shared_parts
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench import extraction
 from learngene_zoo.bench.cell import Arm
 from learngene_zoo.bench.extraction import Extraction, extract_once
-from learngene_zoo.folder import State
-from learngene_zoo.learngene import Learngene, LearngeneConfig
-from learngene_zoo.run import Run
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs import cache as shared_parts
+from learngene_zoo.runs.cache import taken
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
-from learngene_zoo.shared_parts import taken
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.storage import State
 
 IMAGES = 8
 SPEC = ViTSpec(layers=1, width=32, heads=1, image_size=16, patch_size=8)

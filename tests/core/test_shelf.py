@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo import shelf
+from learngene_zoo.artifacts import shelf
 from learngene_zoo.errors import WrongCall
 
 

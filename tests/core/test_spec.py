@@ -5,8 +5,8 @@ import timm
 import torch
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.spec import ARCHITECTURES, TIMM_NAMES, ViTSpec, architecture
-from learngene_zoo.vit import spec_of
+from learngene_zoo.families.vit.reading import spec_of
+from learngene_zoo.families.vit.spec import ARCHITECTURES, TIMM_NAMES, ViTSpec, architecture
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 

@@ -11,17 +11,19 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo import surgery
-from learngene_zoo.axes import block_of, inner_name, is_stem, kind_of
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.folder import State
+from learngene_zoo.families import surgery
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import empty, model_of, shapes, state_of
+from learngene_zoo.families.vit.reading import spec_of
+from learngene_zoo.families.vit.spec import MOST_SEGMENTS, Segment, ViTSpec
+from learngene_zoo.families.vit.stitched import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
+from learngene_zoo.families.vit.table import block_of, inner_name, is_stem, kind_of
+from learngene_zoo.families.vit.timm_config import ARCHITECTURE, STITCHED_ARCHITECTURE
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.spec import MOST_SEGMENTS, Segment, ViTSpec
-from learngene_zoo.stitched import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
-from learngene_zoo.timm_config import ARCHITECTURE, STITCHED_ARCHITECTURE
+from learngene_zoo.storage import State
 from learngene_zoo.training.drop_path import stochastic_depth
-from learngene_zoo.training.groups import parameter_groups
-from learngene_zoo.vit import empty, initial, model_of, shapes, spec_of, state_of
+from learngene_zoo.training.engine import parameter_groups
 
 TWO = ViTSpec(
     layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)

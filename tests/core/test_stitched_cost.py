@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from learngene_zoo.cost import block_flops, block_params, cost, flops, params
-from learngene_zoo.spec import Segment, ViTSpec, architecture
-from learngene_zoo.vit import initial, model_of
+from learngene_zoo.families.cost import block_flops, block_params, cost, flops, params
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import model_of
+from learngene_zoo.families.vit.spec import Segment, ViTSpec, architecture
 
 DATA = Path(__file__).parents[1] / "data"
 POOL = json.loads((DATA / "pool_tables.json").read_text())["rows"]

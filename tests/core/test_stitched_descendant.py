@@ -15,23 +15,31 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import save_file
 
-from learngene_zoo import lifecycle, surgery
-from learngene_zoo.ancestry import ancestry_spec, open_ancestry, spec_at
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, spec_at
+from learngene_zoo.artifacts.descendant import (
+    Descendant,
+    assemble,
+    fingerprint_of,
+    load_descendant,
+    shuffled,
+    stem_only,
+)
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.plan import size_rows
-from learngene_zoo.descendant import Descendant, assemble, fingerprint_of, load_descendant, shuffled, stem_only
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families import surgery
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.vit.spec import Segment, ViTSpec
+from learngene_zoo.families.vit.timm_config import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE
 from learngene_zoo.latency import latency
-from learngene_zoo.learngene import LearngeneConfig
 from learngene_zoo.method import Expander, Member, Target
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
-from learngene_zoo.spec import Segment, ViTSpec
+from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.timm_config import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import fit
-from learngene_zoo.vit import initial
 
 SPEC = ViTSpec(
     layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)
@@ -97,7 +105,9 @@ def test_timm_opens_its_folder_once_the_stitches_are_known(tmp_path: Path, check
     assert unknown == f"Unknown model ({STITCHED_ARCHITECTURE})"
     assert differences == ["0.0"] * len(cases)
     assert shape == "torch.Size([2, 2])"
-    assert "learngene_zoo.vit" not in modules  # that import makes the architectures known, and opens nothing else
+    assert (
+        "learngene_zoo.families.model" not in modules
+    )  # that import makes the architectures known, and opens nothing else
 
 
 def test_a_plain_descendants_folder_names_no_architecture_of_ours(tmp_path: Path) -> None:

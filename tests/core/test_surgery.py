@@ -6,11 +6,12 @@ import pytest
 import torch
 from timm.layers import resample_abs_pos_embed
 
-from learngene_zoo import surgery
-from learngene_zoo.axes import axis_sizes, kinds
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.vit import check_state, initial, model_of, shapes
+from learngene_zoo.families import surgery
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import check_state, model_of, shapes
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import axis_sizes, kinds
 
 SPEC = ViTSpec(
     layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, registers=2, qk_norm=True, layer_scale=0.1

@@ -14,10 +14,9 @@ from PIL import Image
 
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, Refused, WrongCall
-from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.pixels import PixelSplit
+from learngene_zoo.tasks.catalogue import SUITES, open_task
 from learngene_zoo.tasks.sheet import COLUMNS, IGNORED, ROWS, rows_of, shown_classes, write_sheet
-from learngene_zoo.tasks.suites import SUITES
+from learngene_zoo.tasks.splits import PixelSplit
 from learngene_zoo.tasks.task import Samples, Task
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from learngene_zoo.tasks.catalogue import names, open_task
-from learngene_zoo.tasks.suites import suite
+from learngene_zoo.tasks.catalogue import names, open_task, suite
 
 GENERATED = suite("mini")
 

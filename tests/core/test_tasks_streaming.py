@@ -16,14 +16,13 @@ from streaming_toy import CLASSES, VIEW, by_index, equal, loader, pairs, pixels,
 from torch import nn
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.streams import tars
 from learngene_zoo.tasks.streams.order import Order, shown
 from learngene_zoo.tasks.streams.parts import beginning, completed, role
-from learngene_zoo.tasks.streams.stream import Sample
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.task import Sample, Task
 from learngene_zoo.training.evaluate import evaluate
 
 
@@ -256,7 +255,7 @@ def test_a_model_is_evaluated_on_a_stream(task: Task) -> None:
 
 def test_a_model_is_trained_on_a_stream(task: Task) -> None:
     from learngene_zoo.recipe import Recipe
-    from learngene_zoo.training.images import training_images
+    from learngene_zoo.training.fit import training_images
     from learngene_zoo.training.loop import train
     from learngene_zoo.training.objectives import Classification
 
@@ -271,12 +270,12 @@ def test_a_model_is_trained_on_a_stream(task: Task) -> None:
 JUDGE = """
 import json, sys
 import torch
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.processes import join, rank
-from learngene_zoo.training.exchange import gathered
+from learngene_zoo.runs.distributed import join, rank
+from learngene_zoo.runs.distributed import gathered
 import test_tasks_streaming as ours, streaming_toy as toy
 task = open_task("wds:" + sys.argv[1])
 done = evaluate(ours.Reader(), task, "test", toy.VIEW, Run(), batch_size=4)

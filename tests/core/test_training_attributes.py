@@ -14,16 +14,15 @@ import torch
 from timm.models.vision_transformer import VisionTransformer
 from torch.nn import functional
 
-from learngene_zoo.descendant import assemble
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Attribute, Samples, Task
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.fit import fit
-from learngene_zoo.training.images import training_images
+from learngene_zoo.training.fit import fit, stalled, training_images
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import (
     CLASS_LOSS,
@@ -32,7 +31,6 @@ from learngene_zoo.training.objectives import (
     attribute_loss,
     objective_for,
 )
-from learngene_zoo.training.progress_guard import stalled
 from learngene_zoo.training.step import Step
 
 NAN = math.nan

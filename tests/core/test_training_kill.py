@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from learngene_zoo.folder import Tensors
+from learngene_zoo.storage import Tensors
 
 TOY = Path(__file__).with_name("training_toy.py")
 ENVIRONMENT = {

@@ -15,18 +15,16 @@ from training_toy import Batch
 
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import seed_step
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.checkpoint import Checkpoint
 from learngene_zoo.training.device import open_device
 from learngene_zoo.training.drop_path import stochastic_depth
-from learngene_zoo.training.groups import parameter_groups
-from learngene_zoo.training.mixing import mixing
+from learngene_zoo.training.engine import mixing, parameter_groups
+from learngene_zoo.training.fit import stalled
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.training.progress_guard import stalled
-from learngene_zoo.training.schedule import learning_rate
-from learngene_zoo.training.seeds import seed_step
-from learngene_zoo.training.step import Step
+from learngene_zoo.training.step import Step, learning_rate
 
 
 def rates(**settings) -> list[float]:

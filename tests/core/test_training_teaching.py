@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from learngene_zoo.training import teaching
+from learngene_zoo.training import distillation as teaching
+from learngene_zoo.training.distillation import Guided, divergence, teacher_for
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.training.teaching import Guided, divergence, teacher_for
 
 BRIEF = Recipe(epochs=1, images=16, batch_size=8, lr=1e-3, warmup=0.0)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from learngene_zoo.folder import Tensors
+from learngene_zoo.storage import Tensors
 
 TOY = Path(__file__).with_name("training_toy.py")
 ENVIRONMENT = {
@@ -75,7 +75,7 @@ def test_two_processes_resume(tmp_path, together):
 
 JUDGE = """
 import json, sys
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.training.evaluate import evaluate
 from test_training_evaluate import TASK, Reader
 done = evaluate(Reader(), TASK, "test", TASK.view, Run(), batch_size=int(sys.argv[1]))

@@ -13,24 +13,14 @@ from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from learngene_zoo import arena
-from learngene_zoo.axes import inner_name, kind_of
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.timm_config import ARCHITECTURE
-from learngene_zoo.vit import (
-    block_of,
-    check_state,
-    empty,
-    initial,
-    is_head,
-    is_last_norm,
-    is_stem,
-    model_of,
-    shapes,
-    spec_of,
-    state_of,
-)
+from learngene_zoo.families import model as arena
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import check_state, empty, model_of, shapes, state_of
+from learngene_zoo.families.vit.reading import spec_of
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import block_of, inner_name, is_head, is_last_norm, is_stem, kind_of
+from learngene_zoo.families.vit.timm_config import ARCHITECTURE
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

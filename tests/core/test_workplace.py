@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo.errors import Refused
-from learngene_zoo.folder import read_json
-from learngene_zoo.run import Run
-from learngene_zoo.workplace import begin, finish
+from learngene_zoo.runs.folder import begin, finish
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import read_json
 
 SETTINGS = {"settings": {"training": {"lr": 0.1}}}
 

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.folder import write_tensors
-from learngene_zoo.processes import is_first, rank, world
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.distributed import is_first, rank, world
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import write_tensors
 from learngene_zoo.training.loop import train
 
 CLASSES = 4

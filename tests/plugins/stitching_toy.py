@@ -11,14 +11,15 @@ from typing import Any
 
 import torch
 
-from learngene_zoo.ancestry import Ancestry
-from learngene_zoo.folder import write_tensors
-from learngene_zoo.learngene import Learngene, LearngeneConfig
-from learngene_zoo.processes import is_first
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.distributed import is_first
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import write_tensors
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from learngene_zoo.training.images import training_images
+from learngene_zoo.training.fit import training_images
 from lgzoo_pool.details import Details, details_of
 from lgzoo_pool.joining import least_squares
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from learngene_zoo.ancestry import Ancestry
-from learngene_zoo.learngene import Learngene
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.task import Attribute, Samples, Task
 from learngene_zoo.testing import TinySplit, tiny_ancestry, tiny_task
 from lgzoo_tal.course import LowRank

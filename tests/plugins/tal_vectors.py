@@ -27,7 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.variants import HypernetSpec
 
 DATA = Path(__file__).parents[1] / "data" / "tal"

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.families.vit.table import is_head
 from learngene_zoo.method import Target
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from learngene_zoo.vit import is_head
 
 SIZE = Target(layers=2, classes=3)
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from learngene_zoo import registry
-from learngene_zoo.ancestry import Ancestry
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.learngene import Learngene
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 

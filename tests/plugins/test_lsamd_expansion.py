@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from learngene_zoo import learngene as learngenes
+from learngene_zoo.artifacts import learngene as learngenes
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.folder import Tensors
-from learngene_zoo.learngene import AncestryRecord, Learngene, LearngeneConfig
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import is_head
 from learngene_zoo.method import Target
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.vit import initial, is_head
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import Tensors
 from lgzoo_lsamd.expansion import base_blocks
 from lgzoo_lsamd.method import LSAMD, Expand
 

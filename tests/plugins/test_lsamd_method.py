@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import LearngeneConfig
+from learngene_zoo.families.vit.spec import ViTSpec, architecture
 from learngene_zoo.method import Target
 from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
-from learngene_zoo.spec import ViTSpec, architecture
 from lgzoo_lsamd.method import LSAMD, Expand, Search, kept_blocks, reachable
 from lgzoo_lsamd.rates import PAPER_RATES, check_rates
 

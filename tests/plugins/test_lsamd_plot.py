@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import Learngene, LearngeneConfig
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_lsamd.plot import BASE, SPECIFIC, draw, picture
 
 LAYERS = 4

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 import torch
 
-from learngene_zoo.ancestry import Ancestry
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.folder import load_result
-from learngene_zoo.learngene import AncestryRecord
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import is_head
 from learngene_zoo.method import Target
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import load_result
 from learngene_zoo.tasks.task import Samples, Task
-from learngene_zoo.vit import initial, is_head
 from lgzoo_lsamd import search as searching
 from lgzoo_lsamd.method import LSAMD, Search
 from lgzoo_lsamd.preference import preferences
@@ -291,7 +292,7 @@ import json, sys
 sys.path.insert(0, {folder!r})
 import torch
 import test_lsamd_search as toys
-from learngene_zoo.processes import join, rank
+from learngene_zoo.runs.distributed import join, rank
 
 join("cpu")
 torch.set_num_threads(1)

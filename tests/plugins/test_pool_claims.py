@@ -13,23 +13,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 
 from bench_toy import make_world
 
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of, cells_of, sizes_of, tuning_cells
 from learngene_zoo.bench.claim_cost import prices
 from learngene_zoo.bench.claim_file import Claim, Competitor, load_claim, names
 from learngene_zoo.bench.claims import run_claim
+from learngene_zoo.bench.executors import extraction_of
 from learngene_zoo.bench.extraction import PARTS, spent
-from learngene_zoo.bench.jobs import extraction_of
 from learngene_zoo.bench.results import RESULTS, read_rows
-from learngene_zoo.bench.telling import tell
 from learngene_zoo.bench.trial import size_of
 from learngene_zoo.bench.verdict import judge
-from learngene_zoo.inputs import preset_of
-from learngene_zoo.learngene import Learngene
+from learngene_zoo.bench.verdict_text import tell
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
-from learngene_zoo.spec import ViTSpec
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_pool.pool import POOL
 

@@ -10,7 +10,7 @@ from stitching_toy import images, stitched
 from torch import nn
 
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_pool.judging import along_each, judged, path_rows, steps_of

@@ -12,17 +12,17 @@ import pytest
 import torch
 
 from learngene_zoo import lifecycle
-from learngene_zoo.ancestry import Ancestry
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.families.model import check_state
+from learngene_zoo.families.vit.spec import ViTSpec, architecture
 from learngene_zoo.method import Target
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.spec import ViTSpec, architecture
 from learngene_zoo.tasks.task import Attribute, Samples
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from learngene_zoo.vit import check_state
 from lgzoo_pool import auxiliary, filling, lessons
 from lgzoo_pool.details import read_details
 from lgzoo_pool.network import network_of
@@ -329,7 +329,7 @@ def test_an_ancestry_with_fewer_blocks_than_levels(tmp_path: Path) -> None:
 
 def _extract(place: Path, ancestry: Ancestry, **settings: Any) -> Learngene:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("learngene_zoo.ancestry.open_ancestry", lambda source, **_: ancestry)
+        patch.setattr("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: ancestry)
         patch.setattr(lifecycle, "open_task", lambda reference, **_: tiny_task())
         extractor = with_settings(SMOKE, settings)
         return lifecycle.extract("pool", ancestries=["a"], tasks=["t"], extractor=extractor, out=place / "pool")

@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import Learngene, LearngeneConfig
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_pool.details import details_of
 from lgzoo_pool.plot import draw, picture
 from lgzoo_pool.plot_style import ANCHORS, STITCH, colour_of, tint

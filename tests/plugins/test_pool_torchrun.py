@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.folder import Tensors
+from learngene_zoo.storage import Tensors
 
 PROGRAM = """
 import sys
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
-from learngene_zoo.folder import write_tensors
-from learngene_zoo.processes import is_first, join
-from learngene_zoo.run import Run
+from learngene_zoo.storage import write_tensors
+from learngene_zoo.runs.distributed import is_first, join
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_pool.features import Ancestor

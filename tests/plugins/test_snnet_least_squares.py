@@ -9,8 +9,8 @@ import pytest
 import torch
 from stitching_toy import anchors, images, stitched
 
-from learngene_zoo.folder import State
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import State
 from learngene_zoo.testing import tiny_task
 from lgzoo_pool.joining import least_squares, some_images
 from lgzoo_pool.least_squares import fit_of, groups, moments, solve, streams_of

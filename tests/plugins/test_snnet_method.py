@@ -12,15 +12,15 @@ import torch
 from stitching_toy import anchors
 
 from learngene_zoo import lifecycle, registry
-from learngene_zoo.ancestry import Ancestry
-from learngene_zoo.budget import Budget
-from learngene_zoo.descendant import Descendant
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import Learngene, LearngeneConfig
-from learngene_zoo.method import Target
-from learngene_zoo.run import Run
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import Budget, Target
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.spec import ViTSpec
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_pool.details import details_of, read_details
@@ -180,7 +180,7 @@ def test_ancestries_that_cannot_be_stitched(wide: dict[str, Any], says: str) -> 
 def test_nothing_is_written_for_ancestries_that_cannot_be_stitched(tmp_path: Path, monkeypatch: Any) -> None:
     first, second = anchors((2, 2))
     sources = {"narrow": first, "wide": second}
-    monkeypatch.setattr("learngene_zoo.ancestry.open_ancestry", lambda source, **_: sources[source])
+    monkeypatch.setattr("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source])
     monkeypatch.setattr(lifecycle, "open_task", lambda reference, **_: TASK)
     with pytest.raises(WrongCall, match="give the narrower one first"):
         lifecycle.extract("snnet", ancestries=["wide", "narrow"], tasks=["t"], out=tmp_path / "learngene")

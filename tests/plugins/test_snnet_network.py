@@ -11,15 +11,15 @@ import torch
 from stitching_toy import anchors, images, learngene, stitched
 from torch import nn
 
-from learngene_zoo.descendant import load_descendant
+from learngene_zoo.artifacts.descendant import load_descendant
+from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.errors import BadFile
-from learngene_zoo.folder import read_json
-from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.families.model import shapes
 from learngene_zoo.method import Target
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import read_json
 from learngene_zoo.tasks.task import Attribute
 from learngene_zoo.training.objectives import ClassAndAttributes
-from learngene_zoo.vit import shapes
 from lgzoo_pool.assembly import build
 from lgzoo_pool.members import choices, choose
 from lgzoo_pool.network import Along, StitchedNetwork, initial_stitches, network_of, stitch_shapes

@@ -16,13 +16,13 @@ from stitching_toy import anchors, images, stitched
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.folder import Tensors
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import Tensors
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.training.images import training_images
-from learngene_zoo.training.teaching import divergence
+from learngene_zoo.training.distillation import divergence
+from learngene_zoo.training.fit import training_images
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Layout
 from lgzoo_pool.tuning import SampledPaths, answers_of, path_of_step, train_stitches_alone, tune

@@ -11,9 +11,9 @@ from typing import Any, get_args
 
 import pytest
 
-from learngene_zoo.cost import params
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.cost import params
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.architectures import SetName, architectures, at, draws, presented, rule_of, scaled
 
 OFFICIAL: dict[str, Any] = json.loads(

@@ -10,8 +10,8 @@ from tal_plain import conv_block
 from torch import Tensor
 from torch.testing import assert_close
 
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.vit import shapes
+from learngene_zoo.families.model import shapes
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.centred import sorted_rows
 from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.graph import graph_of

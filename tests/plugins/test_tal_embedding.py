@@ -9,11 +9,11 @@ import pytest
 import torch
 from tal_toy import ancestry
 
-from learngene_zoo.descendant import assemble
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import LearngeneConfig
-from learngene_zoo.run import Run
-from learngene_zoo.tasks.presenting import normalised
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.decoding import normalised
 from learngene_zoo.testing import tiny_task
 from lgzoo_tal.embedding import embed, recorded_ancestry
 
@@ -55,7 +55,7 @@ def test_a_dense_ancestry_gives_the_mean_of_its_patches() -> None:
 @pytest.fixture
 def recorded(tmp_path: Path) -> LearngeneConfig:
     """A learngene's config whose ancestry lies in a folder."""
-    from learngene_zoo.ancestry import open_ancestry
+    from learngene_zoo.artifacts.ancestry import open_ancestry
 
     made = ancestry()
     assemble(made.spec, made.state, seed=0).save(tmp_path / "ancestry")
@@ -87,7 +87,7 @@ def test_a_revision_of_the_hub_is_pinned(recorded: LearngeneConfig, monkeypatch:
         asked.append(source)
         return ancestry()
 
-    monkeypatch.setattr("learngene_zoo.ancestry.open_ancestry", opened)
+    monkeypatch.setattr("learngene_zoo.artifacts.ancestry.open_ancestry", opened)
     sources = {"hf-hub:org/name": "hf-hub:org/name@" + "a" * 40, "hf-hub:org/name@main": "hf-hub:org/name@main"}
     for source in sources:
         record = replace(ancestry().record, source=source, revision="a" * 40)

@@ -11,14 +11,14 @@ import torch
 from tal_toy import SIZE, ancestry, extracted
 
 from learngene_zoo import lifecycle, torch_hub
-from learngene_zoo.ancestry import open_ancestry
-from learngene_zoo.descendant import Descendant, assemble
+from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import Learngene, load
+from learngene_zoo.families.input_format import View
 from learngene_zoo.method import Target
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.view import View
 from lgzoo_tal import expanding
 from lgzoo_tal.embedding import embed
 from lgzoo_tal.graph import graph_of

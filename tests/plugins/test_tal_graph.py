@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.spec import Segment, ViTSpec
-from learngene_zoo.vit import shapes
+from learngene_zoo.families.model import shapes
+from learngene_zoo.families.vit.spec import Segment, ViTSpec
 from lgzoo_tal.graph import CUTOFF, MOST_CUTOFF, NORM, SINK, TYPES, Graph, graph_of
 from lgzoo_tal.names import to_torchvision
 

@@ -11,8 +11,9 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.spec import ViTSpec
-from learngene_zoo.vit import empty, initial, shapes
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import empty, shapes
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.class_position import class_position
 from lgzoo_tal.graph import SINK, graph_of
 from lgzoo_tal.hypernet import Hypernet, hypernet_of, model_from

@@ -11,14 +11,14 @@ from tal_toy import ATTRIBUTES, RECIPE, SIZE, ancestry, source_task
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.run import Run
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.model import model_of
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.checkpoint import newest
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import attribute_loss
-from learngene_zoo.vit import model_of
 from lgzoo_tal import meta
 from lgzoo_tal.course import Guidance
 from lgzoo_tal.graph import SINK, graph_of

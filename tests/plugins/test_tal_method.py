@@ -11,11 +11,11 @@ import torch
 from tal_toy import RECIPE, SIZE, ancestry, extracted, meta_train, source_task, tasks
 
 from learngene_zoo import registry
-from learngene_zoo.ancestry import Ancestry
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.cli import show
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.learngene import Learngene
-from learngene_zoo.run import Run
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task

@@ -12,12 +12,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
 from learngene_zoo.cli.main import main
-from learngene_zoo.cost import params
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.learngene import Learngene, LearngeneConfig, TaskRecord
-from learngene_zoo.run import derive_seed
-from learngene_zoo.spec import ViTSpec
+from learngene_zoo.families.cost import params
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.seeds import derive_seed
 from lgzoo_tal.details import Details
 from lgzoo_tal.ghn3 import GHN3
 from lgzoo_tal.graph import graph_of

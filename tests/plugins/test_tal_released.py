@@ -12,7 +12,7 @@ import pytest
 import torch
 from checkpoint_toy import WRITERS, pickled
 
-from learngene_zoo import hub_file
+from learngene_zoo.artifacts import hub as hub_file
 from learngene_zoo.errors import BadFile, WrongCall
 from lgzoo_tal import released
 from lgzoo_tal.hypernet import Hypernet

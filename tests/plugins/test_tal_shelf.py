@@ -11,12 +11,11 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 
 from learngene_zoo import lifecycle, torch_hub
-from learngene_zoo.descendant import shuffled
-from learngene_zoo.learngene import Learngene, load
-from learngene_zoo.run import Run
-from learngene_zoo.shelf import find
-from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.suites import suite
+from learngene_zoo.artifacts.descendant import shuffled
+from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.training.evaluate import evaluate
 from lgzoo_tal.details import read_details
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.folder import Tensors
+from learngene_zoo.storage import Tensors
 
 PROGRAM = """
 import sys
@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from tal_toy import ancestry, meta_train, tasks
 
-from learngene_zoo.folder import write_tensors
-from learngene_zoo.processes import is_first, join
-from learngene_zoo.run import Run
+from learngene_zoo.storage import write_tensors
+from learngene_zoo.runs.distributed import is_first, join
+from learngene_zoo.runs.run import Run
 
 torch.set_num_threads(1)
 join("cpu")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.processes import is_first
+from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.tasks.streams.archive import Archive
 from learngene_zoo.tasks.streams.places import is_remote, opened
 from learngene_zoo.tasks.streams.samples import LABELS, MASK, Group, groups

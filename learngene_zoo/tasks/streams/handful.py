@@ -11,8 +11,7 @@ import torch
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.decoding import decoded
-from learngene_zoo.tasks.streams.stream import Sample
-from learngene_zoo.tasks.task import Samples
+from learngene_zoo.tasks.task import Sample, Samples
 
 
 @dataclass(frozen=True)

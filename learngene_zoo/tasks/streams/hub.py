@@ -13,13 +13,11 @@ import numpy as np
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks.hub_data import in_our_words, is_offline, parsed, streamed
 from learngene_zoo.tasks.own_data import split_name
-from learngene_zoo.tasks.quiet import no_progress
 from learngene_zoo.tasks.streams.counting import cache_file, classes_of, progress, read_cache, write_cache
 from learngene_zoo.tasks.streams.parts import completed, told
-from learngene_zoo.tasks.streams.stream import Sample, Stream
 from learngene_zoo.tasks.streams.task import stream_task
-from learngene_zoo.tasks.tables import columns
-from learngene_zoo.tasks.task import SPLITS, Task
+from learngene_zoo.tasks.tables import columns, no_progress
+from learngene_zoo.tasks.task import SPLITS, Sample, Stream, Task
 
 Tables = Mapping[str, Any]  # `datasets.IterableDataset` by split
 LOST = (OSError, RuntimeError, ValueError, EOFError)  # what `datasets` raises for a file or a connection that is broken

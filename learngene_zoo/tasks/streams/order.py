@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from learngene_zoo.run import derive_seed
-from learngene_zoo.tasks.draws import bits
-from learngene_zoo.tasks.streams.stream import Sample, Stream
+from learngene_zoo.seeds import bits, derive_seed
+from learngene_zoo.tasks.task import Sample, Stream
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.run import derive_seed
-from learngene_zoo.tasks.draws import bits
-from learngene_zoo.tasks.streams.stream import Sample, Stream
-from learngene_zoo.tasks.task import SPLITS
+from learngene_zoo.seeds import bits, derive_seed
+from learngene_zoo.tasks.task import SPLITS, Sample, Stream
 
 SEED = 0
 SHARES = {"test": 5, "validation": 10}  # one in so many of what is left, in this order

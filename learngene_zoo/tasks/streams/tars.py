@@ -15,9 +15,8 @@ from learngene_zoo.tasks.streams.parts import completed, told
 from learngene_zoo.tasks.streams.places import by_split, is_remote, opened, places_of
 from learngene_zoo.tasks.streams.samples import MASK, Group, groups
 from learngene_zoo.tasks.streams.sidecars import class_names, sizes
-from learngene_zoo.tasks.streams.stream import Sample, Stream
 from learngene_zoo.tasks.streams.task import stream_task
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.task import Sample, Stream, Task
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import Any
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.tasks.own_data import IMAGENET_MEAN, IMAGENET_STD
-from learngene_zoo.tasks.streams.stream import Stream
-from learngene_zoo.tasks.task import SPLITS, Split, Task
+from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
 
 
 def stream_task(name: str, splits: Mapping[str, Stream], class_names: Sequence[str], **fields: Any) -> Task:

@@ -1,0 +1,300 @@
+"""`Ancestry`: a pretrained ViT to inherit from, with its provenance. Cold at its top.
+
+Where one may come from: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, a local folder in timm's layout, a
+safetensors file (config.json beside it, or `FILE.safetensors#architecture`), or `bundled`, the one on the zoo's shelf.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.artifacts.hub import Repository, fetch, licence_on_card
+from learngene_zoo.artifacts.records import AncestryRecord
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
+from learngene_zoo.families.input_format import View
+from learngene_zoo.families.vit import timm_config
+from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec, architecture
+from learngene_zoo.storage import CONFIG, WEIGHTS, State, Tensors, read_json
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
+
+BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ancestry:
+    """A pretrained model: fp32 tensors by timm's names, and where they come from."""
+
+    record: AncestryRecord
+    state: State
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def spec(self) -> ViTSpec:
+        """Its shape."""
+        return self.record.spec
+
+    @property
+    def view(self) -> View:
+        """How images are presented to it."""
+        spec, record = self.spec, self.record
+        return View(image_size=spec.image_size, channels=spec.channels, mean=record.mean, std=record.std)
+
+    def model(self) -> VisionTransformer:
+        """timm's module in eval mode, in memory of its own."""
+        from learngene_zoo.families.model import model_of
+
+        images = timm_config.pretrained_cfg(
+            self.spec, mean=self.record.mean, std=self.record.std, licence=self.record.licence
+        )
+        return model_of(self.spec, self.state, pretrained_cfg=images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """What is known of an ancestry model before its weights are read."""
+
+    spec: ViTSpec
+    images: Mapping[str, Any]  # timm's pretrained_cfg
+    weights: Path
+    licence: str = "unknown"
+    revision: str | None = None
+    foreign_names: bool = False  # weights may be in another layout that timm converts
+
+
+def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
+    """Open an ancestry model; its revision, checksum and licence are pinned in its record.
+
+    Weights in half precision are widened to fp32. Raises `WrongCall` for a source that cannot be meant or is no plain ViT,
+    `BadFile` for files that cannot be trusted (pickles are refused), `Unavailable` for what cannot be downloaded.
+    """
+    import torch
+
+    from learngene_zoo.families.surgery import cast
+
+    found = _find(source, offline)
+    _of_one_width(found.spec, source)
+    state = _tensors(found)
+    mean, std = timm_config.normalisation(found.images, found.spec.channels)
+    record = AncestryRecord(
+        source=source,
+        spec=found.spec,
+        revision=found.revision,
+        sha256=sha256(found.weights),
+        licence=found.licence,
+        mean=mean,
+        std=std,
+    )
+    names = tuple(found.images.get("label_names", ()))
+    return Ancestry(
+        record=record,
+        state=cast(state, torch.float32),
+        class_names=names if len(names) == found.spec.classes else (),
+    )
+
+
+def ancestry_spec(source: str, *, offline: bool = False) -> ViTSpec:
+    """The spec of an ancestry model without its weights; cold for the architectures of `spec.py`.
+
+    Raises as `open_ancestry` does.
+    """
+    return _of_one_width(spec_at(source, offline=offline), source)
+
+
+def _of_one_width(spec: ViTSpec, source: str) -> ViTSpec:
+    if spec.front:  # methods would take blocks out of it that do not fit together
+        widths = ", ".join(str(segment.width) for segment in spec.sizes)
+        raise WrongCall(f"{source} is a stitched model (widths {widths}); an ancestry model has one width")
+    return spec
+
+
+def spec_at(source: str, *, offline: bool = False) -> ViTSpec:
+    """The spec of any model that an ancestry's source can name: also of a stitched one, which no method condenses."""
+    scheme, name = split_source(source)
+    if scheme == "timm":
+        known = architecture(name)
+        usual = "." not in name or name.endswith("in1k")  # other tags may have other heads
+        return known if known and usual else timm_config.architecture_of_timm(name)
+    if scheme == "hf-hub":
+        config = fetch(_repository(name), CONFIG, offline=offline).path
+        return timm_config.spec_in(read_json(config), f"{CONFIG} of {name}")
+    return _local_config(_local_path(scheme, name))[0]
+
+
+def split_source(source: str) -> tuple[str, str]:
+    """The scheme (`timm`, `hf-hub`, `bundled` or `path`) and the rest. Raises `WrongCall`."""
+    scheme, colon, name = source.partition(":")
+    if source == "bundled":
+        return "bundled", ""
+    if colon and scheme in ("timm", "hf-hub"):
+        if not name:
+            raise WrongCall(f"{source!r} names no model; write timm:deit_base_patch16_224 or hf-hub:organisation/name")
+        return scheme, name
+    if not source:
+        raise WrongCall("an ancestry without a name; write timm:NAME, hf-hub:organisation/name, a folder, or bundled")
+    return "path", source
+
+
+def _find(source: str, offline: bool) -> _Found:
+    scheme, name = split_source(source)
+    if scheme == "timm":
+        return _find_timm(name, offline)
+    if scheme == "hf-hub":
+        return _find_hub(_repository(name), offline)
+    path = _local_path(scheme, name)
+    spec, images, weights = _local_config(path)
+    return _Found(spec=spec, images=images, weights=weights, licence=str(images.get("license", "unknown")))
+
+
+def _repository(name: str) -> Repository:
+    repository, _, revision = name.partition("@")
+    return Repository(repository, revision or None)
+
+
+def _find_timm(name: str, offline: bool) -> _Found:
+    """A name in timm's list: its weights lie in a Hub repository, next to a card with the licence."""
+    import timm
+
+    spec = timm_config.architecture_of_timm(name)
+    cfg = timm.models.get_pretrained_cfg(name)
+    if cfg is None or not cfg.hf_hub_id:
+        raise Unavailable(f"timm:{name} has no weights on the Hub; choose another tag ({_tags(name)})")
+    repository = Repository(cfg.hf_hub_id)
+    if cfg.hf_hub_filename:
+        timm_config.refuse_pickle(Path(cfg.hf_hub_filename))
+    weights = fetch(repository, cfg.hf_hub_filename or WEIGHTS, offline=offline)
+    licence = licence_on_card(replace(repository, revision=weights.commit), offline=offline)
+    return _Found(
+        spec=spec,
+        images=timm_config.image_settings({"pretrained_cfg": _plain(cfg.to_dict())}, f"timm:{name}"),
+        weights=weights.path,
+        licence=licence if licence != "unknown" else cfg.license or "unknown",
+        revision=weights.commit,
+        foreign_names=True,
+    )
+
+
+def _tags(name: str) -> str:
+    import timm
+
+    return ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "there is none"
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists, as JSON would have them."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _find_hub(repository: Repository, offline: bool) -> _Found:
+    config_file = fetch(repository, CONFIG, offline=offline)
+    pinned = replace(repository, revision=config_file.commit)
+    config, where = read_json(config_file.path), f"{CONFIG} of {repository}"
+    return _Found(
+        spec=timm_config.spec_in(config, where),
+        images=timm_config.image_settings(config, where),
+        weights=fetch(pinned, WEIGHTS, offline=offline).path,
+        licence=licence_on_card(pinned, offline=offline),
+        revision=config_file.commit,
+        foreign_names=True,
+    )
+
+
+def _local_path(scheme: str, name: str) -> str:
+    if scheme == "bundled":
+        from learngene_zoo.artifacts.shelf import cards_folder
+
+        card = cards_folder() / BUNDLED_CARD
+        if not card.is_dir():
+            raise Unavailable(f"this installation has no bundled ancestry ({card}); name one with --ancestry")
+        return str(card)
+    return name
+
+
+def _local_config(reference: str) -> tuple[ViTSpec, Mapping[str, Any], Path]:
+    """Spec, image settings and weights file of a folder, of a safetensors file, or of FILE.safetensors#architecture."""
+    file, hash_sign, name = reference.rpartition("#")
+    if hash_sign and not Path(reference).exists():
+        weights = _existing(Path(file))
+        known = architecture(name)
+        return known or timm_config.architecture_of_timm(name), {}, weights
+    path = _existing(Path(reference))
+    weights = path / WEIGHTS if path.is_dir() else path
+    if not (weights.parent / CONFIG).is_file():
+        raise BadFile(
+            f"there is no {CONFIG} beside {weights}; write {weights}#architecture to name the timm model it is"
+        )
+    config, where = read_json(weights.parent / CONFIG), str(weights.parent / CONFIG)
+    if "method" in config and "architecture" not in config:
+        raise BadFile(f"{path} holds a learngene, not an ancestry model")
+    return timm_config.spec_in(config, where), timm_config.image_settings(config, where), _existing_weights(weights)
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise _nothing_at(str(path))
+    if path.is_file():
+        timm_config.refuse_pickle(path)
+        if path.suffix != ".safetensors":
+            raise BadFile(f"{path} is no safetensors file; an ancestry is a folder or a .safetensors file")
+    return path
+
+
+def _existing_weights(weights: Path) -> Path:
+    """The weights file of a folder; if there is none, the error says what lies there instead."""
+    if not weights.is_file():
+        for file in sorted(weights.parent.iterdir()):
+            timm_config.refuse_pickle(file)
+        raise BadFile(f"{weights} does not exist; the folder holds no weights")
+    return weights
+
+
+def _nothing_at(name: str) -> WrongCall:
+    scheme, colon, _ = name.partition(":")
+    if colon and "/" not in scheme and len(scheme) > 1:
+        return unknown("kind of ancestry", scheme, ["timm", "hf-hub"])
+    if architecture(name):
+        return WrongCall(f"there is no ancestry at {name}; did you mean timm:{name}?")
+    if name.count("/") == 1 and not name.startswith((".", "/")):
+        return WrongCall(f"there is no ancestry at {name}; did you mean hf-hub:{name}?")
+    close = str(unknown("ancestry", name, [f"timm:{known}" for known in ARCHITECTURES]))
+    return WrongCall(close if "did you mean" in close else f"there is no file or folder {name} to open as an ancestry")
+
+
+def _tensors(found: _Found) -> State:
+    """Every tensor, read and checked: shapes against the spec, numbers for being finite."""
+    from learngene_zoo.families.model import check_state
+
+    stored = Tensors(found.weights)
+    state: State = stored
+    if found.foreign_names:
+        try:
+            check_state(stored, found.spec, str(found.weights))
+        except BadFile:
+            state = _converted(stored, found)
+    check_state(state, found.spec, str(found.weights))
+    return {name: state[name] for name in state}
+
+
+def _converted(stored: Tensors, found: _Found) -> State:
+    """Tensors in timm's layout, out of one of the other layouts that timm knows."""
+    from timm.models.vision_transformer import checkpoint_filter_fn
+
+    from learngene_zoo.families.model import empty
+
+    try:
+        return checkpoint_filter_fn(dict(stored), empty(found.spec))
+    except Exception as error:  # timm guesses the layout by a name or two; what it then meets may break it anywhere
+        raise BadFile(f"{found.weights} is in no layout that timm can convert: {error!r}") from error
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, as 64 hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,264 @@
+"""`Descendant`: a model that came out of a learngene (or of training), as tensors, spec and provenance.
+
+Its folder is timm's: `timm.create_model("local-dir:PATH", pretrained=True)` opens it without this package (a dense or a
+stitched model's after `import learngene_zoo.timm`). Ours is only the key `learngene` of its config.json. The tensors of a loaded one are
+read from disk when they are used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families import surgery
+from learngene_zoo.families.cost import Convention, Cost, cost
+from learngene_zoo.families.initialisation import Scheme, initial
+from learngene_zoo.families.input_format import View
+from learngene_zoo.families.model import check_state, model_of, shapes, shapes_in
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import is_head, is_last_norm, is_stem
+from learngene_zoo.families.vit.timm_config import (
+    check_agreement,
+    check_keys,
+    image_settings,
+    normalisation,
+    pretrained_cfg,
+    timm_config,
+)
+from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, State, Tensors, new_folder, read_json, write_json, write_tensors
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Descendant:
+    """A whole Vision Transformer; tensors of `state` may share memory, those of `model()` never do.
+
+    `inherited` names the tensors that come from a learngene; the others were drawn. `mean` and `std` say, per channel, how
+    images are normalised.
+    """
+
+    spec: ViTSpec
+    state: State
+    inherited: frozenset[str] = frozenset()
+    provenance: Mapping[str, Json] = field(default_factory=dict)
+    task: str | None = None
+    class_names: tuple[str, ...] = ()
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    folder: Path | None = None  # where it was loaded from
+
+    def __post_init__(self) -> None:
+        if not len(self.mean) == len(self.std) == self.spec.channels:
+            raise WrongCall(
+                f"mean and std have {len(self.mean)} and {len(self.std)} values for {self.spec.channels} channels"
+            )
+        if self.class_names and len(self.class_names) != self.spec.classes:
+            raise WrongCall(f"{len(self.class_names)} class names for {self.spec.classes} classes")
+
+    @property
+    def view(self) -> View:
+        """How images are presented to it."""
+        return View(image_size=self.spec.image_size, channels=self.spec.channels, mean=self.mean, std=self.std)
+
+    @property
+    def licence(self) -> str:
+        """What it inherits from the ancestry models in its provenance; "unknown" if any of theirs is."""
+        records = self.provenance.get("ancestries")
+        if not isinstance(records, (list, tuple)) or not records:
+            records = [self.provenance]
+        licences = {
+            str(record.get("licence", "unknown")) if isinstance(record, Mapping) else "unknown" for record in records
+        }
+        return "unknown" if "unknown" in licences else " AND ".join(sorted(licences))
+
+    def cost(self, convention: Convention = "exact") -> Cost:
+        """Parameters and FLOPs of one image."""
+        return cost(self.spec, convention)
+
+    def model(self, device: str = "cpu") -> VisionTransformer:
+        """timm's module in eval mode, trainable, in memory of its own, fp32."""
+        images = pretrained_cfg(self.spec, mean=self.mean, std=self.std, licence=self.licence)
+        labels = {"label_names": list(self.class_names)} if self.class_names else {}
+        made = model_of(self.spec, self.state, pretrained_cfg={**images, **labels})
+        return made if device == "cpu" else made.to(device)
+
+    def with_state(self, state: State, **changes: object) -> Descendant:
+        """A copy with other tensors; nothing of it lies on disk. Raises `BadFile` if they do not fit."""
+        check_state(state, self.spec, "this state")
+        return replace(self, state=state, folder=None, **changes)  # type: ignore[arg-type]
+
+    def for_task(self, task: str, class_names: Sequence[str], *, seed: int, dense: bool = False) -> Descendant:
+        """This model for a task: with the head it has if it was made for this task, or for none, with as many classes.
+
+        Otherwise with a fresh head. `dense` says whether the task asks for the class of every pixel.
+        """
+        names = tuple(class_names)
+        if self.task in (task, None) and self.spec.classes == len(names) and self.spec.dense == dense:
+            return replace(self, task=task, class_names=names)
+        spec = self.spec.with_(classes=len(names), dense=dense)
+        fresh = assemble(spec, surgery.without_head(self.state), seed=seed, mean=self.mean, std=self.std)
+        return replace(
+            self,
+            spec=spec,
+            state=fresh.state,
+            inherited=frozenset(name for name in self.inherited if not is_head(name)),
+            task=task,
+            class_names=names,
+            folder=None,
+        )
+
+    def config(self) -> dict[str, Json]:
+        """What its config.json holds: timm's keys, and ours under `learngene`."""
+        ours = {"format": FORMAT, "spec": to_json(self.spec), "inherited": sorted(self.inherited), "task": self.task}
+        timm = timm_config(self.spec, mean=self.mean, std=self.std, class_names=self.class_names, licence=self.licence)
+        return {**timm, "learngene": {**to_json(self.provenance), **ours}}
+
+    def save(self, path: Path, force: bool = False, dtype: Literal["fp32", "fp16"] = "fp32") -> Path:
+        """Write the folder, whole or not at all. Raises `Refused` if it exists and `force` is not set."""
+        import torch
+
+        from learngene_zoo.artifacts.card import descendant_card
+
+        state = surgery.cast(self.state, {"fp32": torch.float32, "fp16": torch.float16}[dtype])
+        config = self.config()
+        with new_folder(path, force) as draft:
+            write_json(draft / CONFIG, config)
+            write_tensors(draft / WEIGHTS, state)
+            (draft / "README.md").write_text(descendant_card(config), encoding="utf-8")
+        return path
+
+
+def assemble(
+    spec: ViTSpec,
+    parts: State,
+    *,
+    seed: int,
+    scheme: Scheme = "timm",
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    provenance: Mapping[str, Json] | None = None,
+    task: str | None = None,
+    class_names: Sequence[str] = (),
+) -> Descendant:
+    """A descendant from inherited parts; what `spec` needs beyond them is drawn (`initial`), always a lacking head.
+
+    Parts are shared, not copied. Raises `WrongCall` for a part that this model does not have or of another shape.
+    """
+    wanted, found = shapes(spec), shapes_in(parts)
+    for name, shape in found.items():
+        if name not in wanted:
+            raise WrongCall(f"the part {name} does not exist in the model to build")
+        if wanted[name] != shape:
+            raise WrongCall(f"the part {name} has shape {shape}, but the model to build needs {wanted[name]}")
+    drawn = initial(spec, seed, scheme, names=[name for name in wanted if name not in found])
+    return Descendant(
+        spec=spec,
+        state={name: parts[name] if name in found else drawn[name] for name in wanted},
+        inherited=frozenset(found),
+        provenance=dict(provenance or {}),
+        task=task,
+        class_names=tuple(class_names),
+        mean=tuple(mean) if mean is not None else (0.5,) * spec.channels,
+        std=tuple(std) if std is not None else (0.5,) * spec.channels,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """What we read under the key `learngene`; everything else there is provenance."""
+
+    format: int
+    spec: ViTSpec
+    inherited: tuple[str, ...] = ()
+    task: str | None = None
+
+
+def load_descendant(path: Path | str) -> Descendant:
+    """Open a descendant's folder, strictly. No number is read before it is used.
+
+    Raises `WrongCall` if there is no such folder and `BadFile` if it cannot be trusted or was not made by this package.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise WrongCall(f"there is no model folder at {folder}; make one with `lgzoo expand`")
+    where = str(folder / CONFIG)
+    config = read_json(folder / CONFIG)
+    ours = config.get("learngene")
+    if "method" in config and ours is None:
+        raise BadFile(f"{folder} holds a learngene, not a model; build one with `lgzoo expand {folder}`")
+    if not isinstance(ours, dict):
+        raise BadFile(f"{where} has no key 'learngene': not made by this zoo; it can be an --ancestry")
+    if ours.get("format") != FORMAT:
+        raise BadFile(
+            f"{where}: format is {ours.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or make it again"
+        )
+    known = {key: value for key, value in ours.items() if key in _Record.__dataclass_fields__}
+    record = from_json(_Record, known, f"{where}: learngene")
+    check_keys(config, where)
+    check_agreement(config, record.spec, where)
+    images = image_settings(config, where)
+    mean, std = normalisation(images, record.spec.channels)
+    state = Tensors(folder / WEIGHTS)
+    check_state(state, record.spec, str(state.path))
+    try:
+        return Descendant(
+            spec=record.spec,
+            state=state,
+            inherited=_existing(record, where),
+            provenance={key: value for key, value in ours.items() if key not in known},
+            task=record.task,
+            class_names=tuple(images.get("label_names", ())),
+            mean=mean,
+            std=std,
+            folder=folder,
+        )
+    except WrongCall as error:
+        raise BadFile(f"{where}: {error}") from error
+
+
+def _existing(record: _Record, where: str) -> frozenset[str]:
+    absent = sorted(set(record.inherited) - set(shapes(record.spec)))
+    if absent:
+        raise BadFile(f"{where}: inherited names {absent[0]!r}, which this model does not have")
+    return frozenset(record.inherited)
+
+
+def open_descendant(model: Descendant | Path | str) -> Descendant:
+    """A descendant as it is, or from its folder, or by its name on the shelf."""
+    from learngene_zoo.artifacts import shelf
+
+    return model if isinstance(model, Descendant) else load_descendant(shelf.find(model))
+
+
+def fingerprint_of(descendant: Descendant) -> str:
+    """A hash of its function: spec, normalisation and every number. What a resumed run compares."""
+    import torch
+
+    digest = hashlib.sha256(repr((descendant.spec, descendant.mean, descendant.std)).encode())
+    for name in sorted(descendant.state):
+        tensor = descendant.state[name].detach().contiguous()
+        digest.update(f"{name} {tensor.dtype}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def shuffled(descendant: Descendant, seed: int) -> Descendant:
+    """The control: every inherited tensor's entries permuted. What it still gains is the scale of the numbers alone."""
+    return descendant.with_state(surgery.shuffled(descendant.state, descendant.inherited, seed))
+
+
+def stem_only(descendant: Descendant, seed: int) -> Descendant:
+    """The control: of what is inherited only stem and last norm stay; the blocks are drawn anew."""
+    kept = {name for name in descendant.inherited if is_stem(name) or is_last_norm(name)}
+    drawn = initial(descendant.spec, seed, names=descendant.inherited - kept)
+    state = {name: drawn[name] if name in drawn else descendant.state[name] for name in descendant.state}
+    return descendant.with_state(state, inherited=frozenset(kept))

@@ -1,0 +1,61 @@
+"""`Learngene`: what an extraction leaves and every expansion starts from. Cold at its top.
+
+A folder with `config.json` (`LearngeneConfig`), `model.safetensors` and `README.md` (its card). The folder
+on disk, on the zoo's shelf and on the Hub is the same folder. Nothing is inferred from a tensor's shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from learngene_zoo.artifacts.records import FORMAT, LearngeneConfig
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, State, Tensors, new_folder, read_json, write_json, write_tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learngene:
+    """A config and its tensors; the tensors of a loaded one are read from disk when they are used."""
+
+    config: LearngeneConfig
+    state: State
+    folder: Path | None = None  # where it was loaded from
+
+    def with_config(self, **changes: Any) -> Learngene:
+        """A copy whose config has other values."""
+        return replace(self, config=replace(self.config, **changes))
+
+    def save(self, path: Path, force: bool = False) -> Path:
+        """Write the folder, whole or not at all. Raises `Refused` if it exists and `force` is not set."""
+        from learngene_zoo.artifacts.card import learngene_card
+
+        with new_folder(path, force) as draft:
+            write_json(draft / CONFIG, to_json(self.config))
+            write_tensors(draft / WEIGHTS, self.state)
+            (draft / "README.md").write_text(learngene_card(self.config), encoding="utf-8")
+        return path
+
+
+def read_config(folder: Path) -> LearngeneConfig:
+    """The config of a learngene folder; no tensor is touched. Raises `BadFile`."""
+    path = folder / CONFIG
+    data: dict[str, Json] = read_json(path)
+    if "architecture" in data and "method" not in data:
+        raise BadFile(f"{folder} holds a model, not a learngene; `lgzoo finetune` and `lgzoo evaluate` take models")
+    if data.get("format") != FORMAT:
+        raise BadFile(
+            f"{path}: format is {data.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or make it again"
+        )
+    return from_json(LearngeneConfig, data, str(path))
+
+
+def load(folder: Path) -> Learngene:
+    """Open a learngene folder. Raises `WrongCall` if there is none and `BadFile` if it cannot be trusted."""
+    if not folder.is_dir():
+        raise WrongCall(
+            f"there is no learngene at {folder}; make one with `lgzoo extract`, see `lgzoo list learngenes`"
+        )
+    return Learngene(config=read_config(folder), state=Tensors(folder / WEIGHTS), folder=folder)

@@ -1,0 +1,112 @@
+"""`contours`: nested closed contours with lobes and ripples. Only the source task shows them.
+
+After radial contours (Kataoka et al., "Replacing Labeled Real-image Datasets with Auto-generated Contours", CVPR 2022) and
+fractals (Kataoka et al., "Pre-training without Natural Images", ACCV 2020): a class is a cell of a formula's parameters,
+all else is free. In polar coordinates (rho, theta) around the centre the outermost contour is rho = R(theta),
+
+    R(theta) = 1 + a cos(k theta + phi) + b cos(f theta + psi),        level = rho / R(theta),
+
+and there are contours where rings * level * (1 + step (level - 1)) is a whole number up to `rings`. The class says the
+lobes k, the frequency f and the amplitude b of the ripple. Shapes as in `canvas`.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from lgzoo_mini.canvas import Dice, Frame, any_colour, apart, cover, finish, frame, hue_of, mix, over, wide
+from lgzoo_mini.fills import gradient
+from lgzoo_mini.generator import Generator, Picture
+from lgzoo_mini.outlines import polar
+
+LOBES = (0, 2, 3, 4, 5, 6)
+FREQUENCIES = (8, 11, 16)  # cycles of the ripple around the contour
+AMPLITUDES = (0.04, 0.08, 0.15)  # of the ripple, in radii
+JITTER = 0.15  # by how much of itself an amplitude varies within its class
+CELLS = tuple(product(LOBES, FREQUENCIES, AMPLITUDES))
+CYCLES = (0.5, 16.0)  # per picture, where the attribute `frequency` is -1 and 1
+
+
+def bands(
+    place: Frame, lobes: np.ndarray, frequency: np.ndarray, ripple: np.ndarray, dice: Dice
+) -> tuple[np.ndarray, np.ndarray]:
+    """level * (1 + step (level - 1)), and by how much it grows in one pixel, NSS each. Takes 4 draws."""
+    rho, theta = polar(place)
+    lobe = wide(dice.between(0.14, 0.32) * (lobes > 0))
+    slow = wide(lobes) * theta + wide(dice.turn())
+    fast = wide(frequency) * theta + wide(dice.turn())
+    radius = 1 + lobe * np.cos(slow) + wide(ripple) * np.cos(fast)
+    slope = (lobe * wide(lobes) * np.sin(slow) + wide(ripple * frequency) * np.sin(fast)) / radius
+    level, step = rho / radius, wide(dice.between(0, 0.8))
+    growth = (1 - step + 2 * step * level) * np.sqrt(1 + slope * slope) * place.pixel / radius
+    return level * (1 + step * (level - 1)), growth
+
+
+def colours(dice: Dice) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of the paper, the innermost and the outermost line, and what is between lines. Takes 13 draws."""
+    paper = any_colour(dice)
+    inner = any_colour(dice)
+    outer = mix(inner, any_colour(dice), dice.between(0, 0.6))
+    return paper, apart(inner, paper), apart(outer, paper), any_colour(dice)
+
+
+def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
+    """The pictures of these classes."""
+    dice = Dice(draws_NK)
+    lobes, frequency, ripple = np.array(CELLS, dtype=np.float32)[classes_N].T
+    ripple = ripple * dice.between(1 - JITTER, 1 + JITTER)
+    x, y, size = dice.around(0.3), dice.around(0.3), dice.between(0.55, 0.95)
+    angle = dice.between(0, np.pi)
+    place = frame(x=x, y=y, size=size, angle=angle, stretch=dice.between(1.05, 1.3))
+    rings = np.floor(dice.between(1, 7))
+    paper, inner, outer, fill = colours(dice)
+    picture = gradient(paper, mix(paper, any_colour(dice), dice.between(0, 0.6)), dice.turn())
+    level, growth = bands(place, lobes, frequency, ripple, dice)
+    level, growth = level * wide(rings), growth * wide(rings)
+    # The fill is opaque, thin, or in every second band only.
+    opacity = wide(np.clip(dice.between(-0.6, 1.2), 0, 1)) * (1 - wide(dice.happens(0.5)) * (np.ceil(level) % 2))
+    over(picture, fill, cover(level - wide(rings), growth) * opacity)
+    ring = np.clip(np.rint(level), 1, wide(rings))
+    line = cover(np.abs(level - ring) - wide(dice.between(0.5, 1.1)) * growth, growth)
+    ink = inner[:, :, None, None] + (ring / wide(rings))[:, None] * (outer - inner)[:, :, None, None]
+    images = finish(over(picture, ink, line), grain, dice.between(0, 0.15))
+    return Picture(images, attributes(lobes, frequency, ripple, x, y, size, angle, outer, paper))
+
+
+def attributes(
+    lobes: np.ndarray,
+    frequency: np.ndarray,
+    ripple: np.ndarray,
+    x: np.ndarray,
+    y: np.ndarray,
+    size: np.ndarray,
+    angle: np.ndarray,
+    ink: np.ndarray,
+    paper: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """What the pictures can be asked. A contour of diameter `size` is pi `size` long, in pictures."""
+    low, high = np.log2(np.array(CYCLES, dtype=np.float32))
+    cycles = np.log2(frequency / (np.float32(np.pi) * size))
+    return {
+        "lobes": lobes,
+        "frequency": (cycles - low) / (high - low) * 2 - 1,
+        "amplitude": ripple * np.float32(2 / (AMPLITUDES[-1] * (1 + JITTER))) - 1,
+        **dict(zip(("ink_hue_x", "ink_hue_y"), hue_of(ink))),
+        **dict(zip(("paper_hue_x", "paper_hue_y"), hue_of(paper))),
+        "x": x,
+        "y": y,
+        "size": 2 * size - 1,
+        "angle_x": np.cos(2 * angle),  # of the direction it is stretched in
+        "angle_y": np.sin(2 * angle),
+    }
+
+
+CONTOURS = Generator(
+    name="contours",
+    classes=(),
+    held_out=tuple(f"{lobes} lobes, {frequency} ripples of {amplitude}" for lobes, frequency, amplitude in CELLS),
+    streams=33,
+    paint=paint,
+)

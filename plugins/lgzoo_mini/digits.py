@@ -1,0 +1,48 @@
+"""`digits`: 1797 real handwritten digits, 8 x 8 pixels, that come with scikit-learn (UCI, Alpaydin and Kaynak 1998)."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from learngene_zoo.tasks.splits import PixelSplit
+from learngene_zoo.tasks.splits import parts as stratified
+from learngene_zoo.tasks.task import Task, built_in
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.task import Entry
+
+SIZE = 32
+SEED = 1998
+
+
+@cache
+def _data() -> tuple[torch.Tensor, np.ndarray]:
+    """All pictures uint8 (1797, 1, 32, 32), enlarged bicubically, and their labels."""
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    small = torch.from_numpy(raw.images).float()[:, None] * (255 / 16)
+    large = functional.interpolate(small, size=(SIZE, SIZE), mode="bicubic", align_corners=False)
+    return large.round().clamp(0, 255).to(torch.uint8), raw.target.astype(np.int64)
+
+
+@cache
+def _members(sizes: tuple[int, ...]) -> list[np.ndarray]:
+    return stratified(_data()[1], sizes, SEED)
+
+
+def open_named(entry: Entry, offline: bool) -> Task:
+    """The task of this catalogue entry; nothing is read yet."""
+    return built_in(entry, tuple("0123456789"), partial(open_split, dict(entry.sizes)))
+
+
+def open_split(sizes: dict[str, int], name: str) -> PixelSplit:
+    """One split of `digits`."""
+    images, labels = _data()
+    members = _members(tuple(sizes.values()))[list(sizes).index(name)]
+    return PixelSplit(images[torch.from_numpy(members)], labels[members])

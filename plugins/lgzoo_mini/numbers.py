@@ -1,0 +1,83 @@
+"""`numbers`: which digit stands in the middle, as on a house. SVHN's counterpart; only it has digits.
+
+A digit in any face on a coloured wall, its neighbours in the same face and colour cut off at the picture's sides. The
+held-out classes are letters of the held-out alphabets in the same manner, with such letters for neighbours.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from lgzoo_mini.canvas import Dice, Frame, any_colour, apart, blur, finish, frame, hue_of, over
+from lgzoo_mini.fills import backdrop, clutter
+from lgzoo_mini.generator import Generator, Picture
+from lgzoo_mini.glyphs import HELD_OUT, glyph_index
+from lgzoo_mini.stamps import FACES, Pose, Stamps, attributes_of, in_faces, stamped, stamps
+
+DIGITS = tuple("0123456789")
+LETTERS = HELD_OUT[::5]
+SIDE = 24  # pixels of a mask: about as large as it is painted
+
+
+@cache
+def marks() -> Stamps:
+    """The masks of the digits and, after them, of the held-out letters. Made once in a process."""
+    return stamps([in_faces(mark, tuple(FACES)) for mark in (*DIGITS, *LETTERS)], SIDE)
+
+
+def neighbours(classes_N: np.ndarray, dice: Dice) -> np.ndarray:
+    """Two marks of the kind that stands between them, int64 (2, N): digits beside a digit. Takes 2 draws."""
+    digit = classes_N < len(DIGITS)
+    counts_N = np.where(digit, len(DIGITS), len(LETTERS))
+    both = np.stack([(dice.share() * counts_N).astype(np.int64) for _ in range(2)])
+    return both + np.where(digit, 0, len(DIGITS))
+
+
+def row(where: Pose, step_N: np.ndarray) -> tuple[Frame, Frame, Frame]:
+    """Frames of the mark and of its neighbours left and right, `step` halves of its size away along its baseline."""
+    reach = where["size"] * step_N
+    across, down = np.cos(where["angle"]) * reach, np.sin(where["angle"]) * reach
+    left: Pose = {**where, "x": where["x"] - across, "y": where["y"] - down}
+    right: Pose = {**where, "x": where["x"] + across, "y": where["y"] + down}
+    return frame(**where), frame(**left), frame(**right)
+
+
+def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
+    """Pictures of these digits or letters."""
+    dice = Dice(draws_NK)
+    where: Pose = {
+        "x": dice.around(0.1),
+        "y": dice.around(0.1),
+        "size": dice.between(0.65, 0.9),
+        "angle": dice.around(0.15),
+        "stretch": dice.between(0.8, 1.05),
+        "shear": dice.around(0.15),
+    }
+    middle, left, right = row(where, dice.between(1.5, 2.1))
+    face_N = dice.share()
+    before, after = neighbours(classes_N, dice)
+    picture = clutter(backdrop(dice), dice, 2, strength=0.4)
+    ink = apart(any_colour(dice), picture[:, :, 16, 16], 0.4)
+    strength = dice.between(0.75, 1.0)[:, None, None]
+    for marks_N, place in ((before, left), (after, right), (classes_N, middle)):
+        over(picture, ink, stamped(marks().chosen(marks_N, face_N), place)[:, 0] * strength)
+    picture = blur(picture, dice.between(0.0, 0.4))
+    hue = hue_of(ink)
+    attributes = {
+        "ink_hue_x": hue[0],
+        "ink_hue_y": hue[1],
+        **attributes_of(where),
+        "glyph": 5 * glyph_index(classes_N, len(DIGITS)),
+    }
+    return Picture(finish(picture, grain, dice.between(0.02, 0.15)), attributes)
+
+
+NUMBERS = Generator(
+    name="numbers",
+    classes=DIGITS,
+    held_out=LETTERS,
+    streams=47,
+    paint=paint,
+)

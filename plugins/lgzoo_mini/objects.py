@@ -1,0 +1,209 @@
+"""`objects`: composite things, CIFAR-100's counterpart. A class is a body, parts of one shape, where they sit, and a surface.
+
+Hue is typical of a class and shared by many; where the thing is, how large, how turned, and what is behind it says nothing.
+Shapes as in `canvas`; T is the number of parts' places.
+"""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import numpy as np
+
+from lgzoo_mini.canvas import Dice, Frame, apart, blur, cover, finish, frame, hsv, hues, mix, over, pose, wide
+from lgzoo_mini.fills import backdrop, checks, clutter, dots, middle, stripes
+from lgzoo_mini.generator import Generator, Picture, varieties
+from lgzoo_mini.outlines import Outline, band, box, capsule, convex, disc, ellipse, moulded, moulds, polygon
+
+TARGETS, HELD_OUT = 60, 24
+THINGS = 3  # of clutter behind it
+
+
+def crescent(place: Frame) -> np.ndarray:
+    """A disc without the disc to its upper right."""
+    return np.maximum(disc(place), 0.85 - disc(frame(x=0.5, y=-0.4, inside=place), 0.0))
+
+
+def drop(place: Frame) -> np.ndarray:
+    """A disc with a point at the top."""
+    return capsule(place, (0.0, 0.35), (0.0, -1.0), 0.65, 0.02)
+
+
+def cross(place: Frame) -> np.ndarray:
+    """A plus."""
+    return np.minimum(box(place, 1.0, 0.36), box(place, 0.36, 1.0))
+
+
+def half(place: Frame) -> np.ndarray:
+    """The upper half of a disc."""
+    low = frame(y=0.4, size=1.05, inside=place)
+    return np.maximum(disc(low), low.y)
+
+
+def heart(place: Frame) -> np.ndarray:
+    """Two discs on a triangle."""
+    point = convex(place, [(-0.93, -0.05), (0.0, -0.6), (0.93, -0.05), (0.0, 1.0)])
+    lobes = [disc(frame(x=x, y=-0.35, inside=place), 0.53) for x in (-0.47, 0.47)]
+    return np.minimum(point, np.minimum(*lobes))
+
+
+def hourglass(place: Frame) -> np.ndarray:
+    """Two triangles, point to point."""
+    return np.maximum(np.abs(place.y) - 1, np.abs(place.x) - 0.15 - 0.7 * np.abs(place.y))
+
+
+def bracket(place: Frame) -> np.ndarray:
+    """Two bars at a right angle."""
+    return np.minimum(capsule(place, (-0.7, -0.9), (-0.7, 0.7), 0.28), capsule(place, (-0.7, 0.7), (0.8, 0.7), 0.28))
+
+
+def ring(place: Frame) -> np.ndarray:
+    """A disc with a hole."""
+    return band(disc(place, 0.75), 0.5)
+
+
+BODIES: dict[str, Outline] = {
+    "disc": disc,
+    "square": partial(box, across=0.85, down=0.85, corner=0.1),
+    "triangle": lambda place: polygon(frame(y=0.15, size=1.15, inside=place), 3.0),
+    "star": partial(polygon, sides=5.0, inner=0.55),
+    "cross": cross,
+    "crescent": crescent,
+    "drop": drop,
+    "half-disc": half,
+    "egg": partial(ellipse, across=1.1, down=0.6),
+}
+UNSEEN: dict[str, Outline] = {"heart": heart, "hourglass": hourglass, "bracket": bracket, "ring": ring}
+PARTS: dict[str, Outline] = {
+    "discs": disc,
+    "blocks": partial(box, across=0.85, down=0.85),
+    "spikes": lambda place: polygon(frame(y=0.1, inside=place), 3.0, 0.8),
+    "sticks": partial(box, across=0.3, down=1.25, corner=0.2),
+}
+# Where parts sit, and how large they are: (x, y, size) in the body's frame.
+PLACES: dict[str, tuple[tuple[float, float, float], ...]] = {
+    "ears": ((-0.65, -0.95, 0.42), (0.65, -0.95, 0.42)),
+    "sides": ((-1.15, 0.1, 0.42), (1.15, 0.1, 0.42)),
+    "feet": ((-0.75, 1.0, 0.34), (0.0, 1.1, 0.34), (0.75, 1.0, 0.34)),
+    "tail": ((1.25, 0.35, 0.6),),
+    "inside": ((0.0, 0.1, 0.42),),
+    "corners": ((-0.85, -0.85, 0.33), (0.85, -0.85, 0.33), (-0.85, 0.85, 0.33), (0.85, 0.85, 0.33)),
+}
+SURFACES = ("plain", "striped", "dotted", "chequered", "rimmed")
+
+
+@cache
+def table() -> np.ndarray:
+    """Body, part, place and surface of every class, int64 (classes, 4).
+
+    Any two target classes differ in two of them, and so do any two of the held-out classes, which follow. Those have
+    bodies of their own.
+    """
+    shared = (len(PARTS), len(PLACES), len(SURFACES))
+    targets = varieties("objects", (len(BODIES), *shared), TARGETS, differing=2)
+    others = varieties("objects unseen", (len(UNSEEN), *shared), HELD_OUT, differing=2)
+    return np.concatenate([targets, others + np.array([len(BODIES), 0, 0, 0])])
+
+
+@cache
+def hue_table() -> np.ndarray:
+    """The typical hue of every class's body, and how far its parts' is from it, float32 (classes, 2)."""
+    numbers = np.arange(TARGETS + HELD_OUT)
+    return np.stack([numbers * 0.618 % 1, 0.25 + numbers * 0.414 % 0.5], axis=1).astype(np.float32)
+
+
+@cache
+def body_moulds() -> np.ndarray:
+    """Every body."""
+    return moulds([*BODIES.values(), *UNSEEN.values()])
+
+
+@cache
+def part_moulds() -> np.ndarray:
+    """Every part."""
+    return moulds(list(PARTS.values()))
+
+
+@cache
+def place_table() -> np.ndarray:
+    """(x, y, size) of every part for each way to place them, float32 (ways, T, 3); a size near 0 where there is none."""
+    most = max(len(places) for places in PLACES.values())
+    rows = [[*places, *[(0.0, 0.0, 0.0)] * (most - len(places))] for places in PLACES.values()]
+    return np.array(rows, dtype=np.float32)
+
+
+def class_names() -> tuple[str, ...]:
+    """What every class looks like, in words."""
+    bodies, parts, places = [*BODIES, *UNSEEN], list(PARTS), list(PLACES)
+    return tuple(f"{SURFACES[s]} {bodies[b]}, {places[w]} {parts[p]}" for b, p, w, s in table())
+
+
+def part_outline(place: Frame, parts_N: np.ndarray, ways_N: np.ndarray, grown_N: np.ndarray) -> np.ndarray:
+    """All parts of each thing, NSS."""
+    nearest: np.ndarray | None = None
+    for x, y, size in np.moveaxis(place_table()[ways_N], 0, -1):
+        spot = frame(x=x, y=y, size=np.maximum(size * grown_N, np.float32(0.01)), inside=place)
+        # Back to the body's units; a part that is not there is moved out of the picture.
+        distance = moulded(part_moulds(), parts_N, spot) * wide(size * grown_N) + wide(100 * (size == 0))
+        nearest = distance if nearest is None else np.minimum(nearest, distance)
+    assert nearest is not None
+    return nearest
+
+
+def surface(place: Frame, body: np.ndarray, kinds_N: np.ndarray, dice: Dice) -> np.ndarray:
+    """Where the second colour shows, 0 to 1, NSS. Takes 3 draws."""
+    frequency, angle, phase = dice.between(2.4, 3.4), dice.around(0.5), dice.turn()
+    patterns = {
+        "striped": np.clip(2 * stripes(place, frequency * 1.2, angle, phase) + 0.5, 0, 1),
+        "dotted": np.clip(dots(place, frequency, 0.3) + 0.5, 0, 1),
+        "chequered": np.clip(3 * checks(place, frequency * np.float32(0.6)) + 0.5, 0, 1),
+        "rimmed": cover(-0.22 - body, place.pixel),
+    }
+    total = np.zeros_like(body)
+    for name, pattern in patterns.items():
+        total += pattern * wide(kinds_N == SURFACES.index(name))
+    return total
+
+
+def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
+    """The pictures of these classes."""
+    dice = Dice(draws_NK)
+    bodies, parts, ways, kinds = table()[classes_N].T
+    picture = backdrop(dice)
+    paper = middle(picture)
+    clutter(picture, dice, THINGS)
+    x, y, size, angle = dice.around(0.3), dice.around(0.3), dice.between(0.38, 0.6), dice.around(0.45)
+    place = frame(
+        x=x,
+        y=y,
+        size=size,
+        angle=angle,
+        stretch=dice.between(0.87, 1.15),
+        shear=dice.around(0.15),
+        mirror=dice.side(),
+    )
+    ink, second, limbs = thing_colours(hue_table()[classes_N], paper, dice)
+    body = moulded(body_moulds(), bodies, place)
+    over(picture, ink, cover(body, place.pixel))
+    over(picture, second, cover(body, place.pixel) * surface(place, body, kinds, dice))
+    over(picture, limbs, cover(part_outline(place, parts, ways, dice.between(0.9, 1.15)), place.pixel))
+    images = finish(blur(picture, dice.between(0, 0.4)), grain, dice.between(0.02, 0.15))
+    return Picture(images, {**hues(ink, paper), **pose(x, y, size, angle)})
+
+
+def thing_colours(hues_N2: np.ndarray, paper: np.ndarray, dice: Dice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the body, of the second colour of its surface, and of its parts, (N, 3) each. Takes 7 draws."""
+    hue = hues_N2[:, 0] + dice.around(0.15)
+    ink = apart(hsv(hue, dice.between(0.15, 0.8), dice.between(0.3, 0.95)), paper, 0.2)
+    second = apart(mix(ink, hsv(hue + np.float32(0.5), 0.3, 0.5), 0.3), ink, 0.3)
+    limbs = hsv(hue + hues_N2[:, 1] + dice.around(0.1), dice.between(0.15, 0.8), dice.between(0.3, 0.95))
+    return ink, second, apart(limbs, mix(ink, paper, dice.between(0.3, 0.7)), 0.25)
+
+
+OBJECTS = Generator(
+    name="objects",
+    classes=class_names()[:TARGETS],
+    held_out=class_names()[TARGETS:],
+    streams=62,
+    paint=paint,
+)

@@ -1,0 +1,159 @@
+"""`scenes`: small landscapes with things in them, and for every pixel what it shows. The suite's segmentation task.
+
+Sky above a crooked horizon, below it ground or water or both with a shore between; in front of them up to three discs, boxes
+and trees, which hide what is behind them. All colours are free, so that a class is told by its texture, its shape and its
+place. As in PASCAL VOC the rim of every thing, one pixel wide, is marked 255 and does not count.
+
+A picture is a function of (split, index), made anew whenever it is asked for. Shapes: N pictures, NSS is (N, SIZE, SIZE).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from learngene_zoo.seeds import derive_seed, noise, uniform
+from learngene_zoo.tasks.checking import IGNORED
+from learngene_zoo.tasks.task import Samples, Task, built_in
+from lgzoo_mini.canvas import (
+    PICTURE,
+    Dice,
+    Frame,
+    any_colour,
+    apart,
+    cover,
+    finish,
+    frame,
+    mix,
+    over,
+    plain,
+    shade,
+    wide,
+)
+from lgzoo_mini.fills import middle, stripes, value_noise
+from lgzoo_mini.generator import GRAIN
+from lgzoo_mini.outlines import box, contour, convex, ellipse
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.task import Entry
+
+CLASSES = ("sky", "ground", "water", "disc", "box", "tree")
+GROUND, WATER, FIRST_THING = 1, 2, 3
+THINGS = 3  # at most; the first is always there
+STREAMS = 32 + 20 * THINGS
+
+
+@dataclass(frozen=True)
+class SceneSplit:
+    """`images` scenes. What is pickled is this recipe."""
+
+    name: str
+    images: int
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Zeros: the masks are the labels."""
+        return np.zeros(self.images, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self.images
+
+    def __getitems__(self, indices: Sequence[int]) -> Samples:
+        """Images uint8 (N, 3, SIZE, SIZE) and masks uint8 (N, SIZE, SIZE)."""
+        key, indices_N = derive_seed(0, "scenes", self.name), np.asarray(indices, dtype=np.int64)
+        return scenes(uniform(key, indices_N, STREAMS), noise(derive_seed(key, "grain"), indices_N, GRAIN))
+
+
+def scenes(draws_NK: np.ndarray, grain: np.ndarray) -> Samples:
+    """One scene for each row of draws."""
+    dice = Dice(draws_NK)
+    picture, classes = landscape(dice)
+    rim = np.zeros(classes.shape, dtype=bool)
+    for number in range(THINGS):
+        there = wide(dice.happens(1.0 if number == 0 else 0.65)) > 0
+        kind = dice.choice(len(CLASSES) - FIRST_THING)
+        alpha = np.where(there, shown(kind, dice), 0)
+        over(picture, surface(picture, dice), alpha)
+        inside = alpha > 0.5
+        classes = np.where(inside, FIRST_THING + wide(kind), classes)
+        rim = np.where(inside, border(inside), rim)
+    mask = np.where(rim, IGNORED, classes).astype(np.uint8)
+    return Samples(finish(picture, grain, dice.between(0.02, 0.15)), masks=torch.from_numpy(mask))
+
+
+def landscape(dice: Dice) -> tuple[np.ndarray, np.ndarray]:
+    """Pictures N3SS without things, and the classes of their pixels, float32 NSS."""
+    sky, ground, water = any_colour(dice), any_colour(dice), any_colour(dice)
+    picture = plain(sky)
+    fading = (PICTURE.y + 1) / 2 * wide(dice.between(0.2, 0.7))
+    over(picture, mix(sky, any_colour(dice), 0.5), np.clip(fading, 0, 1))
+
+    earth, sea = plain(ground), plain(water)
+    clods = value_noise(PICTURE, dice.between(10, 16), dice.share())
+    shade(earth, 1 + clods * wide(dice.between(0.25, 0.5)))
+    place = frame(angle=dice.around(0.2))
+    waves = stripes(Frame(place.x, place.y + 0.08 * np.sin(place.x * 6), place.pixel), dice.between(6, 11), np.pi / 2)
+    shade(sea, 1 + waves * wide(dice.between(0.2, 0.45)))
+
+    crooked = 0.12 * np.sin(PICTURE.x * wide(dice.between(2, 6)) + wide(dice.turn()))
+    horizon = PICTURE.y - wide(dice.between(-0.5, 0.25)) - wide(dice.around(0.2)) * PICTURE.x - crooked
+    # The shore runs across the picture; where it lies far outside, all is ground or all is water.
+    shore = frame(angle=dice.turn(), x=dice.around(1.2), y=dice.between(0, 1.2))
+    wet = cover(shore.y + 0.1 * np.sin(shore.x * 5), shore.pixel)
+    below = cover(-horizon, PICTURE.pixel)
+    over(earth, sea, wet)
+    over(picture, earth, below)
+    bottom = np.where(wet > 0.5, np.float32(WATER), np.float32(GROUND))
+    return picture, np.where(below > 0.5, bottom, np.float32(0))
+
+
+def shown(kind_N: np.ndarray, dice: Dice) -> np.ndarray:
+    """How much of each pixel a thing of this kind covers, somewhere in the picture, NSS. Takes 9 draws."""
+    place = frame(x=dice.around(0.8), y=dice.between(-0.6, 0.8), size=dice.between(0.4, 0.75), angle=dice.around(0.25))
+    slim = dice.between(0.75, 1.3)
+    turned = frame(angle=dice.around(0.6), inside=place)
+    disc = ellipse(place, slim, 1 / slim)
+    crate = box(turned, 0.85 * slim, 0.85 / slim)
+    pointed = convex(place, [(0.0, -1.2), (0.8 * slim, 0.35), (-0.8 * slim, 0.35)])
+    crown = contour(frame(y=-0.35, inside=place), [(7, 0.1, dice.turn())], 0.72)
+    tree = np.minimum(
+        np.where(wide(dice.happens(0.5)) > 0, pointed, crown),
+        box(frame(y=0.75, inside=place), dice.between(0.18, 0.26), 0.5),
+    )
+    outline = np.where(wide(kind_N) == 0, disc, np.where(wide(kind_N) == 1, crate, tree))
+    return cover(outline, place.pixel)
+
+
+def surface(picture: np.ndarray, dice: Dice) -> np.ndarray:
+    """What a thing is painted with, N3SS: a colour unlike the picture's middle, lit from one side, perhaps with a pattern.
+
+    Takes 8 draws.
+    """
+    paint = plain(apart(any_colour(dice), middle(picture), 0.2))
+    angle = dice.turn()
+    light = PICTURE.x * np.cos(wide(angle)) + PICTURE.y * np.sin(wide(angle))
+    pattern = stripes(PICTURE, dice.between(4, 10), dice.turn())
+    return shade(paint, 1 + np.float32(0.25) * light + pattern * wide(dice.happens(0.4) * dice.between(0.1, 0.3)))
+
+
+def border(inside: np.ndarray) -> np.ndarray:
+    """Of the pixels of shapes (bool NSS) those that have a neighbour outside."""
+    padded = np.pad(inside, ((0, 0), (1, 1), (1, 1)), mode="edge")
+    sides = padded[:, :-2, 1:-1] & padded[:, 2:, 1:-1] & padded[:, 1:-1, :-2] & padded[:, 1:-1, 2:]
+    edge: np.ndarray = inside & ~sides
+    return edge
+
+
+def open_named(entry: Entry, offline: bool) -> Task:
+    """The task of this catalogue entry; nothing is drawn yet."""
+    return built_in(entry, CLASSES, partial(open_split, dict(entry.sizes)))
+
+
+def open_split(sizes: dict[str, int], name: str) -> SceneSplit:
+    """One split of `scenes`."""
+    return SceneSplit(name, sizes[name])

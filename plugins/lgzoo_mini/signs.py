@@ -1,0 +1,205 @@
+"""`signs`: which of 43 traffic signs. GTSRB's counterpart.
+
+A sign is a board (its shape), a scheme of colours (rim, inner field, symbol), and a symbol. Classes share all three, so
+none of them alone says which. Seen at a slant, in strong or weak light, unsharp, in the shade of something, before any
+background, and sometimes partly hidden. The held-out classes are symbols, and some boards, that no target class has.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from lgzoo_mini.canvas import PICTURE, Dice, any_colour, blur, cover, finish, frame, hsv, hue_of, over, shade, wide
+from lgzoo_mini.fills import backdrop, clutter
+from lgzoo_mini.generator import Generator, Picture
+from lgzoo_mini.outlines import box, half_plane
+from lgzoo_mini.stamps import Pose, attributes_of, drawn, stamped
+
+SIDE = 32  # pixels of a mask
+FINE = 4  # a board is drawn this many times as large and then averaged
+
+
+class Board(NamedTuple):
+    """A regular polygon: its corners (many: a disc), by what share of a side it is turned, and in halves of a mask its
+    radius, how far its middle lies below the mask's, and the side of the symbol in its middle."""
+
+    corners: int
+    turned: float
+    radius: float
+    lower: float
+    symbol: float
+
+
+class Scheme(NamedTuple):
+    """Colours as hue, saturation, value; the rim's width in halves of the board."""
+
+    rim: tuple[float, float, float]
+    field: tuple[float, float, float]
+    symbol: tuple[float, float, float]
+    width: float
+
+
+RED, BLUE, YELLOW, GREEN = (0.99, 0.85, 0.75), (0.6, 0.85, 0.7), (0.13, 0.85, 0.9), (0.4, 0.8, 0.55)
+WHITE, BLACK, ORANGE, GREY = (0.1, 0.05, 0.95), (0.6, 0.2, 0.1), (0.06, 0.85, 0.9), (0.6, 0.06, 0.6)
+
+BOARDS = {
+    "disc": Board(32, 0, 1.0, 0, 1.15),
+    "triangle": Board(3, 0, 1.3, 0.32, 0.85),
+    "yield": Board(3, 0.5, 1.3, -0.32, 0.85),
+    "octagon": Board(8, 0.5, 1.05, 0, 1.25),
+    "diamond": Board(4, 0, 1.05, 0, 0.95),
+    "square": Board(4, 0.5, 1.3, 0, 1.35),
+    "pentagon": Board(5, 0, 1.1, 0.08, 1.05),
+    "hexagon": Board(6, 0, 1.05, 0, 1.1),
+}
+SCHEMES = {
+    "prohibition": Scheme(RED, WHITE, BLACK, 0.28),
+    "order": Scheme(WHITE, BLUE, WHITE, 0.07),
+    "stop": Scheme(WHITE, RED, WHITE, 0.08),
+    "priority": Scheme(WHITE, YELLOW, BLACK, 0.14),
+    "end": Scheme(BLACK, WHITE, GREY, 0.06),
+    "route": Scheme(WHITE, GREEN, WHITE, 0.08),
+    "works": Scheme(BLACK, ORANGE, BLACK, 0.09),
+}
+# board, scheme, symbols: each symbol makes a class
+TARGET = (
+    ("disc", "prohibition", "✈☎♣XH♫⚓"),
+    ("triangle", "prohibition", "!↯❄♞☀⚒↕♣✈"),
+    ("disc", "order", "↑←→↰↱↻♞H"),
+    ("disc", "end", "☎X⚓♫"),
+    ("octagon", "stop", "HX!"),
+    ("yield", "prohibition", "★!"),
+    ("diamond", "priority", "★♥↕♣"),
+    ("square", "order", "P☎←✈♥⚓"),
+)
+HELD_OUT = (
+    ("disc", "prohibition", "☂♜"),
+    ("triangle", "prohibition", "⚙☠"),
+    ("disc", "order", "☸✂"),
+    ("square", "order", "☕⚖"),
+    ("pentagon", "works", "☃✚☁?"),
+    ("pentagon", "route", "⚑☂&"),
+    ("hexagon", "route", "⚙☯♨"),
+    ("hexagon", "works", "✂⚔"),
+)
+
+
+class Sign(NamedTuple):
+    """A class."""
+
+    board: str
+    scheme: str
+    symbol: str
+
+
+def _signs(rows: tuple[tuple[str, str, str], ...]) -> tuple[Sign, ...]:
+    return tuple(Sign(board, scheme, symbol) for board, scheme, symbols in rows for symbol in symbols)
+
+
+TARGET_SIGNS, HELD_OUT_SIGNS = _signs(TARGET), _signs(HELD_OUT)
+CLASSES = (*TARGET_SIGNS, *HELD_OUT_SIGNS)
+_COLOURS = np.array([SCHEMES[sign.scheme][:3] for sign in CLASSES], dtype=np.float32)
+
+
+def _shape(board: Board, rim: float) -> torch.Tensor:
+    """What of each pixel of a mask the board without its rim covers, float32 (SIDE, SIDE)."""
+    axis = (torch.arange(SIDE * FINE, dtype=torch.float32) * 2 + 1) / (SIDE * FINE) - 1
+    outward = [2 * np.pi * (corner + 0.5 + board.turned) / board.corners - np.pi / 2 for corner in range(board.corners)]
+    down = axis[:, None] - board.lower
+    sides = [axis[None, :] * float(np.cos(angle)) + down * float(np.sin(angle)) for angle in outward]
+    depth = board.radius * float(np.cos(np.pi / board.corners)) - torch.stack(sides).amax(dim=0)
+    return functional.avg_pool2d((depth > rim / 2).float()[None], FINE)[0]
+
+
+def _layers(sign: Sign) -> torch.Tensor:
+    """Masks of the board, the field inside its rim, and the symbol, uint8 (3, SIDE, SIDE)."""
+    board = BOARDS[sign.board]
+    field, side = _shape(board, SCHEMES[sign.scheme].width), round(board.symbol * SIDE / 2)
+    symbol = torch.zeros(SIDE, SIDE, dtype=torch.uint8)
+    left, top = (SIDE - side) // 2, (SIDE - side) // 2 + round(board.lower * SIDE / 2)
+    symbol[top : top + side, left : left + side] = drawn(("Sans", sign.symbol), side)
+    flat = torch.stack([_shape(board, 0.0), field]).mul(255).round().to(torch.uint8)
+    return torch.cat([flat, symbol[None]])
+
+
+@cache
+def layers() -> torch.Tensor:
+    """Those of every class, uint8 (M, 3, SIDE, SIDE). Made once in a process."""
+    return torch.stack([_layers(sign) for sign in CLASSES])
+
+
+def worn(colours_N3: np.ndarray, dice: Dice) -> np.ndarray:
+    """A paint's colour after some years, (N, 3). Takes 3 draws."""
+    hue, saturation, value = colours_N3.T
+    return hsv(
+        np.mod(hue + dice.around(0.03), np.float32(1)),
+        saturation * dice.between(0.6, 1.1),
+        value * dice.between(0.7, 1.05),
+    )
+
+
+def lit(picture: np.ndarray, dice: Dice) -> np.ndarray:
+    """The picture in strong or weak light of some tint, with the edge of a shadow in half of all. Takes 9 draws."""
+    shadow = cover(half_plane(PICTURE, dice.turn(), dice.around(0.6)), PICTURE.pixel, 2.0)
+    shade(picture, 1 - shadow * wide(dice.happens(0.5) * dice.between(0.2, 0.6)))
+    exposure = np.exp2(dice.between(-1.3, 0.4))
+    tint = 1 - hsv(dice.share(), dice.between(0, 0.3), 1.0) * np.float32(0.3)
+    picture *= (exposure[:, None] * tint)[:, :, None, None]
+    fog = (dice.happens(0.3) * dice.between(0.1, 0.4))[:, None, None, None]
+    picture += fog * (np.float32(0.6) - picture)
+    return picture
+
+
+def hidden(picture: np.ndarray, dice: Dice) -> np.ndarray:
+    """The picture with a bar of any colour across a side of it, in one of three. Takes 8 draws."""
+    bar = box(
+        frame(x=dice.side() * dice.between(0.3, 0.9), y=dice.around(0.9), angle=dice.turn()),
+        dice.between(0.1, 0.2),
+        2.0,
+    )
+    return over(picture, any_colour(dice), cover(bar, PICTURE.pixel) * wide(dice.happens(0.33)))
+
+
+def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
+    """Pictures of these signs."""
+    dice = Dice(draws_NK)
+    where: Pose = {
+        "x": dice.around(0.25),
+        "y": dice.around(0.25),
+        "size": dice.between(0.75, 1.0),
+        "angle": dice.around(0.2),
+        "stretch": dice.between(0.85, 1.15),
+        "tilt_x": dice.around(0.25),
+        "tilt_y": dice.around(0.25),
+    }
+    masks = layers()[torch.from_numpy(classes_N)].float().mul_(1 / 255)
+    alpha = stamped(masks, frame(**where))
+    picture = clutter(backdrop(dice), dice, 2, size=(0.1, 0.5))
+    paints = [worn(_COLOURS[classes_N, layer], dice) for layer in range(3)]
+    for layer, colour in enumerate(paints):
+        over(picture, colour, alpha[:, layer])
+    picture = lit(hidden(picture, dice), dice)
+    picture = blur(blur(picture, dice.between(0.0, 0.6)), dice.happens(0.3) * dice.between(0.2, 0.6))
+    symbol, field = hue_of(paints[0]), hue_of(paints[1])
+    attributes = {
+        "ink_hue_x": symbol[0],
+        "ink_hue_y": symbol[1],
+        "paper_hue_x": field[0],
+        "paper_hue_y": field[1],
+        **attributes_of(where),
+    }
+    return Picture(finish(picture, grain, dice.between(0.02, 0.12)), attributes)
+
+
+SIGNS = Generator(
+    name="signs",
+    classes=tuple(" ".join(sign) for sign in TARGET_SIGNS),
+    held_out=tuple(" ".join(sign) for sign in HELD_OUT_SIGNS),
+    streams=69,
+    paint=paint,
+)

@@ -1,0 +1,145 @@
+"""`source`: in ImageNet's place. Contours mixed with the held-out classes of all nine families, asked for class and attributes.
+
+No class of a target task is among its classes, and no digit. A picture is a function of (split, index); a million of them
+exist, and none is stored. Which class an index has follows a fixed timetable, so that all labels are known at once.
+Shapes: N pictures, A attributes.
+
+What pictures of the suite can be asked besides their class: the source task's extra labels. Cold.
+
+A number lies between -1 and 1; a category counts from 0. Where an attribute has no meaning (the lobes of a texture) its
+value is NaN, and the losses leave it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.tasks.task import Attribute, Samples, Task, built_in
+from lgzoo_mini.generator import SIZE, Generator
+from lgzoo_mini.suite import generator
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.task import Entry
+
+
+# Of twenty pictures in a row, how many are of a family: more where there are more classes or more to be seen.
+TURNS = {
+    "contours": 4,
+    "objects": 2,
+    "wings": 1,
+    "figures": 1,
+    "textures": 3,
+    "signs": 2,
+    "glyphs": 3,
+    "numbers": 1,
+    "motion": 1,
+    "petals": 2,
+}
+
+ATTRIBUTES = (
+    Attribute("lobes", classes=13),  # of the main contour, 0 to 12
+    Attribute("frequency"),  # of a texture or a contour's ripple, log2 of cycles per picture: 0.5 -> -1, 16 -> 1
+    Attribute("amplitude"),  # of that ripple or contrast of that texture, 0 -> -1, largest -> 1
+    Attribute("ink_hue_x"),  # cosine and sine of the hue of what is drawn
+    Attribute("ink_hue_y"),
+    Attribute("paper_hue_x"),  # and of what it is drawn on
+    Attribute("paper_hue_y"),
+    Attribute("x"),  # centre of the main object, -1 left (top) to 1 right (bottom)
+    Attribute("y"),
+    Attribute("size"),  # its diameter as a share of the picture: 0 -> -1, 1 -> 1
+    Attribute("angle_x"),  # cosine and sine of its rotation (of twice the angle for what has no head)
+    Attribute("angle_y"),
+    Attribute("texture", classes=12),  # kind of texture: the index in textures.KINDS
+    Attribute("glyph", classes=160),  # which glyph, of those that are held out for the source task
+)
+
+COLUMN = {attribute.name: place for place, attribute in enumerate(ATTRIBUTES)}
+
+
+class Timetable(NamedTuple):
+    """For each turn of the round its family, which of that family's turns it is, and of that family: the turns of a round,
+    the first label, and the number of classes. int64 (turns,) each."""
+
+    family: np.ndarray
+    rank: np.ndarray
+    turns: np.ndarray
+    first: np.ndarray
+    classes: np.ndarray
+
+
+@cache
+def families() -> tuple[Generator, ...]:
+    """The ten generators, in the order of their labels."""
+    return tuple(generator(name) for name in TURNS)
+
+
+@cache
+def class_names() -> tuple[str, ...]:
+    """`family/class` of every label."""
+    return tuple(f"{family.name}/{name}" for family in families() for name in family.held_out)
+
+
+@cache
+def timetable() -> Timetable:
+    """Made once; a label is then arithmetic."""
+    classes = np.array([len(family.held_out) for family in families()])
+    turns = np.array(list(TURNS.values()))
+    family = np.repeat(np.arange(len(turns)), turns)
+    rank = np.concatenate([np.arange(count) for count in turns])
+    return Timetable(family, rank, turns[family], (np.cumsum(classes) - classes)[family], classes[family])
+
+
+def labels_of(indices_N: np.ndarray) -> np.ndarray:
+    """The class at every index, int64 (N,). The classes of one family are equally frequent."""
+    table = timetable()
+    round_N, turn_N = np.divmod(indices_N, len(table.family))
+    return table.first[turn_N] + (round_N * table.turns[turn_N] + table.rank[turn_N]) % table.classes[turn_N]
+
+
+@dataclass(frozen=True)
+class SourceSplit:
+    """`images` pictures of every family in turn. What is pickled is this recipe."""
+
+    name: str
+    images: int
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 (N,)."""
+        return labels_of(np.arange(self.images))
+
+    def __len__(self) -> int:
+        return self.images
+
+    def __getitems__(self, indices: Sequence[int]) -> Samples:
+        """uint8 (N, 3, SIZE, SIZE) with attributes (N, A). Each family's pictures are made together, then put in order."""
+        indices_N = np.asarray(indices, dtype=np.int64)
+        labels_N, table = labels_of(indices_N), timetable()
+        turns_N = indices_N % len(table.family)
+        images = torch.empty(len(indices_N), 3, SIZE, SIZE, dtype=torch.uint8)
+        attributes_NA = np.full((len(indices_N), len(ATTRIBUTES)), np.nan, dtype=np.float32)
+        for number in np.unique(table.family[turns_N]):
+            family, places = families()[number], np.flatnonzero(table.family[turns_N] == number)
+            local = labels_N[places] - table.first[turns_N[places]] + len(family.classes)
+            made = family.pictures(local, derive_seed(0, "source", self.name, family.name), indices_N[places])
+            images[torch.from_numpy(places)] = made.images
+            for name, values in made.attributes.items():
+                attributes_NA[places, COLUMN[name]] = values
+        return Samples(images, attributes=torch.from_numpy(attributes_NA))
+
+
+def open_named(entry: Entry, offline: bool) -> Task:
+    """The task of this catalogue entry; nothing is drawn yet."""
+    return built_in(entry, class_names(), partial(open_split, dict(entry.sizes)), attributes=ATTRIBUTES)
+
+
+def open_split(sizes: dict[str, int], name: str) -> SourceSplit:
+    """One split of `source`."""
+    return SourceSplit(name, sizes[name])

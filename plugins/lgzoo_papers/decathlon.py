@@ -1,0 +1,244 @@
+"""The Visual Decathlon's archive (Rebuffi, Bilen and Vedaldi 2017): annotations/ of its devkit and data/NAME/ of its pictures.
+
+Test labels are withheld, so the archive's validation split is the test here, and validation is cut from train. Pictures may
+stay in data/NAME.tar.
+
+The Visual Decathlon's annotations: JSON as COCO's, with `images`, `annotations` and `categories`, one label a picture.
+
+Files against the lists of checksums that lie beside them, as `md5sum` and `sha256sum` write them.
+
+Images in a tar file that stays packed: where each begins is read once, then each is read from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import tarfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.folders import Files
+from learngene_zoo.tasks.own_data import Labelled, task_of
+from learngene_zoo.tasks.task import Task
+from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.task import Entry
+
+
+PREFIX = "decathlon-"
+
+ROLES = {"train": "train", "val": "test"}  # the archive's word for a split, and ours
+
+
+def open_archive(entry: Entry, top: Path, **fields: Any) -> Task:
+    """The task of one of the ten. Raises `BadData` that names the file which is missing or wrong."""
+    name = entry.name.removeprefix(PREFIX)
+    base = top / "decathlon-1.0" if (top / "decathlon-1.0").is_dir() else top
+    if not (base / "annotations").is_dir():
+        raise BadData(f"{ARCHIVE} is {top}, which has no annotations/; unpack {DECATHLON_DEVKIT} there")
+    paths = [base / "annotations" / f"{name}_{split}.json" for split in ROLES]
+    for path in paths:
+        if path.is_file():
+            verify(path, (base, path.parent))
+    parts = [read_annotations(path) for path in paths]
+    same_classes(parts[0], parts[1], paths)
+    data = next((place for place in (base / "data", base, top) if _holds(place, name)), base / "data")
+    found = {
+        role: Labelled(_rows(data, name, part.files), part.labels)
+        for role, part in zip(ROLES.values(), parts, strict=True)
+    }
+    return task_of(entry.name, found, parts[0].classes, **fields)
+
+
+def _holds(folder: Path, name: str) -> bool:
+    return (folder / name).is_dir() or (folder / f"{name}.tar").is_file()
+
+
+def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
+    """The pictures of one split, unpacked or in their tar file. Raises `BadData` for one that is not there."""
+    inner = [file.removeprefix("data/") for file in files]  # "data/aircraft/train/0001/0000001.jpg"
+    if (data / name).is_dir():
+        paths = tuple(str(data / file) for file in inner)
+        _exist(paths)
+        return Files(paths)
+    tar = data / f"{name}.tar"
+    if not tar.is_file():
+        raise BadData(f"there is neither {data / name} nor {tar.name}; unpack {DECATHLON_DATA} in {data}")
+    verify(tar, (data.parent, data))
+    there = spans(tar)
+    lost = next((file for file in inner if file not in there), None)
+    if lost:
+        raise BadData(f"{tar} holds no {lost}; fetch it anew")
+    return Packed(str(tar), tuple(inner), tuple(there[file] for file in inner))
+
+
+def _exist(paths: tuple[str, ...]) -> None:
+    """Raises `BadData` for the first file that is not there; each folder is listed once, as there are a million files."""
+    listed: dict[str, set[str]] = {}
+    for path in paths:
+        folder, name = os.path.split(path)
+        if folder not in listed:
+            listed[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+        if name not in listed[folder]:
+            raise BadData(f"there is no {path}, which the annotations list; unpack its tar file anew")
+
+
+LISTS = ("images", "annotations", "categories")
+
+
+class Annotated(NamedTuple):
+    """What a file of annotations says: pictures, their labels int64 (N,), and the names of the classes by label."""
+
+    files: tuple[str, ...]
+    labels: np.ndarray
+    classes: tuple[str, ...]
+
+
+def read_annotations(path: Path) -> Annotated:
+    """What this file says. Raises `BadData` that names the file and what in it is wrong."""
+    images, annotations, categories = _lists(path)
+    try:
+        number = {category["id"]: place for place, category in enumerate(categories)}
+        classes = tuple(str(category.get("name", category["id"])) for category in categories)
+        labels = {annotation["image_id"]: number[annotation["category_id"]] for annotation in annotations}
+        files = {image["id"]: str(image["file_name"]) for image in images}
+    except KeyError as error:
+        raise BadData(f"{path} has no {error}, or speaks of one it does not list; unpack the devkit anew") from None
+    except (TypeError, AttributeError):
+        raise BadData(f"{path} holds something else than objects in its lists; unpack the devkit anew") from None
+    _check(path, (number, labels, files), (categories, annotations, images))
+    return Annotated(tuple(files.values()), np.array([labels[key] for key in files], dtype=np.int64), classes)
+
+
+def same_classes(one: Annotated, other: Annotated, paths: Sequence[Path]) -> None:
+    """Raises `BadData` if two splits do not list the same classes in the same order, or share a picture."""
+    if one.classes != other.classes:
+        pairs = zip((*one.classes, None), (*other.classes, None), strict=False)
+        first = next(pair for pair in pairs if pair[0] != pair[1])
+        raise BadData(
+            f"{paths[0]} and {paths[1]} list different classes ({first[0]!r}, {first[1]!r}); unpack them anew"
+        )
+    shared = set(one.files) & set(other.files)
+    if shared:
+        raise BadData(f"{min(shared)} is in {paths[0]} and in {paths[1]}; unpack the devkit anew")
+
+
+def _lists(path: Path) -> list[list[Any]]:
+    try:
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise BadData(f"there is no {path}; unpack the devkit there") from None
+    except (OSError, ValueError) as error:
+        raise BadData(f"{path} cannot be read as JSON ({str(error)[:80]}); unpack the devkit anew") from None
+    lists = []
+    for key in LISTS:
+        found = content.get(key) if isinstance(content, dict) else None
+        if not isinstance(found, list) or not found:
+            raise BadData(f"{path} has no list of {key}; unpack the devkit anew")
+        lists.append(found)
+    return lists
+
+
+def _check(path: Path, found: Sequence[dict[Any, Any]], listed: Sequence[list[Any]]) -> None:
+    """Raises `BadData` for a name that is there twice, and for pictures without a label."""
+    _, labels, files = found
+    for key, by_id, entries in zip(("category", "annotation of picture", "picture"), found, listed):
+        if len(by_id) < len(entries):
+            raise BadData(f"{path} lists a {key} twice; unpack the devkit anew")
+    if len(set(files.values())) < len(files):
+        raise BadData(f"{path} lists a file twice; unpack the devkit anew")
+    outside = next((name for name in files.values() if {"..", "/"} & set(PurePosixPath(name).parts)), None)
+    if outside:
+        raise BadData(f"{path} lists {outside}, which is outside of its folder; unpack the devkit anew")
+    bare = next((name for key, name in files.items() if key not in labels), None)
+    if bare:
+        raise BadData(f"{path} has no label for {bare}; unpack the devkit anew")
+
+
+CHECKSUM_LISTS = {"MD5SUMS": "md5", "SHA256SUMS": "sha256"}  # a list's name, and what its checksums are made with
+
+LINE = re.compile(r"([0-9a-fA-F]+) [ *](.+)")
+
+
+def verify(path: Path, folders: Iterable[Path]) -> None:
+    """Nothing if no list in these folders names `path`. Raises `BadData` if one does and gives another checksum."""
+    for folder in folders:
+        for name, kind in CHECKSUM_LISTS.items():
+            wanted = _listed(folder / name, kind).get(path.resolve()) if (folder / name).is_file() else None
+            if wanted is not None and wanted != _digest(path, kind, path.stat().st_mtime_ns):
+                raise BadData(f"{path} does not have the checksum that {folder / name} gives; fetch it anew")
+
+
+def _listed(file: Path, kind: str) -> dict[Path, str]:
+    """The checksum of every file in a list, by its path. Raises `BadData` that names the line which cannot be read."""
+    digits = hashlib.new(kind).digest_size * 2
+    found = {}
+    for number, line in enumerate(file.read_text(errors="replace").splitlines(), start=1):
+        match = LINE.fullmatch(line.strip())
+        if line.strip() and (match is None or len(match[1]) != digits):
+            raise BadData(
+                f"{file} line {number} is no checksum and name as {kind}sum writes them; correct or remove it"
+            )
+        if match:
+            found[(file.parent / match[2]).resolve()] = match[1].lower()
+    return found
+
+
+@cache
+def _digest(path: Path, kind: str, changed: int) -> str:
+    """The checksum of a file that was last `changed` then: it is read once a process."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, kind).hexdigest()
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Members of a tar file, one a row: their names, and where their bytes begin and how many there are."""
+
+    tar: str
+    names: tuple[str, ...]
+    spans: tuple[tuple[int, int], ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def image(self, row: int) -> bytes:
+        """The member's bytes."""
+        start, size = self.spans[row]
+        with open(self.tar, "rb") as file:
+            file.seek(start)
+            return file.read(size)
+
+    def where(self, row: int) -> str:
+        """The tar file and the member."""
+        return f"{self.tar}:{self.names[row]}"
+
+
+def spans(tar: Path) -> dict[str, tuple[int, int]]:
+    """Where the bytes of every plain file in an uncompressed tar begin, and how many they are. Raises `BadData`."""
+    return _spans(tar, tar.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _spans(tar: Path, changed: int) -> dict[str, tuple[int, int]]:
+    """The same, of a tar file last `changed` then: two splits lie in one, and reading a million headers takes minutes."""
+    found = {}
+    try:
+        with tarfile.open(tar, "r:") as archive:
+            for member in archive:
+                if member.isreg():
+                    found[member.name.removeprefix("./")] = (member.offset_data, member.size)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        reason = " ".join(str(error).split())[:120]
+        raise BadData(f"{tar} cannot be read as a tar file ({reason}); fetch it anew") from None
+    return found

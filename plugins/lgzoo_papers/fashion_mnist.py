@@ -1,0 +1,143 @@
+"""`fashion_mnist`: 70,000 grey pictures of clothes (Xiao, Rasul and Vollgraf 2017), from a local IDX folder or the Hub.
+
+The folder is LGZOO_FASHION_MNIST, else where Debian's package dataset-fashion-mnist puts it. 28 x 28 pictures get a black
+rim of two pixels, as the background is black.
+
+The IDX format of MNIST's children, gzipped: magic 0x0801 for labels, 0x0803 for images, big-endian sizes, bytes.
+
+Read strictly: another magic, a wrong length or a damaged archive is an error, not a warning.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.hub_data import open_hub
+from learngene_zoo.tasks.own_data import SEED
+from learngene_zoo.tasks.splits import PixelSplit
+from learngene_zoo.tasks.splits import parts as stratified
+from learngene_zoo.tasks.task import Split, Task, built_in
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.task import Entry
+
+
+VARIABLE = "LGZOO_FASHION_MNIST"
+
+DEBIAN = Path("/usr/share/datasets/fashion-mnist")
+
+SIDE, BORDER = 28, 2
+
+CLASSES = (
+    "T-shirt",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+def open_named(entry: Entry, offline: bool) -> Task:
+    """The task from the local folder if there is one, else from the Hub."""
+    folder = local_folder()
+    if folder is None:
+        task = open_hub(entry.source, offline, entry)
+        return replace(task, open_split=partial(_bordered, task.open_split))
+    return built_in(entry, CLASSES, partial(open_split, folder, dict(entry.sizes)))
+
+
+def local_folder() -> Path | None:
+    """Where the IDX files are, None if nowhere. Raises `BadData` if LGZOO_FASHION_MNIST names no folder."""
+    named = os.environ.get(VARIABLE)
+    if named and not Path(named).is_dir():
+        raise BadData(f"{VARIABLE} is {named!r}, which is no folder; correct it or unset it")
+    return Path(named) if named else DEBIAN if DEBIAN.is_dir() else None
+
+
+@cache
+def _read(folder: Path, prefix: str) -> tuple[torch.Tensor, np.ndarray]:
+    """Images uint8 (N, 1, 28, 28) and labels int64 (N,) of "train" or "t10k"."""
+    images_path = folder / f"{prefix}-images-idx3-ubyte.gz"
+    images = read_idx(images_path, 3)
+    labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 1).astype(np.int64)
+    if len(images) != len(labels) or images.shape[1:] != (SIDE, SIDE) or not len(labels):
+        raise BadData(f"{images_path} has shape {images.shape} and there are {len(labels)} labels; fetch both anew")
+    if labels.max() >= len(CLASSES):
+        raise BadData(f"{folder}: label {labels.max()} in {prefix}; there are {len(CLASSES)} classes")
+    return torch.from_numpy(images)[:, None], labels
+
+
+def open_split(folder: Path, sizes: dict[str, int], name: str) -> PixelSplit:
+    """One split; validation is a fixed, stratified part of the training images."""
+    images, labels = _read(folder, "t10k" if name == "test" else "train")
+    if name != "test":
+        sizes_here = [sizes["validation"], len(labels) - sizes["validation"]]
+        if min(sizes_here) < 1:
+            raise BadData(f"{folder} has only {len(labels)} training images; fetch them anew")
+        validation, train = stratified(labels, sizes_here, SEED)
+        members = validation if name == "validation" else train
+        images, labels = images[torch.from_numpy(members)], labels[members]
+    return PixelSplit(images, labels, BORDER)
+
+
+@dataclass(frozen=True)
+class BorderedSplit:
+    """The Hub's pictures with the rim that the local ones get."""
+
+    inner: Split
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 (N,)."""
+        return self.inner.labels
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
+        """uint8 (N, 3, 32, 32)."""
+        return functional.pad(torch.stack(list(self.inner.__getitems__(indices))), (BORDER,) * 4)
+
+
+def _bordered(open_inner: Callable[[str], Split], name: str) -> BorderedSplit:
+    return BorderedSplit(open_inner(name))
+
+
+UNSIGNED_BYTE = 0x08
+
+
+def read_idx(path: Path, dimensions: int) -> np.ndarray:
+    """The uint8 array of `dimensions` axes in a `.gz` IDX file. Raises `BadData` that names the file."""
+    try:
+        with gzip.open(path) as file:
+            content = file.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadData(f"{path} cannot be read ({error}); fetch it anew") from None
+    wanted = bytes([0, 0, UNSIGNED_BYTE, dimensions])
+    start = 4 + 4 * dimensions
+    if content[:4] != wanted or len(content) < start:
+        raise BadData(
+            f"{path} begins with {content[:4].hex()}, not {wanted.hex()}: it is not the IDX file it should be"
+        )
+    shape = tuple(np.frombuffer(content, dtype=">u4", count=dimensions, offset=4).tolist())
+    if len(content) - start != math.prod(shape):
+        raise BadData(f"{path} holds {len(content) - start} bytes for shape {shape}; fetch it anew")
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()

@@ -1,0 +1,255 @@
+"""Segmentation data: pictures with masks beside them, decoded when they are asked for.
+
+ADE20K's SceneParse150 and PASCAL VOC 2012 as their archives unpack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.decoding import decoded, decoded_indices
+from learngene_zoo.tasks.folders import Files
+from learngene_zoo.tasks.own_data import IMAGENET_MEAN, IMAGENET_STD, Labelled, Rows, completed, in_roles
+from learngene_zoo.tasks.task import SPLITS, Samples, Task
+from lgzoo_papers.places import Place
+
+if TYPE_CHECKING:
+    from learngene_zoo.tasks.task import Entry
+
+
+IGNORED = 255
+
+PALETTE_BITS = 8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the values of a mask are meant: which classes there are, and the value of the first (0 below it is ignored)."""
+
+    classes: int
+    first: int = 0  # ADE20K's 0 is "other"; its classes begin at 1
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pictures and their masks, row by row."""
+
+    pictures: Rows
+    masks: Rows
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    def image(self, row: int) -> Any:
+        """The picture, as `decoding.decoded` takes it."""
+        return self.pictures.image(row)
+
+    def where(self, row: int) -> str:
+        """What names the picture."""
+        return self.pictures.where(row)
+
+
+@dataclass(frozen=True)
+class MaskedSplit:
+    """Some of the pairs."""
+
+    pairs: Pairs
+    members: np.ndarray
+    reading: Reading
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Zeros, int64 (N,): the masks are the labels."""
+        return np.zeros(len(self.members), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitems__(self, indices: Sequence[int]) -> Samples:
+        """Images uint8 (3, H, W) each and masks uint8 (H, W) each. Raises `BadData` naming the file that is wrong."""
+        rows = [int(self.members[index]) for index in indices]
+        images = [decoded(self.pairs.image(row), self.pairs.where(row)) for row in rows]
+        masks = [self._mask(row, image) for row, image in zip(rows, images, strict=True)]
+        return Samples(images, masks)
+
+    def _mask(self, row: int, image_CHW: torch.Tensor) -> torch.Tensor:
+        where = self.pairs.masks.where(row)
+        mask_HW = read_mask(self.pairs.masks.image(row), where, self.reading)
+        if mask_HW.shape != image_CHW.shape[1:]:
+            sizes = "x".join(map(str, mask_HW.shape)), "x".join(map(str, image_CHW.shape[1:]))
+            raise BadData(f"{where}: the mask is {sizes[0]} and the picture {sizes[1]} pixels; replace or remove both")
+        return mask_HW
+
+
+def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
+    """Classes 0 to `classes` - 1, or 255, uint8 (H, W), of a grey or palette picture, or one in VOC's colours.
+
+    Raises `BadData` for a value that is neither.
+    """
+    values_HW = decoded_indices(image, where)
+    if values_HW.ndim == 3:
+        values_HW = _of_colours(values_HW, where)
+    ignored_HW = values_HW == IGNORED
+    if reading.first:
+        ignored_HW |= values_HW < reading.first
+    classes_HW = values_HW - reading.first
+    wrong_HW = (classes_HW >= reading.classes) & ~ignored_HW
+    if wrong_HW.any():
+        last = reading.first + reading.classes - 1
+        got = int(values_HW[wrong_HW][0])
+        raise BadData(
+            f"{where}: the mask has value {got}; there are classes {reading.first} to {last}, and 255 is left out"
+        )
+    return torch.from_numpy(np.where(ignored_HW, IGNORED, classes_HW).astype(np.uint8))
+
+
+def voc_colours() -> np.ndarray:
+    """VOC's colour of every value, uint8 (256, 3): the value's bits, dealt to red, green and blue in turn, highest first."""
+    values = np.arange(256)
+    colours = np.zeros((256, 3), dtype=np.int64)
+    for bit in range(PALETTE_BITS):
+        for channel in range(3):
+            colours[:, channel] |= ((values >> channel) & 1) << (PALETTE_BITS - 1 - bit)
+        values = values >> 3
+    return colours.astype(np.uint8)
+
+
+def _of_colours(colours_HW3: np.ndarray, where: str) -> np.ndarray:
+    weights = np.array([1 << 16, 1 << 8, 1])
+    known = {int(code): value for value, code in enumerate(voc_colours().astype(np.int64) @ weights)}
+    codes, places = np.unique(colours_HW3 @ weights, return_inverse=True)
+    strange = next((int(code) for code in codes if int(code) not in known), None)
+    if strange is not None:
+        raise BadData(f"{where}: the mask has colour #{strange:06x}, which is no class of VOC; store classes as grey")
+    return np.array([known[int(code)] for code in codes], dtype=np.int64)[places].reshape(colours_HW3.shape[:2])
+
+
+def task_of_masks(
+    name: str, found: Mapping[str, Pairs], class_names: Sequence[str], reading: Reading, /, **fields: Any
+) -> Task:
+    """The segmentation task of these splits, the missing ones cut from train. Raises `BadData` if there are too few."""
+    if not len(found.get("train", ())):
+        raise BadData(f"{name} has no training images; put some there")
+    labelled = {split: Labelled(pairs, np.zeros(len(pairs), dtype=np.int64)) for split, pairs in found.items()}
+    members = {split: part.members for split, part in completed(name, labelled, {}).items()}
+    pairs = {split: found[split] if len(found.get(split, ())) else found["train"] for split in SPLITS}
+    chosen = {split: MaskedSplit(pairs[split], members[split], reading) for split in SPLITS}
+    settings: dict[str, Any] = {
+        "name": name,
+        "title": name,
+        "kind": "segmentation",
+        "classes": reading.classes,
+        "class_names": tuple(class_names),
+        "image_size": 224,
+        "mean": IMAGENET_MEAN,
+        "std": IMAGENET_STD,
+        "source": name,
+        "sizes": {split: len(part) for split, part in chosen.items()},
+        "open_split": partial(_opened, chosen),
+    }
+    return Task(**{**settings, **fields})
+
+
+def _opened(chosen: Mapping[str, MaskedSplit], name: str) -> MaskedSplit:
+    return chosen[name]
+
+
+ADE_SPLITS = {"training": "train", "validation": "validation"}
+
+VOC_CLASSES = (
+    "background",
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+
+
+def open_ade20k(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
+    """images/{training,validation}/*.jpg with annotations/{training,validation}/*.png, whose value 0 is left out."""
+    base = top / "ADEChallengeData2016" if (top / "ADEChallengeData2016").is_dir() else top
+    found = {}
+    for word, split in ADE_SPLITS.items():
+        folder = base / "images" / word
+        if not folder.is_dir():
+            raise BadData(f"there is no {folder}; give the folder that holds images/ and annotations/")
+        names = sorted(file.stem for file in folder.glob("*.jpg"))
+        found[split] = _pairs(names, folder, base / "annotations" / word)
+    reading = Reading(entry.classes, first=1)
+    names_file = base / "objectInfo150.txt"
+    class_names = _ade_names(names_file, entry.classes) if names_file.is_file() else _numbers(entry.classes)
+    return task_of_masks(entry.name, in_roles(found, place.roles), class_names, reading, **fields)
+
+
+def open_voc(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
+    """JPEGImages/, SegmentationClass/ and ImageSets/Segmentation/{train,val}.txt; 255 is the border around things.
+
+    The 10,582 pictures of the usual larger training set are taken if both trainaug.txt and SegmentationClassAug/ are there.
+    """
+    inner = [path for path in (top / "VOCdevkit" / "VOC2012", top / "VOC2012") if path.is_dir()]
+    base = inner[0] if inner else top
+    sets = base / "ImageSets" / "Segmentation"
+    more = (sets / "trainaug.txt").is_file() and (base / "SegmentationClassAug").is_dir()
+    masks = base / ("SegmentationClassAug" if more else "SegmentationClass")
+    lists = {"train": sets / f"train{'aug' if more else ''}.txt", "validation": sets / "val.txt"}
+    found = {split: _pairs(_listed(file), base / "JPEGImages", masks) for split, file in lists.items()}
+    return task_of_masks(entry.name, in_roles(found, place.roles), VOC_CLASSES, Reading(entry.classes), **fields)
+
+
+def _listed(file: Path) -> list[str]:
+    """The names in a list of pictures."""
+    if not file.is_file():
+        raise BadData(f"there is no {file}; give the folder that holds JPEGImages/, SegmentationClass/ and ImageSets/")
+    return [Path(line.split()[0]).stem for line in file.read_text().splitlines() if line.strip()]
+
+
+def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
+    """The pictures of these names and their masks. Raises `BadData` for one that lacks the other."""
+    if not names:
+        raise BadData(f"{pictures} has no pictures for this split; unpack the archive anew")
+    for folder, suffix in ((pictures, ".jpg"), (masks, ".png")):
+        there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
+        lost = next((name for name in names if name + suffix not in there), None)
+        if lost:
+            raise BadData(f"there is no {folder / (lost + suffix)}; unpack the archive anew")
+    return Pairs(_files(names, pictures, ".jpg"), _files(names, masks, ".png"))
+
+
+def _files(names: Sequence[str], folder: Path, suffix: str) -> Files:
+    return Files(tuple(str(folder / (name + suffix)) for name in names))
+
+
+def _numbers(count: int) -> list[str]:
+    return [str(number) for number in range(1, count + 1)]
+
+
+def _ade_names(file: Path, count: int) -> list[str]:
+    """The last column of objectInfo150.txt (number, shares, stuff or thing, names), the first of each row's names."""
+    rows = [line.split("\t") for line in file.read_text().splitlines()[1:] if line.strip()]
+    if len(rows) != count:
+        raise BadData(f"{file} names {len(rows)} classes; there are {count}; unpack the archive anew")
+    return [row[-1].split(",")[0].strip() for row in rows]
