@@ -26,7 +26,7 @@ from machine import write
 
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.vit.spec import ViTSpec, architecture
-from learngene_zoo.storage import State
+from learngene_zoo.storage import StateDict
 from lgzoo_pool.details import details_of
 from lgzoo_pool.least_squares import moments, solve
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
@@ -48,7 +48,7 @@ def network(specs: tuple[ViTSpec, ...]) -> StitchedNetwork:
 
 
 @torch.no_grad()
-def pair_by_pair(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: Solver) -> State:
+def pair_by_pair(stitched: StitchedNetwork, images_BCHW: torch.Tensor, solver: Solver) -> StateDict:
     """Two anchors after the other, and in them pair after pair."""
     solved: dict[str, torch.Tensor] = {}
     for joint, (front, end) in enumerate(stitched.layout.joints):
@@ -103,7 +103,7 @@ def main() -> None:
     count = 32 if deit else 100
     images = torch.randn(count, 3, specs[0].image_size, specs[0].image_size, generator=torch.Generator().manual_seed(0))
     stitched = network(specs)
-    arms: dict[str, Callable[[], State]] = {
+    arms: dict[str, Callable[[], StateDict]] = {
         "ours": lambda: solve(moments(stitched, images.split(AT_ONCE))),
         "pair by pair, lstsq": lambda: pair_by_pair(stitched, images, by_lstsq),
         "pair by pair, normal equations": lambda: pair_by_pair(stitched, images, by_normal_equations),
@@ -144,7 +144,7 @@ def medians(arms: Sequence[Callable[[], object]], rounds: int) -> list[float]:
     return [statistics.median(kept) for kept in taken]
 
 
-def _difference(one: State, other: State) -> float:
+def _difference(one: StateDict, other: StateDict) -> float:
     """The largest over all tensors."""
     return max(((one[name] - other[name]).abs().max() / other[name].abs().max()).item() for name in one)
 

@@ -52,11 +52,11 @@ def main() -> None:
     pixels = torch.randn(IMAGES, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
     def together() -> tuple[Evaluation, ...]:
-        return judged(network, layout.paths, task, "validation", task.view, run, images=IMAGES)
+        return judged(network, layout.paths, task, "validation", task.input_format, run, images=IMAGES)
 
     def apart() -> tuple[Evaluation, ...]:
         models = [Alone(network, path) for path in layout.paths]
-        return tuple(evaluate(model, task, "validation", task.view, run, images=IMAGES) for model in models)
+        return tuple(evaluate(model, task, "validation", task.input_format, run, images=IMAGES) for model in models)
 
     def network_together() -> list[torch.Tensor]:
         with torch.no_grad():

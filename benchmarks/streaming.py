@@ -26,13 +26,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.catalogue import open_task
 
 PASSES = (("wds", 2_000), ("folder", 2_000), ("wds", 20_000), ("folder", 20_000), ("wds", 60_000))
 PER_TAR, CLASSES, SIDE, DIFFERENT = 1_000, 10, 96, 250
-VIEW = View(image_size=SIDE, mean=(0.5,) * 3, std=(0.5,) * 3)
+VIEW = InputFormat(image_size=SIDE, mean=(0.5,) * 3, std=(0.5,) * 3)
 
 
 def main() -> None:

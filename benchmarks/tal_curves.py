@@ -35,7 +35,7 @@ from learngene_zoo.bench.grid import SCRATCH
 from learngene_zoo.bench.trial import build, chance
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
-from learngene_zoo.storage import State
+from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.fit import fit
 
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     print(markdown(kept))
 
 
-def trained(arm: Arm, seed: int) -> tuple[list[float], State, State]:
+def trained(arm: Arm, seed: int) -> tuple[list[float], StateDict, StateDict]:
     """One model: its loss after each epoch, and its inherited parameters before and after training."""
     run = Run(threads=1, seed=seed, resume=True)
     cell = Cell(arm=arm, task=TASK.name, layers=LAYERS, width=WIDTH, seed=seed, recipe=RECIPE)
@@ -84,7 +84,7 @@ def trained(arm: Arm, seed: int) -> tuple[list[float], State, State]:
     return [sum(each) / len(each) for each in losses], before, {name: tuned.state[name] for name in names}
 
 
-def row(runs: Sequence[tuple[list[float], State, State]]) -> dict[str, Any]:
+def row(runs: Sequence[tuple[list[float], StateDict, StateDict]]) -> dict[str, Any]:
     """The means over seeds."""
     flat = [tuple(torch.cat([part[name].flatten() for name in part]) for part in run[1:]) for run in runs]
     changes = [float((after - before).norm() / before.norm()) for before, after in flat]

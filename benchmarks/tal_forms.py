@@ -113,7 +113,7 @@ def trained(objective: nn.Module, task: Task, recipe: Recipe, seed: int, share: 
     """The mean cross-entropy of each sixth of the steps, and their seconds; `share` is what it counts in the loss."""
     run = Run(seed=seed, threads=1)
     loader = Mixture(
-        {task.name: training_images(task, ANCESTRY.view, recipe, run)},
+        {task.name: training_images(task, ANCESTRY.input_format, recipe, run)},
         batch_size=recipe.batch_size,
         temperature=1,
         seed=seed,

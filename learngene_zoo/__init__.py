@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 
 # Which module each public name lives in.
 _HOMES = {
-    "artifact": ("load",),
-    "budget": ("Budget",),
-    "descendant": ("Descendant",),
+    "artifacts.descendant": ("Descendant",),
+    "artifacts.learngene": ("Learngene",),
+    "artifacts.records": ("LearngeneConfig",),
+    "artifacts.shelf": ("load",),
     "errors": ("ZooError",),
-    "learngene": ("Learngene", "LearngeneConfig"),
+    "families.vit.spec": ("ViTSpec",),
     "lifecycle": ("evaluate", "expand", "extract", "finetune", "plan", "plot", "train"),
-    "method": ("Expander", "Extractor", "Member", "Method", "Target"),
+    "method": ("Budget", "Expander", "Extractor", "Member", "Method", "Target"),
     "recipe": ("Recipe",),
-    "run": ("Run",),
-    "spec": ("ViTSpec",),
+    "runs.run": ("Run",),
     "tasks.catalogue": ("open_task",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -256,7 +256,7 @@ def evaluate(
             f"the model has {descendant.spec.classes} classes and {data.name} has {data.classes}; "
             f"train it first: lgzoo finetune --task {data.name}"
         )
-    return measure(descendant.model(), data, split, descendant.view, run)
+    return measure(descendant.model(), data, split, descendant.input_format, run)
 
 
 def plot(

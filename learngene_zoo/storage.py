@@ -17,7 +17,7 @@ from learngene_zoo.settings import Json
 if TYPE_CHECKING:
     import torch
 
-State = Mapping[str, "torch.Tensor"]  # tensors by name; never mutated by whoever receives one
+StateDict = Mapping[str, "torch.Tensor"]  # tensors by name; never mutated by whoever receives one
 
 MOST_JSON_BYTES = 16 * 2**20
 WEIGHTS = "model.safetensors"
@@ -121,7 +121,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def write_tensors(path: Path, state: State) -> None:
+def write_tensors(path: Path, state: StateDict) -> None:
     """Tensors to a safetensors file. Tensors that share memory are written once each."""
     from safetensors.torch import save_file
 
@@ -184,14 +184,14 @@ def _finite(tensor: torch.Tensor) -> bool:
     return math.isfinite(tensor.sum(dtype=torch.float32)) or bool(torch.isfinite(tensor).all())
 
 
-def save_result(path: Path, state: State, record: Json) -> None:
+def save_result(path: Path, state: StateDict, record: Json) -> None:
     """The tensors and JSON of a finished part."""
     with new_folder(path, force=True) as draft:
         write_tensors(draft / WEIGHTS, state)
         write_json(draft / "record.json", {"record": record})
 
 
-def load_result(path: Path) -> tuple[State, Json]:
+def load_result(path: Path) -> tuple[StateDict, Json]:
     """The inverse of `save_result`. Raises `BadFile`."""
     return Tensors(path / WEIGHTS), read_json(path / "record.json").get("record")
 

@@ -35,7 +35,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Extractor, Member, Method
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
-from learngene_zoo.storage import State
+from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.task import SPLITS, Task
 
 if TYPE_CHECKING:
@@ -268,9 +268,10 @@ def _expanded(method: Method, learngene: Learngene, member: Member) -> Descendan
 @torch.no_grad()
 def _outputs(model: nn.Module, made: Descendant) -> torch.Tensor:
     """(2, classes), of two fixed random images."""
-    view = made.view
+    input_format = made.input_format
     images_BCHW = torch.randn(
-        (2, view.channels, view.image_size, view.image_size), generator=torch.Generator().manual_seed(0)
+        (2, input_format.channels, input_format.image_size, input_format.image_size),
+        generator=torch.Generator().manual_seed(0),
     )
     return model.eval()(images_BCHW)
 
@@ -292,7 +293,7 @@ def _tasks(method: Method, tasks: Sequence[Task] | None) -> list[Task]:
     return list(tasks) if tasks is not None else [tiny_task("tiny-a"), tiny_task("tiny-b", classes=4)][:most]
 
 
-def _difference(got: State, wanted: State) -> str:
+def _difference(got: StateDict, wanted: StateDict) -> str:
     """The first tensor that is not bit-equal, in words; empty if there is none."""
     if list(got) != list(wanted) and set(got) != set(wanted):
         return f"tensors {sorted(set(got) ^ set(wanted))[:3]} are in one of them only"

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.artifacts.hub import Repository, fetch, licence_on_card
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.families.vit import timm_config
 from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec, architecture
-from learngene_zoo.storage import CONFIG, WEIGHTS, State, Tensors, read_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, read_json
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -31,7 +31,7 @@ class Ancestry:
     """A pretrained model: fp32 tensors by timm's names, and where they come from."""
 
     record: AncestryRecord
-    state: State
+    state: StateDict
     class_names: tuple[str, ...] = ()
 
     @property
@@ -40,10 +40,10 @@ class Ancestry:
         return self.record.spec
 
     @property
-    def view(self) -> View:
+    def input_format(self) -> InputFormat:
         """How images are presented to it."""
         spec, record = self.spec, self.record
-        return View(image_size=spec.image_size, channels=spec.channels, mean=record.mean, std=record.std)
+        return InputFormat(image_size=spec.image_size, channels=spec.channels, mean=record.mean, std=record.std)
 
     def model(self) -> VisionTransformer:
         """timm's module in eval mode, in memory of its own."""
@@ -267,12 +267,12 @@ def _nothing_at(name: str) -> WrongCall:
     return WrongCall(close if "did you mean" in close else f"there is no file or folder {name} to open as an ancestry")
 
 
-def _tensors(found: _Found) -> State:
+def _tensors(found: _Found) -> StateDict:
     """Every tensor, read and checked: shapes against the spec, numbers for being finite."""
     from learngene_zoo.families.model import check_state
 
     stored = Tensors(found.weights)
-    state: State = stored
+    state: StateDict = stored
     if found.foreign_names:
         try:
             check_state(stored, found.spec, str(found.weights))
@@ -282,7 +282,7 @@ def _tensors(found: _Found) -> State:
     return {name: state[name] for name in state}
 
 
-def _converted(stored: Tensors, found: _Found) -> State:
+def _converted(stored: Tensors, found: _Found) -> StateDict:
     """Tensors in timm's layout, out of one of the other layouts that timm knows."""
     from timm.models.vision_transformer import checkpoint_filter_fn
 

@@ -17,7 +17,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import Convention, Cost, cost
 from learngene_zoo.families.initialisation import Scheme, initial
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.families.model import check_state, model_of, shapes, shapes_in
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import is_head, is_last_norm, is_stem
@@ -30,7 +30,7 @@ from learngene_zoo.families.vit.timm_config import (
     timm_config,
 )
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, State, Tensors, new_folder, read_json, write_json, write_tensors
+from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, new_folder, read_json, write_json, write_tensors
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -47,7 +47,7 @@ class Descendant:
     """
 
     spec: ViTSpec
-    state: State
+    state: StateDict
     inherited: frozenset[str] = frozenset()
     provenance: Mapping[str, Json] = field(default_factory=dict)
     task: str | None = None
@@ -65,9 +65,9 @@ class Descendant:
             raise WrongCall(f"{len(self.class_names)} class names for {self.spec.classes} classes")
 
     @property
-    def view(self) -> View:
+    def input_format(self) -> InputFormat:
         """How images are presented to it."""
-        return View(image_size=self.spec.image_size, channels=self.spec.channels, mean=self.mean, std=self.std)
+        return InputFormat(image_size=self.spec.image_size, channels=self.spec.channels, mean=self.mean, std=self.std)
 
     @property
     def licence(self) -> str:
@@ -91,7 +91,7 @@ class Descendant:
         made = model_of(self.spec, self.state, pretrained_cfg={**images, **labels})
         return made if device == "cpu" else made.to(device)
 
-    def with_state(self, state: State, **changes: object) -> Descendant:
+    def with_state(self, state: StateDict, **changes: object) -> Descendant:
         """A copy with other tensors; nothing of it lies on disk. Raises `BadFile` if they do not fit."""
         check_state(state, self.spec, "this state")
         return replace(self, state=state, folder=None, **changes)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ class Descendant:
 
 def assemble(
     spec: ViTSpec,
-    parts: State,
+    parts: StateDict,
     *,
     seed: int,
     scheme: Scheme = "timm",

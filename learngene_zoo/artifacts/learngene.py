@@ -13,7 +13,7 @@ from typing import Any
 from learngene_zoo.artifacts.records import FORMAT, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, State, Tensors, new_folder, read_json, write_json, write_tensors
+from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, new_folder, read_json, write_json, write_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,7 @@ class Learngene:
     """A config and its tensors; the tensors of a loaded one are read from disk when they are used."""
 
     config: LearngeneConfig
-    state: State
+    state: StateDict
     folder: Path | None = None  # where it was loaded from
 
     def with_config(self, **changes: Any) -> Learngene:

@@ -25,7 +25,7 @@ from learngene_zoo.runs.folder import begin, finish
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import State, new_folder, read_json, write_json
+from learngene_zoo.storage import StateDict, new_folder, read_json, write_json
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, DEFAULT_TASKS, open_task
 from learngene_zoo.units import human_count
 
@@ -117,19 +117,19 @@ def _cells(
                 yield Cell(arm, layers, seed, tuple(record["curve"]), tuple(record["correct"]))
 
 
-def _tuned(arm: str, layers: int, learngene: Learngene, task: Task, seed: int, run: Run) -> tuple[State, Json]:
+def _tuned(arm: str, layers: int, learngene: Learngene, task: Task, seed: int, run: Run) -> tuple[StateDict, Json]:
     from learngene_zoo.training.evaluate import evaluate
     from learngene_zoo.training.fit import fit
 
     run = replace(run, folder=None, seed=seed)  # no checkpoints: a resumed cell would lack the beginning of its curve
     start = build(arm, layers, learngene, task, run)
-    curve = [evaluate(start.model(), task, "validation", start.view, run).value]
+    curve = [evaluate(start.model(), task, "validation", start.input_format, run).value]
 
     def watch(model: nn.Module) -> None:
-        curve.append(evaluate(model, task, "validation", start.view, run).value)
+        curve.append(evaluate(model, task, "validation", start.input_format, run).value)
 
     tuned = fit(start, task, TUNING, run, watch=watch)
-    test = evaluate(tuned.model(), task, "test", tuned.view, run)
+    test = evaluate(tuned.model(), task, "test", tuned.input_format, run)
     return {}, {"curve": curve, "correct": list(map(bool, test.correct))}
 
 

@@ -47,7 +47,7 @@ def untrained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) 
     if path.is_file():
         return from_json(Untrained, read_json(path), str(path))
     if task.dense:
-        found = Untrained(value=evaluate(start.model(), task, cell.split, start.view, run).value)
+        found = Untrained(value=evaluate(start.model(), task, cell.split, start.input_format, run).value)
     else:
         found = probed(start, task, cell.split, cell.recipe.images, run)
     with new_file(path, force=True) as draft:
@@ -67,7 +67,7 @@ def probed(start: Descendant, task: Task, split: Split, images: int | None, run:
     seen = open_loader(
         task,
         "train",
-        start.view,
+        start.input_format,
         batch_size=BATCH,
         seed=derive_seed(run.seed, "data"),
         images=images,
@@ -77,7 +77,7 @@ def probed(start: Descendant, task: Task, split: Split, images: int | None, run:
     spread_D = features_ND.std(dim=0).clamp(min=1e-6)
     known_K = labels_N.unique()  # a class without an image has no mean
     means_KD = torch.stack([features_ND[labels_N == label].mean(dim=0) for label in known_K]) / spread_D
-    judged = open_loader(task, split, start.view, batch_size=BATCH, workers=run.workers)
+    judged = open_loader(task, split, start.input_format, batch_size=BATCH, workers=run.workers)
     right = near = total = 0
     for features_BD, labels_B in _features(model, judged):
         with torch.no_grad():

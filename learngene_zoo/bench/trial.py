@@ -84,7 +84,7 @@ def _measured(cell: Cell, out: Path, run: Run) -> Row:
     before = untrained(cell, start, task, out / UNTRAINED, run) if cell.look else None
     ends = [time.monotonic()]  # the training's own seconds end with its last epoch, before anything is judged
     tuned = fit(start, task, cell.recipe, run, watch=lambda model: ends.append(time.monotonic()), judge=False)
-    judged = evaluate(tuned.model(), task, cell.split, tuned.view, run)
+    judged = evaluate(tuned.model(), task, cell.split, tuned.input_format, run)
     cost = tuned.cost()
     measured = {
         "width": tuned.spec.width,

@@ -11,12 +11,12 @@ import torch
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import Kind, placed
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.storage import State
+from learngene_zoo.storage import StateDict
 
 Scheme = Literal["timm", "fan_in"]
 
 
-def initial(spec: ViTSpec, seed: int, scheme: Scheme = "timm", names: Iterable[str] | None = None) -> State:
+def initial(spec: ViTSpec, seed: int, scheme: Scheme = "timm", names: Iterable[str] | None = None) -> StateDict:
     """Fresh tensors of a model: all, or those in `names`.
 
     `timm`    as timm's `VisionTransformer` starts: matrices and positions N(0, 0.02), the patch embedding uniform within

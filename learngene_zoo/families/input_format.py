@@ -1,4 +1,4 @@
-"""`View`: how images are presented to a model. Cold."""
+"""`InputFormat`: how images are presented to a model. Cold."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class View:
+class InputFormat:
     """Square images of `image_size` pixels, values from 0 to 1, then normalised per channel: (value - mean) / std."""
 
     image_size: int

@@ -21,7 +21,7 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import placed
 from learngene_zoo.families.vit.timm_config import architecture_name
-from learngene_zoo.storage import State, Tensors
+from learngene_zoo.storage import StateDict, Tensors
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -67,7 +67,7 @@ class _Unset(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def model_of(spec: ViTSpec, state: State, *, dtype: torch.dtype = torch.float32, **extra: Any) -> VisionTransformer:
+def model_of(spec: ViTSpec, state: StateDict, *, dtype: torch.dtype = torch.float32, **extra: Any) -> VisionTransformer:
     """A model with these tensors, in eval mode, trainable, in memory of its own: `state` stays as it is.
 
     Raises `BadFile` if a tensor is missing, extra or of another shape.
@@ -81,12 +81,12 @@ def model_of(spec: ViTSpec, state: State, *, dtype: torch.dtype = torch.float32,
     return model.eval()
 
 
-def state_of(model: torch.nn.Module) -> State:
+def state_of(model: torch.nn.Module) -> StateDict:
     """The tensors of a model, sharing its memory, without gradients."""
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 
-def check_state(state: State, spec: ViTSpec, where: str) -> None:
+def check_state(state: StateDict, spec: ViTSpec, where: str) -> None:
     """Raises `BadFile`, naming the first tensor that is missing, extra or of another shape than `spec` wants."""
     wanted, found = shapes(spec), shapes_in(state)
     for name, shape in wanted.items():
@@ -101,7 +101,7 @@ def check_state(state: State, spec: ViTSpec, where: str) -> None:
         raise BadFile(f"{where} holds the tensor {extra[0]}, which this model does not have")
 
 
-def shapes_in(state: State) -> dict[str, tuple[int, ...]]:
+def shapes_in(state: StateDict) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor; of a file's tensors from its header alone."""
     if isinstance(state, Tensors):
         return state.shapes()

@@ -14,10 +14,10 @@ from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import axis_sizes, block_of, inner_name, is_head, is_last_norm, is_stem, kind_of
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.storage import State
+from learngene_zoo.storage import StateDict
 
 
-def rename(state: State, new_name: Callable[[str], str]) -> State:
+def rename(state: StateDict, new_name: Callable[[str], str]) -> StateDict:
     """The same tensors under other names. Raises `WrongCall` if two get one name."""
     names = {name: new_name(name) for name in state}
     if len(set(names.values())) < len(names):
@@ -25,32 +25,32 @@ def rename(state: State, new_name: Callable[[str], str]) -> State:
     return {new: state[name] for name, new in names.items()}
 
 
-def only(state: State, keep: Callable[[str], bool]) -> State:
+def only(state: StateDict, keep: Callable[[str], bool]) -> StateDict:
     """The tensors whose names `keep` accepts."""
     return {name: state[name] for name in state if keep(name)}
 
 
-def stem(state: State) -> State:
+def stem(state: StateDict) -> StateDict:
     """What comes before the blocks: tokens, positions, patch embedding, the norm before the blocks."""
     return only(state, is_stem)
 
 
-def tail(state: State) -> State:
+def tail(state: StateDict) -> StateDict:
     """What comes after the blocks: the last norm and the head."""
     return only(state, lambda name: is_head(name) or is_last_norm(name))
 
 
-def without_head(state: State) -> State:
+def without_head(state: StateDict) -> StateDict:
     """Everything but the classification head."""
     return only(state, lambda name: not is_head(name))
 
 
-def with_head(state: State, head: State) -> State:
+def with_head(state: StateDict, head: StateDict) -> StateDict:
     """`state` with the head of `head`."""
     return {**without_head(state), **only(head, is_head)}
 
 
-def split_blocks(state: State) -> tuple[State, ...]:
+def split_blocks(state: StateDict) -> tuple[StateDict, ...]:
     """The tensors of each block, block 0 first, by their names inside the block (`attn.qkv.weight`)."""
     blocks: dict[int, dict[str, torch.Tensor]] = {}
     for name in state:
@@ -60,7 +60,7 @@ def split_blocks(state: State) -> tuple[State, ...]:
     return tuple(blocks[block] for block in sorted(blocks))
 
 
-def take_blocks(state: State, sources: Sequence[int]) -> State:
+def take_blocks(state: StateDict, sources: Sequence[int]) -> StateDict:
     """Stem and tail as they are; block `i` of the result is block `sources[i]` of `state`, shared where repeated.
 
     `take_blocks(state, range(layers))` is `state`, and taking from what was taken composes. Raises `WrongCall` if
@@ -85,7 +85,7 @@ def take_blocks(state: State, sources: Sequence[int]) -> State:
     return {**before, **taken, **after}
 
 
-def select(state: State, spec: ViTSpec, indices: Mapping[str, Sequence[int]]) -> State:
+def select(state: StateDict, spec: ViTSpec, indices: Mapping[str, Sequence[int]]) -> StateDict:
     """Every tensor cut along named axes (`width`, `heads`, `head_width`, `hidden`, ...) to the given indices.
 
     `spec` is what `state` belongs to. A narrower model is `{"width": ..., "heads": ..., "hidden": ...}` at once, because
@@ -123,7 +123,7 @@ def _selected(
     return apart.reshape([math.prod(left[part] for part in axis) for axis in kind.axes])
 
 
-def resize_positions(state: State, spec_from: ViTSpec, spec_to: ViTSpec) -> State:
+def resize_positions(state: StateDict, spec_from: ViTSpec, spec_to: ViTSpec) -> StateDict:
     """The position embedding resampled to the patch grid of `spec_to` (timm's bicubic `resample_abs_pos_embed`).
 
     Equal grids leave everything as it is. Raises `WrongCall` if the two count the tokens before the patches differently.
@@ -148,7 +148,7 @@ def _grid(spec: ViTSpec) -> int:
     return spec.image_size // spec.patch_size
 
 
-def shuffled(state: State, names: Iterable[str], seed: int) -> State:
+def shuffled(state: StateDict, names: Iterable[str], seed: int) -> StateDict:
     """The named tensors with their entries permuted, each by a permutation that is a function of seed and name.
 
     What stays of a tensor is its distribution: the control that tells inherited knowledge from inherited scale.
@@ -162,7 +162,7 @@ def _permuted(tensor: torch.Tensor, name: str, seed: int) -> torch.Tensor:
     return tensor.flatten()[torch.randperm(tensor.numel(), generator=generator)].view(tensor.shape)
 
 
-def cast(state: State, dtype: torch.dtype) -> State:
+def cast(state: StateDict, dtype: torch.dtype) -> StateDict:
     """Floating point tensors in another precision; tensors that are shared stay shared."""
     tensors = {name: state[name] for name in state}
     converted = {id(tensor): tensor.to(dtype) for tensor in tensors.values() if tensor.is_floating_point()}

@@ -21,7 +21,7 @@ from learngene_zoo.settings import Json, fingerprint, from_json, to_json
 from learngene_zoo.storage import load_result, new_file, read_json, save_result, write_json
 
 if TYPE_CHECKING:
-    from learngene_zoo.storage import State
+    from learngene_zoo.storage import StateDict
 
 NOTE, COST, DONE = "shared.json", "cost.json", "done"
 
@@ -43,8 +43,8 @@ class Taken:
 
 
 def take_or_make(
-    run: Run, shared: Path, compute: Callable[[Run], tuple[State, Json]], depends: Json
-) -> tuple[State, Json]:
+    run: Run, shared: Path, compute: Callable[[Run], tuple[StateDict, Json]], depends: Json
+) -> tuple[StateDict, Json]:
     """The result of a part: from `shared`, or computed there now."""
     from filelock import FileLock
 
@@ -60,7 +60,7 @@ def take_or_make(
     return load_result(place / DONE)
 
 
-def _make(place: Path, run: Run, compute: Callable[[Run], tuple[State, Json]]) -> None:
+def _make(place: Path, run: Run, compute: Callable[[Run], tuple[StateDict, Json]]) -> None:
     began = time.monotonic()
     try:
         state, record = compute(replace(run, folder=place, resume=True))

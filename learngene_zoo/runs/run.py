@@ -15,7 +15,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json
 
 if TYPE_CHECKING:
-    from learngene_zoo.storage import State
+    from learngene_zoo.storage import StateDict
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
@@ -49,7 +49,7 @@ class Run:
             name=f"{self.name}/{name}" if self.name else name,
         )
 
-    def once(self, compute: Callable[[Run], tuple[State, Json]], depends: Json = None) -> tuple[State, Json]:
+    def once(self, compute: Callable[[Run], tuple[StateDict, Json]], depends: Json = None) -> tuple[StateDict, Json]:
         """What `compute(self)` returns: tensors and JSON. If this part is finished already, what it returned then.
 
         `depends` is all that the result depends on beside this part's seed, as JSON: the ancestry models' checksums, tasks,

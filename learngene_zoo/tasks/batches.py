@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.runs.distributed import rank, world
 from learngene_zoo.tasks.augmentation import Augment
 from learngene_zoo.tasks.decoding import normalised
@@ -37,7 +37,7 @@ class Batches(Protocol):
     """What training and evaluation take: a split as batches, one epoch at a time."""
 
     task: Task
-    view: View
+    input_format: InputFormat
     batch_size: int  # over all processes
 
     @property
@@ -52,10 +52,10 @@ class Batches(Protocol):
         """This process's share of the batches of one epoch, from step `start` on. Raises `BadData`."""
 
 
-def open_loader(task: Task, split: str, view: View, **settings: Any) -> Batches:
-    """Batches of one split of `task`, presented as `view` says; the settings are `Loader`'s. Raises as the loaders do."""
+def open_loader(task: Task, split: str, input_format: InputFormat, **settings: Any) -> Batches:
+    """Batches of one split of `task`, presented as `input_format` says; the settings are `Loader`'s. Raises as the loaders do."""
     kind = Loader if task.open_stream is None else StreamLoader
-    return kind(task, split, view, **settings)
+    return kind(task, split, input_format, **settings)
 
 
 WINDOW = 1_000
@@ -89,7 +89,7 @@ class Upcoming:
 
 
 class StreamLoader:
-    """Batches of one split, presented as `view` says; the settings are `Loader`'s.
+    """Batches of one split, presented as `input_format` says; the settings are `Loader`'s.
 
     `images` uses only so many: those that come first in an order of the shards drawn from the seed, whatever their class.
     Shuffling mixes the images of `window` places. `workers` processes decode what this one reads.
@@ -99,7 +99,7 @@ class StreamLoader:
         self,
         task: Task,
         split: str,
-        view: View,
+        input_format: InputFormat,
         *,
         batch_size: int,
         seed: int = 0,
@@ -113,7 +113,7 @@ class StreamLoader:
         check_settings(task, augment, batch_size=batch_size, images=images, workers=workers, shuffle=shuffle)
         if window < 1:
             raise WrongCall(f"got window={window}; at least 1 image is held")
-        self.task, self.view, self.seed, self.shuffle = task, view, seed, shuffle
+        self.task, self.input_format, self.seed, self.shuffle = task, input_format, seed, shuffle
         self.batch_size, self.workers = batch_size, workers
         stream = task.stream(split)
         used = beginning(stream.counts, images, seed)
@@ -126,7 +126,7 @@ class StreamLoader:
         whole = drop and (count >= batch_size or drop_last is True)
         self._reading = Reading(stream, used, Order(seed, window if shuffle else None), batch_size, whole)
         shown = replace(task, open_split=closed, open_stream=None)  # workers get no way to the data
-        self._decoder = Decoder(Pictures(shown, Handful({}), view.image_size, seed, augment))
+        self._decoder = Decoder(Pictures(shown, Handful({}), input_format.image_size, seed, augment))
         self._upcoming = Upcoming()
         self._feeder: DataLoader[Any] | None = None
 
@@ -149,7 +149,7 @@ class StreamLoader:
                 finally:
                     del made  # else it, its traceback and this frame keep each other, and the workers, alive
             classes = torch.tensor(labels, dtype=torch.int64) if made.masks is None else made.masks.long()
-            yield Batch(normalised(made.images, self.view), classes, torch.tensor(indices, dtype=torch.int64))
+            yield Batch(normalised(made.images, self.input_format), classes, torch.tensor(indices, dtype=torch.int64))
 
     def _feed(self, shares: Iterator[Share]) -> Iterator[tuple[Made | ZooError, Sequence[int], Sequence[int]]]:
         if not self.workers:

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
@@ -113,11 +113,11 @@ def _centre(images: torch.Tensor, size: int) -> torch.Tensor:
     return images[..., top : top + size, left : left + size]
 
 
-def normalised(images_NCHW: torch.Tensor, view: View) -> torch.Tensor:
+def normalised(images_NCHW: torch.Tensor, input_format: InputFormat) -> torch.Tensor:
     """float32 (N, view.channels, H, W): values 0 to 1, grey or colour as the view wants it, (value - mean) / std."""
-    images = _with_channels(images_NCHW, view.channels)
-    mean = torch.tensor(view.mean, dtype=torch.float32)[:, None, None] * 255
-    std = torch.tensor(view.std, dtype=torch.float32)[:, None, None] * 255
+    images = _with_channels(images_NCHW, input_format.channels)
+    mean = torch.tensor(input_format.mean, dtype=torch.float32)[:, None, None] * 255
+    std = torch.tensor(input_format.std, dtype=torch.float32)[:, None, None] * 255
     return images.to(torch.float32).sub_(mean).div_(std)
 
 

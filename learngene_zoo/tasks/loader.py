@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.runs.distributed import rank, world
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.augmentation import AUGMENTS, Augment, Images, light, light_joint, rand, rand_joint
@@ -117,7 +117,7 @@ class Plan:
 
 
 class Loader:
-    """Batches of one split, presented as `view` says.
+    """Batches of one split, presented as `input_format` says.
 
     `batch_size` counts the images of a step over all processes; each process gets every world-th of them. `images` uses
     only so many, as many of each class as there are. `drop_last` leaves out an epoch's last, smaller batch: by default
@@ -128,7 +128,7 @@ class Loader:
         self,
         task: Task,
         split: str,
-        view: View,
+        input_format: InputFormat,
         *,
         batch_size: int,
         seed: int = 0,
@@ -139,7 +139,7 @@ class Loader:
         drop_last: bool | None = None,
     ) -> None:
         check_settings(task, augment, batch_size=batch_size, images=images, workers=workers, shuffle=shuffle)
-        self.task, self.view, self.seed, self.shuffle = task, view, seed, shuffle
+        self.task, self.input_format, self.seed, self.shuffle = task, input_format, seed, shuffle
         self.batch_size, self.workers = batch_size, workers
         source = task.split(split)
         self._labels = torch.from_numpy(np.asarray(source.labels, dtype=np.int64))
@@ -150,7 +150,7 @@ class Loader:
             raise WrongCall(f"{self.images} images cannot be shared by {world()} processes; use more images")
         drop = shuffle if drop_last is None else drop_last
         self._whole = drop and (self.images >= batch_size or drop_last is True)
-        self._pictures = Pictures(replace(task, open_split=closed), source, view.image_size, seed, augment)
+        self._pictures = Pictures(replace(task, open_split=closed), source, input_format.image_size, seed, augment)
         self._plan = Plan()
         self._feeder: DataLoader[Any] | None = None
 
@@ -173,7 +173,7 @@ class Loader:
                 raise made
             places = torch.tensor(indices, dtype=torch.int64)
             labels = self._labels[places] if made.masks is None else made.masks.long()
-            yield Batch(normalised(made.images, self.view), labels, places, made.attributes)
+            yield Batch(normalised(made.images, self.input_format), labels, places, made.attributes)
 
     def _share(self, order: np.ndarray, step: int) -> list[int]:
         """The sample indices of this process in one step of an epoch in this order."""

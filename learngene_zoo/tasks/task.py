@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from learngene_zoo.artifacts.records import TaskRecord
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,9 +89,9 @@ class Task:
     open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)  # see tasks.batches
 
     @property
-    def view(self) -> View:
+    def input_format(self) -> InputFormat:
         """Images at the task's own size and with its own normalisation."""
-        return View(image_size=self.image_size, channels=self.channels, mean=self.mean, std=self.std)
+        return InputFormat(image_size=self.image_size, channels=self.channels, mean=self.mean, std=self.std)
 
     @property
     def dense(self) -> bool:

@@ -20,7 +20,7 @@ from torch import nn
 
 from learngene_zoo.errors import BadFile, Refused, TrainingFailed
 from learngene_zoo.settings import Json
-from learngene_zoo.storage import State, Tensors, new_folder, read_json, write_json, write_tensors
+from learngene_zoo.storage import StateDict, Tensors, new_folder, read_json, write_json, write_tensors
 
 if TYPE_CHECKING:
     from timm.utils import ModelEmaV3
@@ -41,7 +41,7 @@ class Checkpoint:
 
     step: int
     training: Mapping[str, Json]
-    tensors: Mapping[str, State]  # "weights", "ema", "exp_avg", ...
+    tensors: Mapping[str, StateDict]  # "weights", "ema", "exp_avg", ...
     scaler: Mapping[str, Json] = field(default_factory=dict)  # of fp16's loss scale
 
 
@@ -135,7 +135,7 @@ class TrainingState:
 
     def capture(self, step: int, training: Mapping[str, Any]) -> Checkpoint:
         """A checkpoint that shares memory with this. Raises `TrainingFailed` if a weight is not finite."""
-        tensors: dict[str, State] = {"weights": self.objective.state_dict(), **self._moments()}
+        tensors: dict[str, StateDict] = {"weights": self.objective.state_dict(), **self._moments()}
         if self.average is not None:
             tensors["ema"] = self.average.module.state_dict()
         for name, tensor in tensors["weights"].items():
@@ -163,7 +163,7 @@ class TrainingState:
         if self.average is not None:
             self.objective.load_state_dict(self.average.module.state_dict())
 
-    def _load(self, module: nn.Module, state: State) -> None:
+    def _load(self, module: nn.Module, state: StateDict) -> None:
         try:
             module.load_state_dict(dict(state))
         except RuntimeError as error:
@@ -172,7 +172,7 @@ class TrainingState:
     def _trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.objective.named_parameters() if p.requires_grad}
 
-    def _moments(self) -> dict[str, State]:
+    def _moments(self) -> dict[str, StateDict]:
         found: dict[str, dict[str, torch.Tensor]] = {moment: {} for moment in MOMENTS}
         for name, parameter in self._trained().items():
             for moment, tensor in self.optimizer.state.get(parameter, {}).items():

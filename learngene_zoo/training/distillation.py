@@ -19,7 +19,7 @@ from learngene_zoo.artifacts.descendant import Descendant, assemble, fingerprint
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json
-from learngene_zoo.storage import State
+from learngene_zoo.storage import StateDict
 from learngene_zoo.training.fit import fit
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def teacher_for(ancestry: Ancestry, task: Task, recipe: Recipe, run: Run) -> tup
     return start.with_state(dict(tensors)), dict(record)
 
 
-def _taught(start: Descendant, task: Task, recipe: Recipe, run: Run) -> tuple[State, dict[str, Any]]:
+def _taught(start: Descendant, task: Task, recipe: Recipe, run: Run) -> tuple[StateDict, dict[str, Any]]:
     tuned = fit(start, task, recipe, run)
     return tuned.state, dict(tuned.provenance["metrics"])
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.runs.distributed import gathered, join
 from learngene_zoo.runs.run import Run
 from learngene_zoo.training.device import open_device
@@ -41,7 +41,7 @@ def evaluate(
     model: nn.Module,
     task: Task,
     split: str,
-    view: View,
+    input_format: InputFormat,
     run: Run,
     *,
     batch_size: int | None = None,
@@ -57,7 +57,7 @@ def evaluate(
     def answers(images_BCHW: torch.Tensor) -> tuple[torch.Tensor]:
         return (model(images_BCHW),)
 
-    return evaluate_each(answers, model, task, split, view, run, batch_size=batch_size, images=images)[0]
+    return evaluate_each(answers, model, task, split, input_format, run, batch_size=batch_size, images=images)[0]
 
 
 def evaluate_each(
@@ -65,7 +65,7 @@ def evaluate_each(
     model: nn.Module,
     task: Task,
     split: str,
-    view: View,
+    input_format: InputFormat,
     run: Run,
     *,
     batch_size: int | None = None,
@@ -79,8 +79,10 @@ def evaluate_each(
 
     device, metric = open_device(run), metric_for(task)
     join(run.device)
-    size = batch_size or metric.batch_size(view.image_size)
-    loader = open_loader(task, split, view, batch_size=size, images=images, workers=run.workers, drop_last=False)
+    size = batch_size or metric.batch_size(input_format.image_size)
+    loader = open_loader(
+        task, split, input_format, batch_size=size, images=images, workers=run.workers, drop_last=False
+    )
     model.to(device)
     marks: list[tuple[int, int, bool, list[int]]] = []  # answer, index, finite, row
     with _judging(model, device, run):

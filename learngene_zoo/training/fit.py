@@ -16,7 +16,7 @@ from torch import nn
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.families.model import state_of
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
@@ -52,7 +52,7 @@ def fit(
         )
     model = start.model()
     objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
-    loader = training_images(task, start.view, recipe, run)
+    loader = training_images(task, start.input_format, recipe, run)
     trained = train(objective, loader, recipe, run, label=f"training on {task.name}")
     for step in stalled(trained, task.classes) if guard else trained:
         if watch is not None and step.end_of_epoch:
@@ -74,12 +74,12 @@ def fit(
 
 
 def _validated(model: nn.Module, start: Descendant, task: Task, run: Run) -> dict[str, Json]:
-    validation = evaluate(model, task, "validation", start.view, run)
+    validation = evaluate(model, task, "validation", start.input_format, run)
     return {f"validation_{validation.metric}": validation.value, "validation_images": validation.images}
 
 
-def training_images(task: Task, view: View, recipe: Recipe, run: Run) -> Batches:
-    """Shuffled and augmented batches of the task's training split, presented as `view` says.
+def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
+    """Shuffled and augmented batches of the task's training split, presented as `input_format` says.
 
     Raises `WrongCall` for mixed images where only a class can be mixed.
     """
@@ -89,7 +89,7 @@ def training_images(task: Task, view: View, recipe: Recipe, run: Run) -> Batches
     return open_loader(
         task,
         "train",
-        view,
+        input_format,
         batch_size=recipe.batch_size,
         seed=derive_seed(run.seed, "data"),
         shuffle=True,

@@ -11,16 +11,24 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo import registry
-from learngene_zoo.artifacts.learngene import Learngene, load, read_config
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.method import Expander, Member, Target
-from learngene_zoo.settings import from_json, to_json, with_settings
+from learngene_zoo.plugin import (
+    BadFile,
+    Expander,
+    Learngene,
+    LearngeneConfig,
+    Member,
+    Target,
+    WrongCall,
+    from_json,
+    to_json,
+    with_settings,
+)
+from learngene_zoo.plugin import find_artifact as find
+from learngene_zoo.plugin import load_learngene as load
+from learngene_zoo.plugin import read_learngene_config as read_config
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
+    from learngene_zoo.plugin import Descendant, Run
 
 
 def outline_of(control: str, of: str) -> LearngeneConfig:
@@ -39,7 +47,7 @@ def hold(control: str, of: str) -> Learngene:
     """The other learngene's tensors under the control's config."""
     import hashlib
 
-    from learngene_zoo.storage import WEIGHTS
+    from learngene_zoo.plugin import WEIGHTS
 
     config, folder = outline_of(control, of), find(of)
     digest = hashlib.sha256((folder / WEIGHTS).read_bytes()).hexdigest()

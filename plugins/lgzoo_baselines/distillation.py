@@ -17,20 +17,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Extractor, Method
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.plugin import Extractor, Learngene, LearngeneConfig, Method, Recipe, ViTSpec, WrongCall
 from lgzoo_baselines.stored_sizes import MINI, PAPER, SMOKE, TRAINING, Take, check_depths, outline_of, train_each
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.storage import State
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,25 +48,27 @@ class Distil(Extractor):
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Prepare the teacher, then train the sizes one after the other; their heads are dropped."""
-        from learngene_zoo.training.distillation import teacher_for
+        from learngene_zoo.plugin import teacher_for
 
         ancestry, task = ancestries[0], tasks[0]
         teacher, record = teacher_for(ancestry, task, self.teaching, run)
         train = partial(self._distilled, teacher, task)
         return train_each(self.outline([ancestry.spec]), train, run, {"teacher": record} if record else {})
 
-    def _distilled(self, teacher: Descendant, task: Task, layers: int, run: Run) -> tuple[State, dict[str, Any]]:
+    def _distilled(self, teacher: Descendant, task: Task, layers: int, run: Run) -> tuple[StateDict, dict[str, Any]]:
         """The tensors of one size trained under the teacher, without its head, and its validation accuracy."""
-        from learngene_zoo.artifacts.descendant import assemble
-        from learngene_zoo.families.model import state_of
-        from learngene_zoo.families.surgery import without_head
-        from learngene_zoo.seeds import derive_seed
-        from learngene_zoo.training.device import open_device
-        from learngene_zoo.training.distillation import Guided
-        from learngene_zoo.training.evaluate import evaluate
-        from learngene_zoo.training.fit import training_images
-        from learngene_zoo.training.loop import train
-        from learngene_zoo.training.objectives import objective_for
+        from learngene_zoo.plugin import (
+            Guided,
+            assemble,
+            derive_seed,
+            evaluate,
+            objective_for,
+            open_device,
+            state_of,
+            train,
+            training_images,
+            without_head,
+        )
 
         seed = derive_seed(run.seed, "init")
         spec = teacher.spec.with_(layers=layers)
@@ -83,10 +76,10 @@ class Distil(Extractor):
         model, master = student.model(), teacher.model().to(open_device(run))
         told = objective_for(task, model, self.training, derive_seed(run.seed, "attributes"))
         objective = Guided(told, model, master, self.share, self.temperature)
-        loader = training_images(task, student.view, self.training, run)
+        loader = training_images(task, student.input_format, self.training, run)
         for _ in train(objective, loader, self.training, run, label=f"distilling {layers} layers on {task.name}"):
             pass
-        validation = evaluate(model, task, "validation", student.view, run)
+        validation = evaluate(model, task, "validation", student.input_format, run)
         metrics = {f"validation_{validation.metric}": validation.value, "validation_images": validation.images}
         return without_head(state_of(model)), {**metrics, "training_images": loader.images}
 

@@ -11,18 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Extractor, Method
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.plugin import Extractor, Learngene, LearngeneConfig, Method, Recipe, ViTSpec
 from lgzoo_baselines.stored_sizes import MINI, PAPER, SMOKE, TRAINING, Take, check_depths, outline_of, train_each
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.storage import State
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Ancestry, Run, StateDict, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +38,9 @@ class Pretrain(Extractor):
         train = partial(self._pretrained, ancestries[0], tasks[0])
         return train_each(self.outline([ancestries[0].spec]), train, run, {})
 
-    def _pretrained(self, ancestry: Ancestry, task: Task, layers: int, run: Run) -> tuple[State, dict[str, Any]]:
+    def _pretrained(self, ancestry: Ancestry, task: Task, layers: int, run: Run) -> tuple[StateDict, dict[str, Any]]:
         """The tensors of one trained size, without its head, and its validation accuracy."""
-        from learngene_zoo.artifacts.descendant import assemble
-        from learngene_zoo.families.surgery import without_head
-        from learngene_zoo.seeds import derive_seed
-        from learngene_zoo.training.fit import fit
+        from learngene_zoo.plugin import assemble, derive_seed, fit, without_head
 
         start = assemble(
             ancestry.spec.with_(layers=layers, classes=task.classes, dense=task.dense),

@@ -14,16 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander, Extractor, Member, Method, Target
+from learngene_zoo.plugin import Expander, Extractor, Learngene, LearngeneConfig, Member, Method, Target, ViTSpec
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Run, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +48,7 @@ class Draw(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Each tensor is a function of the run's seed and the tensor's name. Raises `WrongCall` for an impossible shape."""
-        from learngene_zoo.artifacts.descendant import assemble
+        from learngene_zoo.plugin import assemble
 
         mean, std = learngene.config.normalisation
         spec = target.apply(learngene.config.spec)

@@ -10,17 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander, Extractor, Member, Method, Target
+from learngene_zoo.plugin import Expander, Extractor, Learngene, LearngeneConfig, Member, Method, Target, ViTSpec
 from lgzoo_baselines.control import expand_held, family_of, hold, outline_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Run, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +44,7 @@ class Shuffle(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Entries move within their tensor only; what was not inherited stays as it was drawn."""
-        from learngene_zoo.artifacts.descendant import shuffled
+        from learngene_zoo.plugin import shuffled
 
         return shuffled(expand_held(learngene, target, self.base, run), run.seed)
 

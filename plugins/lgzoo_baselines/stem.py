@@ -9,17 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander, Extractor, Member, Method, Target
+from learngene_zoo.plugin import Expander, Extractor, Learngene, LearngeneConfig, Member, Method, Target, ViTSpec
 from lgzoo_baselines.control import expand_held, family_of, hold, outline_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Run, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +43,7 @@ class KeepStem(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """The blocks are a function of the run's seed."""
-        from learngene_zoo.artifacts.descendant import stem_only
+        from learngene_zoo.plugin import stem_only
 
         return stem_only(expand_held(learngene, target, self.base, run), run.seed)
 

@@ -10,20 +10,24 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.vit.spec import LIMITS, ViTSpec
-from learngene_zoo.method import Expander, Member, Target
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.plugin import (
+    LIMITS,
+    BadFile,
+    Expander,
+    Learngene,
+    LearngeneConfig,
+    Member,
+    Recipe,
+    Target,
+    ViTSpec,
+    WrongCall,
+)
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.storage import State
+    from learngene_zoo.plugin import Descendant, Run, StateDict
 
     # From a depth and a part of the run to the tensors of that size, without its head, and what to record of it.
-    TrainOne = Callable[[int, Run], tuple[State, dict[str, Any]]]
+    TrainOne = Callable[[int, Run], tuple[StateDict, dict[str, Any]]]
 
 # As for the ancestry model: the source task's attributes would not be true of images that were moved.
 TRAINING = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
@@ -62,8 +66,7 @@ class Take(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """The stored tensors, positions resized, and a fresh head. Raises `WrongCall` for a size that is not stored."""
-        from learngene_zoo.artifacts.descendant import assemble
-        from learngene_zoo.families.surgery import resize_positions
+        from learngene_zoo.plugin import assemble, resize_positions
 
         config = learngene.config
         spec = _reachable(config, target)

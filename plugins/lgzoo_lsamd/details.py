@@ -9,9 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import BadFile
-from learngene_zoo.settings import Json
+from learngene_zoo.plugin import BadFile, Json, LearngeneConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.errors import BadFile
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import block_of, is_head
+from learngene_zoo.plugin import BadFile, Learngene, ViTSpec, block_of, is_head
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.storage import State
+    from learngene_zoo.plugin import Descendant, StateDict
 
 Shape = tuple[int, ...]
 
 
-def base_blocks(state: State, kept: Collection[int]) -> State:
+def base_blocks(state: StateDict, kept: Collection[int]) -> StateDict:
     """Of an ancestry model's tensors (shared, not copied): stem, last norm, and the blocks `kept`, counted from 1."""
-    from learngene_zoo.families.surgery import only
+    from learngene_zoo.plugin import only
 
     return only(state, _inside(kept))
 
@@ -33,8 +29,7 @@ def build(learngene: Learngene, spec: ViTSpec, sources: Sequence[int], *, seed: 
 
     Every tensor is read once, however often its block is repeated. Raises `BadFile` if the learngene lacks one.
     """
-    from learngene_zoo.artifacts.descendant import assemble
-    from learngene_zoo.families.surgery import resize_positions, take_blocks
+    from learngene_zoo.plugin import assemble, resize_positions, take_blocks
 
     config = learngene.config
     _check(learngene, set(sources))
@@ -46,7 +41,7 @@ def build(learngene: Learngene, spec: ViTSpec, sources: Sequence[int], *, seed: 
 
 def _check(learngene: Learngene, kept: Collection[int]) -> None:
     """Stem, kept blocks and last norm must be there, whole: `assemble` would draw what is not, and nobody would notice."""
-    from learngene_zoo.families.model import shapes, shapes_in
+    from learngene_zoo.plugin import shapes, shapes_in
 
     where = str(learngene.folder or "the learngene")
     wanted, found = (_parts(every, kept) for every in (shapes(learngene.config.spec), shapes_in(learngene.state)))

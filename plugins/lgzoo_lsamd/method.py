@@ -30,22 +30,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander, Extractor, Member, Method, Target
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.distributed import is_first
+from learngene_zoo.plugin import (
+    Expander,
+    Extractor,
+    Learngene,
+    LearngeneConfig,
+    Member,
+    Method,
+    Recipe,
+    Target,
+    ViTSpec,
+    WrongCall,
+    is_first,
+)
 from lgzoo_lsamd.details import fewest, kept_blocks
 from lgzoo_lsamd.rates import PAPER_RATES, rates_by_task
 from lgzoo_lsamd.stages import Expansion, Priority, order
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Run, Task
 
 
 log = logging.getLogger(__name__)

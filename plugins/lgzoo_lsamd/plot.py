@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.method import Expander
+from learngene_zoo.plugin import Expander, Learngene, WrongCall
 from lgzoo_lsamd.details import Path, kept_blocks, paths, threshold, usage
 from lgzoo_lsamd.stages import stages
 

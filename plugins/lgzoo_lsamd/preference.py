@@ -11,13 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from learngene_zoo.families.input_format import View
-from learngene_zoo.runs.distributed import gathered, join
-from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.batches import open_loader
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.device import open_device
-from learngene_zoo.training.metric import metric_for
+from learngene_zoo.plugin import InputFormat, Run, Task, gathered, join, metric_for, open_device, open_loader
 from lgzoo_lsamd.router import prefers_base
 from lgzoo_lsamd.supernet import routed_blocks
 
@@ -32,15 +26,17 @@ class Preferences:
     images: int
 
 
-def preferences(model: nn.Module, task: Task, view: View, run: Run, *, batch_size: int | None = None) -> Preferences:
+def preferences(
+    model: nn.Module, task: Task, input_format: InputFormat, run: Run, *, batch_size: int | None = None
+) -> Preferences:
     """Ask a super net's routers, over the images of the validation split; under torchrun the processes share them.
 
     The net is left in eval mode on the run's device. Raises `BadData` for an empty split.
     """
     device, metric = open_device(run), metric_for(task)
     join(run.device)
-    size = batch_size or metric.batch_size(view.image_size)
-    loader = open_loader(task, "validation", view, batch_size=size, workers=run.workers, drop_last=False)
+    size = batch_size or metric.batch_size(input_format.image_size)
+    loader = open_loader(task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False)
     blocks = list(routed_blocks(model))
     counts: list[torch.Tensor] = []  # of each batch: per layer the images for the base, then the metric's numbers
     model.to(device).eval()

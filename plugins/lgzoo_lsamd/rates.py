@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.plugin import WrongCall, unknown
 
 # Table 5 of the paper, column Ans-Net: the learning rate of each data set's search.
 PAPER_RATES = {

@@ -13,22 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.surgery import without_head
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.distributed import world
-from learngene_zoo.runs.run import Run
-from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json
-from learngene_zoo.storage import State
-from learngene_zoo.tasks.batches import Batches
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.engine import parameter_groups
-from learngene_zoo.training.fit import training_images
-from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import objective_for
+from learngene_zoo.plugin import (
+    Ancestry,
+    Batches,
+    Json,
+    Recipe,
+    Run,
+    StateDict,
+    Task,
+    WrongCall,
+    assemble,
+    derive_seed,
+    objective_for,
+    parameter_groups,
+    train,
+    training_images,
+    without_head,
+    world,
+)
 from lgzoo_lsamd.preference import preferences
 from lgzoo_lsamd.rates import check_rates
 from lgzoo_lsamd.router import Router
@@ -46,7 +48,7 @@ def search_all(search: Search, ancestry: Ancestry, tasks: Sequence[Task], run: R
         raise WrongCall("LSAMD searches on tasks; name at least one with --task, or the blocks themselves with --keep")
     check_rates(search.task_lr, [task.name for task in tasks])
     found: dict[str, Json] = {}
-    carried: State = {}
+    carried: StateDict = {}
     for task in tasks:
         compute = partial(search_one, search, ancestry, task, carried)
         tensors, found[task.name] = run.part(f"search/{task.name}").once(compute)
@@ -54,7 +56,7 @@ def search_all(search: Search, ancestry: Ancestry, tasks: Sequence[Task], run: R
     return found
 
 
-def search_one(search: Search, ancestry: Ancestry, task: Task, carried: State, run: Run) -> tuple[State, Json]:
+def search_one(search: Search, ancestry: Ancestry, task: Task, carried: StateDict, run: Run) -> tuple[StateDict, Json]:
     """Train the super net on `task`, from the ancestry's weights and the `carried` specific set.
 
     Returns the specific set (with `shared`, else nothing), and the record of `details.datasets` (see `method.py`).
@@ -65,12 +67,12 @@ def search_one(search: Search, ancestry: Ancestry, task: Task, carried: State, r
     objective = SearchObjective(
         objective_for(task, model, recipe, derive_seed(run.seed, "attributes")), search.balance_weight
     )
-    loader = training_images(task, ancestry.view, recipe, run)
+    loader = training_images(task, ancestry.input_format, recipe, run)
     _check_pieces(loader, recipe)
     groups = partial(groups_with_routers, router_lr=search.router_lr)
     for _ in train(objective, loader, recipe, run, groups=groups, unused=True, label="super net"):
         pass
-    asked = preferences(model, task, ancestry.view, run)
+    asked = preferences(model, task, ancestry.input_format, run)
     record = {
         "paths": [int(share >= 0.5) for share in asked.shares],
         "shares": [round(share, 6) for share in asked.shares],

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.settings import Json
+from learngene_zoo.plugin import Json, WrongCall
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.plugin import WrongCall
 
 Stage = tuple[int, ...]
 Expansion = Literal["neighbor", "cyclic"]

@@ -9,12 +9,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from learngene_zoo.tasks.splits import PixelSplit
-from learngene_zoo.tasks.splits import parts as stratified
-from learngene_zoo.tasks.task import Task, built_in
+from learngene_zoo.plugin import PixelSplit, Task, built_in
+from learngene_zoo.plugin import stratified_parts as stratified
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+    from learngene_zoo.plugin import Entry
 
 SIZE = 32
 SEED = 1998

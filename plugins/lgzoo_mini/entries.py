@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from learngene_zoo.tasks.task import Entry, split_sizes
+from learngene_zoo.plugin import Entry, split_sizes
 
 OWN_LICENCE, FONT_LICENCE = "Apache-2.0", "Bitstream-Vera"
 FONTS = "outlines of the DejaVu faces in matplotlib"

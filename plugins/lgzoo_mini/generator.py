@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from learngene_zoo.seeds import derive_seed, noise, uniform
+from learngene_zoo.plugin import derive_seed, noise, uniform
 
 SIZE = 32  # pixels of a picture's side
 

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from learngene_zoo.seeds import derive_seed, noise, uniform
-from learngene_zoo.tasks.checking import IGNORED
-from learngene_zoo.tasks.task import Samples, Task, built_in
+from learngene_zoo.plugin import IGNORED, Samples, Task, built_in, derive_seed, noise, uniform
 from lgzoo_mini.canvas import (
     PICTURE,
     Dice,
@@ -40,7 +38,7 @@ from lgzoo_mini.generator import GRAIN
 from lgzoo_mini.outlines import box, contour, convex, ellipse
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+    from learngene_zoo.plugin import Entry
 
 CLASSES = ("sky", "ground", "water", "disc", "box", "tree")
 GROUND, WATER, FIRST_THING = 1, 2, 3

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from learngene_zoo.seeds import derive_seed
-from learngene_zoo.tasks.task import Attribute, Samples, Task, built_in
+from learngene_zoo.plugin import Attribute, Samples, Task, built_in, derive_seed
 from lgzoo_mini.generator import SIZE, Generator
 from lgzoo_mini.suite import generator
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+    from learngene_zoo.plugin import Entry
 
 
 # Of twenty pictures in a row, how many are of a family: more where there are more classes or more to be seen.

@@ -6,11 +6,11 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from learngene_zoo.tasks.task import Task, built_in
+from learngene_zoo.plugin import Task, built_in
 from lgzoo_mini.generator import Generated, Generator
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+    from learngene_zoo.plugin import Entry
 
 
 def generator(name: str) -> Generator:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from learngene_zoo.tasks.hub_data import open_hub
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.plugin import Task, open_hub
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+    from learngene_zoo.plugin import Entry
 
 
 def open_named(entry: Entry, offline: bool) -> Task:

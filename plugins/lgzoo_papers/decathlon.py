@@ -25,14 +25,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.folders import Files
-from learngene_zoo.tasks.own_data import Labelled, task_of
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.plugin import BadData, Files, Labelled, Task, task_of
 from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+    from learngene_zoo.plugin import Entry
 
 
 PREFIX = "decathlon-"

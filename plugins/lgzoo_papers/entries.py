@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from learngene_zoo.tasks.task import Entry, split_sizes
+from learngene_zoo.plugin import Entry, split_sizes
 
 OPENING = "lgzoo_papers.opening"
 ARCHIVE_SIDE = 64  # the archive's pictures have a shorter side of 72 pixels

@@ -24,15 +24,11 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.hub_data import open_hub
-from learngene_zoo.tasks.own_data import SEED
-from learngene_zoo.tasks.splits import PixelSplit
-from learngene_zoo.tasks.splits import parts as stratified
-from learngene_zoo.tasks.task import Split, Task, built_in
+from learngene_zoo.plugin import SEED, BadData, PixelSplit, Split, Task, built_in, open_hub
+from learngene_zoo.plugin import stratified_parts as stratified
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+    from learngene_zoo.plugin import Entry
 
 
 VARIABLE = "LGZOO_FASHION_MNIST"

@@ -14,15 +14,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.decoding import decoded, decoded_indices
-from learngene_zoo.tasks.folders import Files
-from learngene_zoo.tasks.own_data import IMAGENET_MEAN, IMAGENET_STD, Labelled, Rows, completed, in_roles
-from learngene_zoo.tasks.task import SPLITS, Samples, Task
+from learngene_zoo.plugin import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    SPLITS,
+    BadData,
+    Files,
+    Labelled,
+    Rows,
+    Samples,
+    Task,
+    completed,
+    decoded,
+    decoded_indices,
+    in_roles,
+)
 from lgzoo_papers.places import Place
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+    from learngene_zoo.plugin import Entry
 
 
 IGNORED = 255

@@ -5,18 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.errors import BadData, Unavailable
+from learngene_zoo.plugin import (
+    BadData,
+    Task,
+    Unavailable,
+    known_splits,
+    labelled,
+    noted,
+    open_folder,
+    rows_of,
+    subfolders,
+    task_of,
+    task_of_tables,
+)
 from learngene_zoo.tasks import hub_data
-from learngene_zoo.tasks.folders import labelled, noted, open_folder, subfolders
-from learngene_zoo.tasks.own_data import task_of
-from learngene_zoo.tasks.tables import known_splits, rows_of, task_of_tables
-from learngene_zoo.tasks.task import Task
 from lgzoo_papers.decathlon import PREFIX, open_archive
 from lgzoo_papers.masks import VOC_CLASSES, Pairs, Reading, open_ade20k, open_voc, task_of_masks
 from lgzoo_papers.places import NO_TEST, Place, archive, place_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+    from learngene_zoo.plugin import Entry
 
 
 def open_named(entry: Entry, offline: bool) -> Task:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from learngene_zoo.errors import BadData, Unavailable
+from learngene_zoo.plugin import BadData, Unavailable
 
 Layout = Literal["classes", "inaturalist", "ade20k", "voc", "idx"]
 ARCHIVE = "LGZOO_DECATHLON"  # the folder where the Visual Decathlon's devkit and data are unpacked

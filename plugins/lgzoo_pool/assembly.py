@@ -9,21 +9,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.errors import BadFile
-from learngene_zoo.families.model import shapes
-from learngene_zoo.families.surgery import resize_positions
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import block_of, inner_name, is_head, is_stem
-from learngene_zoo.settings import Json
+from learngene_zoo.plugin import (
+    BadFile,
+    Descendant,
+    Json,
+    Learngene,
+    ViTSpec,
+    assemble,
+    block_of,
+    inner_name,
+    is_head,
+    is_stem,
+    resize_positions,
+    shapes,
+)
 from lgzoo_pool.details import Details, read_details
 from lgzoo_pool.paths import Path
 
 if TYPE_CHECKING:
     import torch
 
-    from learngene_zoo.storage import State
+    from learngene_zoo.plugin import StateDict
 
 STITCH = "stitch."
 
@@ -67,7 +73,7 @@ def sources(path: Path, names: Sequence[str]) -> Iterator[tuple[str, str]]:
             yield name, f"anchors.{path.parts[number].anchor}.blocks.{source}.{inner}"
 
 
-def _held(learngene: Learngene, path: Path, spec: ViTSpec, *, heads: bool) -> State:
+def _held(learngene: Learngene, path: Path, spec: ViTSpec, *, heads: bool) -> StateDict:
     """The tensors of a path's model by their names in it, shared, not copied."""
     where = str(learngene.folder or "the learngene")
     wanted = {name: shape for name, shape in shapes(spec).items() if heads or not is_head(name)}

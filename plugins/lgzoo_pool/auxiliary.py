@@ -6,16 +6,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.families.model import state_of
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.runs.run import Run
-from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json
-from learngene_zoo.storage import State
-from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import objective_for
+from learngene_zoo.plugin import (
+    Json,
+    Run,
+    StateDict,
+    ViTSpec,
+    assemble,
+    derive_seed,
+    evaluate,
+    objective_for,
+    state_of,
+    train,
+)
 from lgzoo_pool.distillation import Distilled, Shares
 from lgzoo_pool.features import nobody
 from lgzoo_pool.lessons import Lessons
@@ -34,8 +36,8 @@ class Auxiliary:
     """A distilled model: its shape, its tensors by timm's names, its matrices', and what was recorded."""
 
     spec: ViTSpec
-    state: State
-    matrices: State
+    state: StateDict
+    matrices: StateDict
     record: Json
     depends: Json  # all that it depends on beside seeds
 
@@ -54,9 +56,9 @@ def _depends(pool: Distil, spec: ViTSpec, count: int, lessons: Lessons) -> dict[
     return {**auxiliary_settings(pool, spec, count), **who, "precision": lessons.run.precision}
 
 
-def _distilled(pool: Distil, spec: ViTSpec, count: int, lessons: Lessons, run: Run) -> tuple[State, dict[str, Any]]:
+def _distilled(pool: Distil, spec: ViTSpec, count: int, lessons: Lessons, run: Run) -> tuple[StateDict, dict[str, Any]]:
     """Train it: its tensors and its matrices', and its value on validation images."""
-    task, view = lessons.task, lessons.view
+    task, input_format = lessons.task, lessons.input_format
     model = assemble(spec, {}, seed=derive_seed(run.seed, "init"), scheme=pool.init).model()
     loader = lessons.images(pool.training, run)
     told = objective_for(task, model, pool.training, derive_seed(run.seed, "attributes"))
@@ -68,12 +70,12 @@ def _distilled(pool: Distil, spec: ViTSpec, count: int, lessons: Lessons, run: R
     objective = Distilled(told, model, teacher, matrices, levels, shares)
     for _ in train(objective, loader, pool.training, run, label=f"auxiliary model of width {spec.width}"):
         pass
-    found = evaluate(model, task, "validation", view, run)
+    found = evaluate(model, task, "validation", input_format, run)
     record = {f"validation_{found.metric}": found.value, "validation_images": found.images}
     tensors = {f"{MODEL}{tensor}": value for tensor, value in state_of(model.cpu()).items()}
     tensors |= {f"{MATRICES}{tensor}": value for tensor, value in state_of(matrices.cpu()).items()}
     return tensors, {**record, "training_images": loader.images}
 
 
-def _under(prefix: str, tensors: State) -> State:
+def _under(prefix: str, tensors: StateDict) -> StateDict:
     return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}

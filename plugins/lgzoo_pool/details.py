@@ -18,10 +18,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from itertools import pairwise
 
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.vit.spec import Segment, ViTSpec
-from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.plugin import BadFile, Json, LearngeneConfig, Segment, ViTSpec, WrongCall, from_json, to_json
 from lgzoo_pool.paths import Layout
 
 

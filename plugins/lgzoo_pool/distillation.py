@@ -28,7 +28,7 @@ from lgzoo_pool.transforms import Transformations
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
-    from learngene_zoo.tasks.loader import Batch
+    from learngene_zoo.plugin import Batch
 
 Reduction = Literal["sample", "entries"]
 

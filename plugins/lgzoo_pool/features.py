@@ -16,7 +16,7 @@ from torch import nn
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
-    from learngene_zoo.tasks.loader import Batch
+    from learngene_zoo.plugin import Batch
 
 
 @dataclass(frozen=True)

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.families.model import state_of
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Json
-from learngene_zoo.storage import State
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.device import open_device
-from learngene_zoo.training.distillation import teacher_for
+from learngene_zoo.plugin import Ancestry, Json, Run, StateDict, Task, ViTSpec, open_device, state_of, teacher_for
 from lgzoo_pool.auxiliary import Auxiliary, auxiliary
 from lgzoo_pool.details import Details
 from lgzoo_pool.joining import some_images
@@ -49,12 +41,12 @@ class Filling:
         return tuple(model.spec for model in self.models)
 
 
-def fill(pool: Distil, ancestry: Ancestry, task: Task, details: Details, run: Run) -> tuple[State, dict[str, Json]]:
+def fill(pool: Distil, ancestry: Ancestry, task: Task, details: Details, run: Run) -> tuple[StateDict, dict[str, Json]]:
     """The tensors of a pool, and what its parts recorded."""
     asked = pool.alpha < 1 or pool.guided != "none"
     ancestor, taught = teacher_for(ancestry, task, pool.teaching, run) if asked else (None, {})
     keep = pool.kept if pool.keep_teacher and asked else None
-    lessons = Lessons(ancestor=ancestor, task=task, view=ancestry.view, run=run, keep=keep)
+    lessons = Lessons(ancestor=ancestor, task=task, input_format=ancestry.input_format, run=run, keep=keep)
     shapes = [spec.with_(classes=task.classes, dense=task.dense) for spec in pool.auxiliaries(ancestry.spec)]
     low = auxiliary(pool, "low", shapes[0], pool.low_levels, lessons)
     high = auxiliary(pool, "high", shapes[1], pool.high_levels, lessons)
@@ -72,14 +64,14 @@ def _depends(filling: Filling) -> dict[str, Json]:
     return {**tuning_settings(pool), **who, "precision": lessons.run.precision, "models": models}
 
 
-def _tuned(filling: Filling, run: Run) -> tuple[State, dict[str, Any]]:
+def _tuned(filling: Filling, run: Run) -> tuple[StateDict, dict[str, Any]]:
     """Start the stitches, fine-tune all paths, and judge each of them."""
     pool, lessons, layout = filling.pool, filling.lessons, filling.details.layout
-    task, view = lessons.task, lessons.view
+    task, input_format = lessons.task, lessons.input_format
     state = anchors_state([model.state for model in filling.models])
     state = {**state, **initial_stitches(filling.specs, layout, run.seed)}
     network = network_of(filling.specs, layout, state).to(open_device(run))
-    counted = moments(network, some_images(task, view, pool.stitch_images, run))
+    counted = moments(network, some_images(task, input_format, pool.stitch_images, run))
     started = _started(filling, counted)
     _set(network, started)
     loader = lessons.images(pool.tuning, run)
@@ -96,11 +88,11 @@ def _tuned(filling: Filling, run: Run) -> tuple[State, dict[str, Any]]:
     record: dict[str, Any] = {"tuning": {**guided, "stitches": fit_of(counted, started)}}
     if pool.judged != 0:
         settings = [named(number, path, filling.details) for number, path in enumerate(layout.paths)]
-        record["paths"] = path_rows(network, settings, task, view, run, images=pool.judged)
+        record["paths"] = path_rows(network, settings, task, input_format, run, images=pool.judged)
     return state_of(network.cpu()), record
 
 
-def _started(filling: Filling, counted: Moments) -> State:
+def _started(filling: Filling, counted: Moments) -> StateDict:
     """The stitches as the fine-tuning finds them: all alike out of the matrices, or each fitted by least squares."""
     kind = filling.pool.stitch
     if kind == "ls":
@@ -112,7 +104,7 @@ def _started(filling: Filling, counted: Moments) -> State:
     return {name: weight if len(shape) == 2 else torch.zeros(shape) for name, shape in shapes.items()}
 
 
-def _set(network: StitchedNetwork, stitches: State) -> None:
+def _set(network: StitchedNetwork, stitches: StateDict) -> None:
     parameters = dict(network.named_parameters())
     for name, tensor in stitches.items():
         parameters[name].data.copy_(tensor)

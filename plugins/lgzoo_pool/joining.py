@@ -9,21 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.input_format import View
-from learngene_zoo.families.model import state_of
-from learngene_zoo.runs.distributed import join as meet
-from learngene_zoo.runs.run import Run
-from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import State
-from learngene_zoo.tasks.batches import open_loader
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.device import open_device
-from learngene_zoo.training.distillation import teacher_for
-from learngene_zoo.training.fit import training_images
+from learngene_zoo.plugin import (
+    Ancestry,
+    Descendant,
+    InputFormat,
+    Json,
+    Run,
+    StateDict,
+    Task,
+    WrongCall,
+    assemble,
+    derive_seed,
+    open_device,
+    open_loader,
+    state_of,
+    teacher_for,
+    to_json,
+    training_images,
+)
+from learngene_zoo.plugin import join as meet
 from lgzoo_pool.details import Details
 from lgzoo_pool.judging import path_rows
 from lgzoo_pool.least_squares import fit_of, moments, solve
@@ -38,10 +42,10 @@ LOOKED_AT_ONCE = 16  # images whose features are in memory together
 
 def join(
     snnet: Join, ancestries: Sequence[Ancestry], task: Task, details: Details, run: Run
-) -> tuple[State, dict[str, Json]]:
+) -> tuple[StateDict, dict[str, Json]]:
     """The trained tensors and the metrics. Raises `WrongCall` for anchors that see images differently."""
     _check_views(ancestries)
-    view = ancestries[-1].view
+    input_format = ancestries[-1].input_format
     own, anchors = _with_heads(ancestries, task, run)
     specs = [anchor.spec for anchor in anchors]
     state = {
@@ -52,33 +56,35 @@ def join(
     metrics: dict[str, Json] = {}
     if snnet.stitch == "ls":
         network = network_of(specs, details.layout, state)
-        compute = partial(least_squares, network, task, view, snnet.stitch_images)
+        compute = partial(least_squares, network, task, input_format, snnet.stitch_images)
         stitches, metrics["stitches"] = run.part("stitches").once(compute, same and {**same, "part": "stitches"})
         state |= dict(stitches)
     teacher, record = _teacher(snnet, ancestries, task, run)
     metrics |= {"teacher": record} if record else {}
     network = network_of(specs, details.layout, state)
-    trained = partial(_trained, snnet, network, task, view, teacher, not own)
+    trained = partial(_trained, snnet, network, task, input_format, teacher, not own)
     tensors, record = run.part("training").once(trained, same and {**same, "part": "training"})
     return tensors, {**metrics, **record}
 
 
-def least_squares(network: StitchedNetwork, task: Task, view: View, count: int, run: Run) -> tuple[State, Json]:
+def least_squares(
+    network: StitchedNetwork, task: Task, input_format: InputFormat, count: int, run: Run
+) -> tuple[StateDict, Json]:
     """The stitches that fit best over some training images, and how well they do."""
     network.to(open_device(run))
-    counted = moments(network, some_images(task, view, count, run))
+    counted = moments(network, some_images(task, input_format, count, run))
     stitches = solve(counted)
     return stitches, {"images": count, **fit_of(counted, stitches)}
 
 
-def some_images(task: Task, view: View, count: int, run: Run) -> Iterator[torch.Tensor]:
+def some_images(task: Task, input_format: InputFormat, count: int, run: Run) -> Iterator[torch.Tensor]:
     """So many training images as they are, chosen by the seed, in batches on the run's device; processes share them."""
     meet(run.device)
     device = open_device(run)
     loader = open_loader(
         task,
         "train",
-        view,
+        input_format,
         batch_size=LOOKED_AT_ONCE,
         seed=derive_seed(run.seed, "data"),
         images=count,
@@ -92,16 +98,16 @@ def _trained(
     snnet: Join,
     network: StitchedNetwork,
     task: Task,
-    view: View,
+    input_format: InputFormat,
     teacher: Descendant | None,
     fresh: bool,
     run: Run,
-) -> tuple[State, dict[str, Any]]:
+) -> tuple[StateDict, dict[str, Any]]:
     """The network's tensors after training, and how good every configuration then is. `fresh` says whether heads are new."""
     paths = train_stitches_alone(network, heads=fresh) if snnet.trained == "stitches" else network.layout.paths
     record = tune(
         network,
-        training_images(task, view, snnet.training, run),
+        training_images(task, input_format, snnet.training, run),
         snnet.training,
         run,
         teacher=_answers(teacher, run),
@@ -114,7 +120,7 @@ def _trained(
     metrics: dict[str, Any] = {"training": record}
     if snnet.judged != 0:
         numbers = [{"config": number} for number in range(len(network.layout.paths))]
-        metrics["paths"] = path_rows(network, numbers, task, view, run, images=snnet.judged)
+        metrics["paths"] = path_rows(network, numbers, task, input_format, run, images=snnet.judged)
     return state_of(network.cpu()), metrics
 
 
@@ -143,11 +149,11 @@ def _with_heads(ancestries: Sequence[Ancestry], task: Task, run: Run) -> tuple[b
 
 def _check_views(ancestries: Sequence[Ancestry]) -> None:
     views = [(ancestry.record.mean, ancestry.record.std) for ancestry in ancestries]
-    for place, (before, view) in enumerate(pairwise(views), start=2):
-        if view != before:
+    for place, (before, input_format) in enumerate(pairwise(views), start=2):
+        if input_format != before:
             raise WrongCall(
                 f"ancestries {place - 1} and {place} were trained on images normalised in two ways: mean "
-                f"{list(before[0])} and {list(view[0])}, standard deviation {list(before[1])} and {list(view[1])}; take models of one family"
+                f"{list(before[0])} and {list(input_format[0])}, standard deviation {list(before[1])} and {list(input_format[1])}; take models of one family"
             )
 
 

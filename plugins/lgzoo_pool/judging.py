@@ -14,16 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.input_format import View
-from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Json
-from learngene_zoo.training.evaluate import Evaluation, evaluate_each
+from learngene_zoo.plugin import Evaluation, InputFormat, Json, Run, WrongCall, evaluate_each
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Part, Path, Stitch
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Task
 
 
 class Step(NamedTuple):
@@ -41,7 +37,7 @@ def path_rows(
     network: StitchedNetwork,
     settings: Sequence[Mapping[str, Json]],
     task: Task,
-    view: View,
+    input_format: InputFormat,
     run: Run,
     *,
     images: int | None = None,
@@ -52,7 +48,7 @@ def path_rows(
     """
     if len(settings) != len(network.layout.paths):
         raise WrongCall(f"{len(settings)} settings for {len(network.layout.paths)} paths; each path needs its own")
-    found = judged(network, network.layout.paths, task, "validation", view, run, images=images)
+    found = judged(network, network.layout.paths, task, "validation", input_format, run, images=images)
     return [{**own, one.metric: one.value, "images": one.images} for own, one in zip(settings, found)]
 
 
@@ -61,7 +57,7 @@ def judged(
     paths: Sequence[Path],
     task: Task,
     split: str,
-    view: View,
+    input_format: InputFormat,
     run: Run,
     *,
     batch_size: int | None = None,
@@ -70,7 +66,7 @@ def judged(
     """How every path does on a split, in the order of `paths`; all as `evaluate` would say of the path's own model."""
     order = sorted(range(len(paths)), key=lambda number: _sortable(steps_of(paths[number])))
     answers = along_each(network, [paths[number] for number in order])
-    found = evaluate_each(answers, network, task, split, view, run, batch_size=batch_size, images=images)
+    found = evaluate_each(answers, network, task, split, input_format, run, batch_size=batch_size, images=images)
     return tuple(found[order.index(number)] for number in range(len(paths)))
 
 

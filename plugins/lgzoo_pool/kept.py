@@ -19,14 +19,22 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 
-from learngene_zoo.errors import BadFile, TrainingFailed, Unavailable
-from learngene_zoo.runs.distributed import is_first, wait_for_all
-from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import nearest_parent, read_json, write_json
+from learngene_zoo.plugin import (
+    BadFile,
+    Json,
+    TrainingFailed,
+    Unavailable,
+    is_first,
+    nearest_parent,
+    read_json,
+    to_json,
+    wait_for_all,
+    write_json,
+)
 from lgzoo_pool.features import Ancestor, Features, features_of, parts_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.tasks.loader import Batch
+    from learngene_zoo.plugin import Batch
 
 Kept = Literal["fp32", "fp16"]
 KINDS: dict[Kept, np.dtype] = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}

@@ -25,9 +25,7 @@ from typing import NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from learngene_zoo.runs.distributed import world
-from learngene_zoo.settings import Json
-from learngene_zoo.storage import State
+from learngene_zoo.plugin import Json, StateDict, world
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Layout, Stitch
 
@@ -94,7 +92,7 @@ def streams_of(network: StitchedNetwork, anchor: int, images_BCHW: torch.Tensor,
     return streams
 
 
-def solve(counted: Moments) -> State:
+def solve(counted: Moments) -> StateDict:
     """The tensors of every stitch by name, fp32 on the CPU. Raises `ValueError` if no image was counted."""
     if not counted.gram:
         raise ValueError("no image was counted")
@@ -113,7 +111,7 @@ def solve(counted: Moments) -> State:
     return solved
 
 
-def fit_of(counted: Moments, stitches: State) -> dict[str, Json]:
+def fit_of(counted: Moments, stitches: StateDict) -> dict[str, Json]:
     """How well any stitches fit, over all pairs: |X W| / |Y|, and the share of |Y|^2 that is missed, |X W - Y|^2 / |Y|^2.
 
     By the stitch's name, and under `mean` the mean over the stitches.

@@ -8,17 +8,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts.descendant import Descendant, fingerprint_of
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.input_format import View
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.distributed import is_first, wait_for_all
-from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Json, to_json
-from learngene_zoo.tasks.batches import Batches
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.device import open_device
-from learngene_zoo.training.fit import training_images
+from learngene_zoo.plugin import (
+    Batches,
+    Descendant,
+    InputFormat,
+    Json,
+    Recipe,
+    Run,
+    Task,
+    WrongCall,
+    fingerprint_of,
+    is_first,
+    open_device,
+    to_json,
+    training_images,
+    wait_for_all,
+)
 from lgzoo_pool.features import Ancestor, Teacher
 from lgzoo_pool.kept import Kept, KeptTeacher, Store, bytes_of, check_room, shapes
 
@@ -38,13 +43,13 @@ class Lessons:
 
     ancestor: Descendant | None
     task: Task
-    view: View
+    input_format: InputFormat
     run: Run
     keep: Kept | None = None
 
     def images(self, recipe: Recipe, part: Run) -> Batches:
         """The training images of one part. Their choice and order are a function of the whole run's seed."""
-        return training_images(self.task, self.view, recipe, replace(part, seed=self.run.seed))
+        return training_images(self.task, self.input_format, recipe, replace(part, seed=self.run.seed))
 
     def teacher(self, positions: Sequence[int], images: int) -> Teacher:
         """Who answers with the logits and the features at `positions` to so many images."""
@@ -75,4 +80,4 @@ class Lessons:
     def identity(self) -> dict[str, Json]:
         """What all answers depend on, as JSON."""
         teacher = None if self.ancestor is None else fingerprint_of(self.ancestor)
-        return {"teacher": teacher, "task": to_json(self.task.record), "view": to_json(self.view)}
+        return {"teacher": teacher, "task": to_json(self.task.record), "view": to_json(self.input_format)}

@@ -6,7 +6,7 @@ blocks they are the 4th, 8th and 12th, of 6 the 2nd, 4th and 6th.
 
 from __future__ import annotations
 
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.plugin import WrongCall
 
 LEVELS = 3  # low, middle and high
 

@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import Segment, ViTSpec
-from learngene_zoo.method import Member, Target
-from learngene_zoo.settings import Json
+from learngene_zoo.plugin import Json, LearngeneConfig, Member, Segment, Target, ViTSpec, WrongCall
 from lgzoo_pool.details import Details, read_details
 from lgzoo_pool.paths import Path
 

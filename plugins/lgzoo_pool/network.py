@@ -14,11 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from learngene_zoo.errors import BadFile
-from learngene_zoo.families.model import model_of, shapes, shapes_in
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.seeds import derive_seed
-from learngene_zoo.storage import State
+from learngene_zoo.plugin import BadFile, StateDict, ViTSpec, derive_seed, model_of, shapes, shapes_in
 from lgzoo_pool.paths import Layout, Part, Path, Stitch
 
 if TYPE_CHECKING:
@@ -112,7 +108,7 @@ class Along:
         return head
 
 
-def network_of(specs: Sequence[ViTSpec], layout: Layout, state: State) -> StitchedNetwork:
+def network_of(specs: Sequence[ViTSpec], layout: Layout, state: StateDict) -> StitchedNetwork:
     """A network with these tensors, in eval mode, trainable, in memory of its own.
 
     Raises `BadFile` if one is missing, extra or of another shape.
@@ -124,7 +120,7 @@ def network_of(specs: Sequence[ViTSpec], layout: Layout, state: State) -> Stitch
     return network.eval()
 
 
-def initial_stitches(specs: Sequence[ViTSpec], layout: Layout, seed: int) -> State:
+def initial_stitches(specs: Sequence[ViTSpec], layout: Layout, seed: int) -> StateDict:
     """Stitches as a scratch model's matrices start, N(0, 1/sqrt(fan in)), each a function of seed and name; biases 0."""
     started: dict[str, torch.Tensor] = {}
     for name, shape in stitch_shapes(specs, layout).items():
@@ -144,18 +140,18 @@ def stitch_shapes(specs: Sequence[ViTSpec], layout: Layout) -> dict[str, tuple[i
     return found
 
 
-def anchors_state(states: Sequence[State]) -> State:
+def anchors_state(states: Sequence[StateDict]) -> StateDict:
     """The tensors of whole anchors under the learngene's names."""
     return {f"anchors.{i}.{name}": state[name] for i, state in enumerate(states) for name in state}
 
 
-def anchor_state(state: State, anchor: int) -> State:
+def anchor_state(state: StateDict, anchor: int) -> StateDict:
     """The tensors of one anchor under timm's names."""
     prefix = f"anchors.{anchor}."
     return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
 
 
-def check_state(specs: Sequence[ViTSpec], layout: Layout, state: State, where: str) -> None:
+def check_state(specs: Sequence[ViTSpec], layout: Layout, state: StateDict, where: str) -> None:
     """Raises `BadFile`, naming the first tensor that is missing, extra or of another shape."""
     wanted = {f"anchors.{i}.{name}": shape for i, spec in enumerate(specs) for name, shape in shapes(spec).items()}
     wanted |= stitch_shapes(specs, layout)

@@ -19,7 +19,7 @@ from functools import cached_property
 from itertools import combinations, islice
 from typing import NamedTuple
 
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.plugin import WrongCall
 
 MOST_PATHS = 10_000
 

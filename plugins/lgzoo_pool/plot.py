@@ -11,12 +11,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from learngene_zoo import registry
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.method import Expander, Member
-from learngene_zoo.settings import Json, settings_of
-from learngene_zoo.units import human_count
+from learngene_zoo.plugin import Expander, Json, Learngene, LearngeneConfig, Member, WrongCall, human_count, settings_of
 from lgzoo_pool.details import Details, read_details
 from lgzoo_pool.plot_grid import draw_grid, grid_legend
 from lgzoo_pool.plot_scores import Drawn, draw_scores, scores, scores_legend

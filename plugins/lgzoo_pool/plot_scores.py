@@ -10,11 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import BadFile
-from learngene_zoo.families.cost import Cost
-from learngene_zoo.intervals import proportion
-from learngene_zoo.settings import Json
+from learngene_zoo.plugin import BadFile, Cost, Json, LearngeneConfig, proportion
 from lgzoo_pool.plot_style import INK, LINE, PAPER, QUIET_INK, STITCH, colour_of
 
 if TYPE_CHECKING:

@@ -24,13 +24,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander, Extractor, Member, Method, Target
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import Json
+from learngene_zoo.plugin import (
+    BadFile,
+    Expander,
+    Extractor,
+    Json,
+    Learngene,
+    LearngeneConfig,
+    Member,
+    Method,
+    Recipe,
+    Target,
+    ViTSpec,
+    WrongCall,
+)
 from lgzoo_pool.details import Details, details_of, read_details
 from lgzoo_pool.levels import LEVELS, levels
 from lgzoo_pool.members import choices, choose
@@ -39,10 +46,7 @@ from lgzoo_pool.recipes import DEIT
 from lgzoo_pool.work import work
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Run, Task
 
 # The source task's attributes would not be true of images that were moved.
 _TRAINING = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")

@@ -1,6 +1,6 @@
 """What both papers train with, but for epochs, batch and learning rate: DeiT's settings, as SN-Net released them. Cold."""
 
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.plugin import Recipe
 
 DEIT = Recipe(
     min_lr=1e-6,

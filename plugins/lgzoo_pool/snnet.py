@@ -21,23 +21,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander, Extractor, Member, Method, Target, Work
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.plugin import (
+    Expander,
+    Extractor,
+    Json,
+    Learngene,
+    LearngeneConfig,
+    Member,
+    Method,
+    Recipe,
+    Target,
+    ViTSpec,
+    Work,
+    WrongCall,
+    from_json,
+    to_json,
+)
 from lgzoo_pool.details import Details, details_of
 from lgzoo_pool.members import choices, choose
 from lgzoo_pool.paths import Path
 from lgzoo_pool.recipes import DEIT
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Run, Task
 
 # The source task's attributes would not be true of images that were moved.
 _TRAINING = Recipe(epochs=10, lr=2e-4, warmup=0.5, clip=1.0, augment="none")

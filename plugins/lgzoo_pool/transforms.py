@@ -15,8 +15,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from learngene_zoo.seeds import derive_seed
-from learngene_zoo.storage import State
+from learngene_zoo.plugin import StateDict, derive_seed
 
 FromMatrices = Literal["tm", "pinv"]
 
@@ -41,7 +40,7 @@ def _matrix(ancestry: int, student: int, seed: int, *names: object) -> nn.Module
     return layer
 
 
-def mean_matrix(matrices: State, ancestry: int, student: int) -> torch.Tensor:
+def mean_matrix(matrices: StateDict, ancestry: int, student: int) -> torch.Tensor:
     """The mean of an auxiliary model's trained W, (d, D) in float64, out of the tensors of its `Transformations`.
 
     The identity where the widths match. Raises `ValueError` if there is no W, because no level was distilled.

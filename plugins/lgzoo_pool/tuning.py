@@ -17,15 +17,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.run import Run
-from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json
-from learngene_zoo.tasks.batches import Batches
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.distillation import divergence, listening
-from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import objective_for
+from learngene_zoo.plugin import (
+    Batches,
+    Json,
+    Recipe,
+    Run,
+    Task,
+    derive_seed,
+    divergence,
+    listening,
+    objective_for,
+    train,
+)
 from lgzoo_pool.network import Along, StitchedNetwork
 from lgzoo_pool.paths import Path
 

@@ -10,10 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Extractor, Work
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import Json, to_json
+from learngene_zoo.plugin import Extractor, Json, Recipe, ViTSpec, Work, to_json
 from lgzoo_pool.details import details_of
 from lgzoo_pool.members import spec_of
 

@@ -16,9 +16,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Literal
 
-from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.seeds import derive_seed
+from learngene_zoo.plugin import ViTSpec, WrongCall, derive_seed, unknown
 
 SetName = Literal["vits-1k", "tal", "tal+"]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.errors import BadFile
+from learngene_zoo.plugin import BadFile
 from lgzoo_tal.pickle_machine import Calls, Cursor, Name, StandIn, unpickled
 from lgzoo_tal.stored import MOST_AXES, WIDTHS, Span, Stored, contiguous, rebuilt, rebuilt_parameter
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from learngene_zoo.seeds import derive_seed, uniform
+from learngene_zoo.plugin import derive_seed, uniform
 
 STD = 0.02
 

@@ -15,12 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Work
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import Json, to_json
+from learngene_zoo.plugin import Json, LearngeneConfig, Recipe, ViTSpec, Work, WrongCall, to_json
 from learngene_zoo.tasks import catalogue
 from lgzoo_tal.architectures import Rule, SetName, architectures, scaled
 from lgzoo_tal.details import Details

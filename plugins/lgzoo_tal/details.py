@@ -14,10 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
-from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.vit.spec import LIMITS
-from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.plugin import LIMITS, BadFile, Json, LearngeneConfig, TaskRecord, WrongCall, from_json, to_json
 from lgzoo_tal.variants import HypernetSpec
 
 # Far beyond any hypernetwork that exists: they catch a config.json that would exhaust the memory.

@@ -12,30 +12,32 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.input_format import View
-from learngene_zoo.runs.distributed import gathered, join
-from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.batches import open_loader
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.device import open_device
+from learngene_zoo.plugin import BadFile, InputFormat, Run, Task, WrongCall, gathered, join, open_device, open_loader
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.plugin import Ancestry, LearngeneConfig
 
 BATCH = 64
 
 
-def embed(model: VisionTransformer, task: Task, view: View, run: Run, images: int | None) -> torch.Tensor:
+def embed(
+    model: VisionTransformer, task: Task, input_format: InputFormat, run: Run, images: int | None
+) -> torch.Tensor:
     """A task's embedding (E,), float32 on the CPU, from so many training images (None: all).
 
     Under torchrun the processes share the images. Raises `BadData` for a task without training images or with ones that cannot be read.
     """
     loader = open_loader(
-        task, "train", view, batch_size=BATCH, images=images, workers=run.workers, shuffle=False, drop_last=False
+        task,
+        "train",
+        input_format,
+        batch_size=BATCH,
+        images=images,
+        workers=run.workers,
+        shuffle=False,
+        drop_last=False,
     )
     device = open_device(run)
     join(run.device)
@@ -62,7 +64,7 @@ def recorded_ancestry(config: LearngeneConfig, *, offline: bool) -> Ancestry:
     Raises `WrongCall` if the learngene records none, `BadFile` if there are other weights in its place, and what
     `open_ancestry` raises.
     """
-    from learngene_zoo.artifacts.ancestry import open_ancestry, split_source
+    from learngene_zoo.plugin import open_ancestry, split_source
 
     if not config.ancestries:
         raise WrongCall("this learngene records no ancestry model, so that no task can be embedded; extract it again")

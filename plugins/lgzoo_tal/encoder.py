@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.plugin import WrongCall
 from lgzoo_tal.centred import places
 from lgzoo_tal.graph import Graph
 from lgzoo_tal.grid import channel_grid, indices, spatial_grid

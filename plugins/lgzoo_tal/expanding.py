@@ -6,12 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.plugin import BadFile, Descendant, Learngene, Run, ViTSpec, WrongCall, assemble, open_task
 from lgzoo_tal.details import Details, hypernet_in, read_details
 from lgzoo_tal.embedding import embed, recorded_ancestry
 from lgzoo_tal.hypernet import Hypernet, hypernet_of
@@ -85,7 +80,10 @@ def task_embedding(
         raise WrongCall(
             f"{task} has no training image to be embedded from; choose one of {', '.join(details.embedded)}"
         )
-    return embed(ancestry.model(), opened, ancestry.view, run, images), {"from": "training images", "images": shown}
+    return embed(ancestry.model(), opened, ancestry.input_format, run, images), {
+        "from": "training images",
+        "images": shown,
+    }
 
 
 def _stored(learngene: Learngene, task: str, size: int) -> torch.Tensor:

@@ -16,8 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-from learngene_zoo.method import Method
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.plugin import Method, Recipe
 from lgzoo_tal.course import Conv
 from lgzoo_tal.meta_training import PUBLISHED, Importable, mini, smoke, work_of
 from lgzoo_tal.predict import Predict

@@ -21,9 +21,7 @@ from math import isqrt
 import torch
 from torch import Tensor
 
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.model import shapes
-from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.plugin import ViTSpec, WrongCall, shapes
 
 Shape = tuple[int, ...]
 

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import torch
 from numpy import isfinite, ndarray, stack
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.errors import BadFile
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.runs.run import Run
+from learngene_zoo.plugin import BadFile, Learngene, Run, ViTSpec
 from lgzoo_tal.details import Details, hypernet_in, read_details
 from lgzoo_tal.expanding import held, task_embedding, whose
 from lgzoo_tal.graph import graph_of

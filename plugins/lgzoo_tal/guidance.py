@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from learngene_zoo.seeds import derive_seed
+from learngene_zoo.plugin import derive_seed
 from lgzoo_tal.course import Direction, Guidance
 from lgzoo_tal.embedding import feature
 

@@ -20,10 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from learngene_zoo.errors import BadFile
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import empty, shapes, shapes_in, uninitialised
-from learngene_zoo.storage import State
+from learngene_zoo.plugin import BadFile, StateDict, empty, initial, shapes, shapes_in, uninitialised
 from lgzoo_tal.centred import POSITIONS, VECTORS, activation, is_interleaved, sorted_rows
 from lgzoo_tal.class_position import class_position
 from lgzoo_tal.conv_decoder import MatrixDecoder, VectorDecoder
@@ -104,7 +101,7 @@ class Hypernet(nn.Module):
         normalise: bool = True,
         head: bool = True,
         noise: torch.Generator | None = None,
-    ) -> State:
+    ) -> StateDict:
         """What `forward` returns, without gradients: each tensor in memory of its own, ready to be a model's."""
         wanted = {name: shape for name, shape in _shapes(graph).items() if head or not _is_head(graph, name)}
         device = self.embed.weight.device
@@ -147,7 +144,7 @@ class Hypernet(nn.Module):
         yield from self.decoder(nodes, [request for request in wanted if not is_vector(request)])
 
 
-def hypernet_of(spec: HypernetSpec, state: State, *, trainable: bool = False) -> Hypernet:
+def hypernet_of(spec: HypernetSpec, state: StateDict, *, trainable: bool = False) -> Hypernet:
     """A hypernetwork with these tensors: frozen and sharing their memory, or `trainable` and with memory of its own.
 
     Raises `BadFile` if a tensor is missing, extra or of another shape.

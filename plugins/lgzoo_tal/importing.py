@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.plugin import Learngene, LearngeneConfig, WrongCall
 from lgzoo_tal.details import read_details
 from lgzoo_tal.tensors import learngene_name
 from lgzoo_tal.variants import Decoder
 
 if TYPE_CHECKING:
-    from learngene_zoo.runs.run import Run
+    from learngene_zoo.plugin import Run
 
 
 def imported(reference: str, decoder: Decoder, config: LearngeneConfig, run: Run) -> Learngene:

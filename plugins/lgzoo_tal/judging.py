@@ -6,26 +6,26 @@ from collections.abc import Sequence
 
 import torch
 
-from learngene_zoo.families.input_format import View
-from learngene_zoo.families.model import model_of
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.device import open_device
-from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.plugin import InputFormat, Run, Task, ViTSpec, evaluate, model_of, open_device
 from lgzoo_tal.graph import graph_of
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.meta import Lesson
 
 
 def untrained(
-    hypernet: Hypernet, zoo: Sequence[ViTSpec], task: Task, lesson: Lesson, view: View, run: Run, images: int | None
+    hypernet: Hypernet,
+    zoo: Sequence[ViTSpec],
+    task: Task,
+    lesson: Lesson,
+    input_format: InputFormat,
+    run: Run,
+    images: int | None,
 ) -> dict[str, float]:
     """Accuracy by "layers x width" of the sizes that `chosen` takes."""
     found = {}
     for spec in chosen(zoo):
         model = model_of(spec.with_(classes=task.classes), predicted(hypernet, spec, lesson, run))
-        value = evaluate(model, task, "validation", view, run, images=images).value
+        value = evaluate(model, task, "validation", input_format, run, images=images).value
         found[f"{spec.layers}x{spec.width}"] = round(value, 4)
     return found
 

@@ -21,8 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
-from learngene_zoo.method import Method
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.plugin import Method, Recipe
 from lgzoo_tal.course import LowRank
 from lgzoo_tal.meta_training import MINI, PUBLISHED, SMOKE, Importable, mini, smoke, work_of
 from lgzoo_tal.predict import Predict

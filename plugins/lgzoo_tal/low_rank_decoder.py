@@ -22,7 +22,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.plugin import WrongCall
 from lgzoo_tal.centred import activation, read
 from lgzoo_tal.fitting import Blocks, Product
 from lgzoo_tal.linear_parts import LinearParts

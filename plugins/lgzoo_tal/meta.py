@@ -22,9 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.tasks.task import Attribute
-from learngene_zoo.training.objectives import CLASS_LOSS, attribute_loss
+from learngene_zoo.plugin import CLASS_LOSS, Attribute, ViTSpec, attribute_loss
 from lgzoo_tal.architectures import at
 from lgzoo_tal.graph import SINK, Graph, graph_of
 from lgzoo_tal.guidance import Guide, Linear, random_matrix

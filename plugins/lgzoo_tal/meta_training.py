@@ -10,18 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Extractor, Work
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.plugin import Extractor, Learngene, LearngeneConfig, Recipe, ViTSpec, Work
 from lgzoo_tal.architectures import SetName
 from lgzoo_tal.course import Course, LowRank, outline, work
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.ancestry import Ancestry
-    from learngene_zoo.runs.run import Run
-    from learngene_zoo.tasks.task import Task
+    from learngene_zoo.plugin import Ancestry, Run, Task
 
 # Of the released code of LoGAH and TAL. Attributes of the source task would not be true of images that were moved.
 PUBLISHED = Recipe(

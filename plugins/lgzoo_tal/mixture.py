@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from learngene_zoo.tasks.batches import Batches
-from learngene_zoo.tasks.loader import Batch
+from learngene_zoo.plugin import Batch, Batches
 from lgzoo_tal.sampling import probabilities, steps_per_epoch, task_at
 
 
@@ -33,7 +32,7 @@ class Mixture:
     def __init__(self, loaders: Mapping[str, Batches], *, batch_size: int, temperature: float, seed: int) -> None:
         self.names = tuple(loaders)
         self.loaders = tuple(loaders.values())
-        self.task, self.view = self.loaders[0].task, self.loaders[0].view
+        self.task, self.input_format = self.loaders[0].task, self.loaders[0].input_format
         self.batch_size, self.seed = batch_size, seed
         images = {name: loader.images for name, loader in loaders.items()}
         self.likely = probabilities(images, temperature)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.table import block_of, inner_name
+from learngene_zoo.plugin import WrongCall, block_of, inner_name
 
 Value = TypeVar("Value")
 

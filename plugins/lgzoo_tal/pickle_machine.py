@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from learngene_zoo.errors import BadFile
+from learngene_zoo.plugin import BadFile
 
 MOST_STEPS = 2_000_000  # a checkpoint of the largest hypernetwork, its optimiser included, takes some 50 000
 _LONGEST_LINE = 256

@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo import registry
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander
+from learngene_zoo.plugin import Expander, Learngene, ViTSpec, WrongCall
 from lgzoo_tal.details import read_details
 from lgzoo_tal.plot_map import Placed, draw_map, size_legend
 from lgzoo_tal.plot_similarity import draw_similarity

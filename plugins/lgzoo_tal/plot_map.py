@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.families.cost import params
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.units import human_count
+from learngene_zoo.plugin import ViTSpec, human_count
+from learngene_zoo.plugin import count_params as params
 from lgzoo_tal.plot_style import INK, LINE, PAPER, QUIET_INK, TASKS, look, name_size, shortened
 
 if TYPE_CHECKING:

@@ -14,18 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander, Member, Target
+from learngene_zoo.plugin import Expander, Learngene, LearngeneConfig, Member, Target, ViTSpec, WrongCall
 from lgzoo_tal.course import widths
 from lgzoo_tal.details import hypernet_in, read_details
 from lgzoo_tal.variants import check_target
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.runs.run import Run
+    from learngene_zoo.plugin import Descendant, Run
 
 
 @dataclass(frozen=True, kw_only=True)

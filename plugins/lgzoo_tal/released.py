@@ -13,8 +13,7 @@ from math import isfinite, isqrt
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.storage import State
+from learngene_zoo.plugin import BadFile, StateDict, WrongCall
 from lgzoo_tal.checkpoints import read_checkpoint
 from lgzoo_tal.stored import Stored
 from lgzoo_tal.variants import HypernetSpec
@@ -46,9 +45,8 @@ def fetch(reference: str, *, offline: bool = False) -> Release:
 
     Raises `WrongCall` for what names no file, and as `hub_file.fetch` does.
     """
-    from learngene_zoo.artifacts.ancestry import sha256
-    from learngene_zoo.artifacts.hub import Repository, licence_on_card
-    from learngene_zoo.artifacts.hub import fetch as fetch_file
+    from learngene_zoo.plugin import Repository, licence_on_card, sha256
+    from learngene_zoo.plugin import fetch_from_hub as fetch_file
 
     scheme, colon, name = reference.partition(":")
     if not colon or scheme != "hf-hub":
@@ -71,7 +69,7 @@ def fetch(reference: str, *, offline: bool = False) -> Release:
     )
 
 
-def read(path: Path) -> tuple[HypernetSpec, State]:
+def read(path: Path) -> tuple[HypernetSpec, StateDict]:
     """A checkpoint's hypernetwork: its spec, and the tensors that `Hypernet` of that spec has, in fp32.
 
     Raises `BadFile` for files that could do more than hold tensors, for damaged ones, for GHN-2 and other networks.

@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.seeds import derive_seed
+from learngene_zoo.plugin import WrongCall, derive_seed
 
 
 def probabilities(images: Mapping[str, int], temperature: float = 2.0) -> dict[str, float]:

@@ -12,24 +12,28 @@ from typing import Any
 
 import torch
 
-from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.descendant import assemble, fingerprint_of
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.input_format import View
-from learngene_zoo.families.model import state_of
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.run import Run
-from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import State
-from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.device import open_device
-from learngene_zoo.training.fit import training_images
-from learngene_zoo.training.loop import train
+from learngene_zoo.plugin import (
+    Ancestry,
+    InputFormat,
+    Json,
+    Learngene,
+    LearngeneConfig,
+    Recipe,
+    Run,
+    StateDict,
+    Task,
+    ViTSpec,
+    WrongCall,
+    assemble,
+    derive_seed,
+    fingerprint_of,
+    open_device,
+    open_task,
+    state_of,
+    to_json,
+    train,
+    training_images,
+)
 from lgzoo_tal.course import Course
 from lgzoo_tal.details import read_details
 from lgzoo_tal.embedding import embed
@@ -53,9 +57,9 @@ class Extraction:
     run: Run
 
     @property
-    def view(self) -> View:
+    def input_format(self) -> InputFormat:
         """How all models see images, predicted ones and the ancestry."""
-        return self.ancestry.view
+        return self.ancestry.input_format
 
     @cached_property
     def zoo(self) -> tuple[ViTSpec, ...]:
@@ -65,7 +69,11 @@ class Extraction:
     @cached_property
     def identity(self) -> dict[str, Json]:
         """What every part depends on beside settings and tasks."""
-        return {"ancestry": to_json(self.ancestry.spec), "view": to_json(self.view), "precision": self.run.precision}
+        return {
+            "ancestry": to_json(self.ancestry.spec),
+            "view": to_json(self.input_format),
+            "precision": self.run.precision,
+        }
 
     @cached_property
     def ancestor(self) -> dict[str, Json]:
@@ -80,7 +88,7 @@ def extract(course: Course, config: LearngeneConfig, ancestry: Ancestry, tasks: 
     made = Extraction(course=course, ancestry=ancestry, tasks=others, source=source, run=run)
     embeddings = _embeddings(made)
     first, metrics = _stage_1(made)
-    state: State = {f"{TASKS}{name}": tensor for name, tensor in embeddings.items()}
+    state: StateDict = {f"{TASKS}{name}": tensor for name, tensor in embeddings.items()}
     for task, group in _groups(made):
         tensors, record = _stage_2(made, task, group, first, embeddings) if group else (first, {})
         prefix = prefix_of(task)
@@ -135,12 +143,12 @@ def _embeddings(made: Extraction) -> dict[str, torch.Tensor]:
     return found
 
 
-def _embedded(made: Extraction, task: Task, run: Run) -> tuple[State, Json]:
-    tensor = embed(made.ancestry.model(), task, made.view, run, made.course.embedding_images)
+def _embedded(made: Extraction, task: Task, run: Run) -> tuple[StateDict, Json]:
+    tensor = embed(made.ancestry.model(), task, made.input_format, run, made.course.embedding_images)
     return {"embedding": tensor}, {}
 
 
-def _stage_1(made: Extraction) -> tuple[State, dict[str, Any]]:
+def _stage_1(made: Extraction) -> tuple[StateDict, dict[str, Any]]:
     """The hypernetwork after meta-training on the source task; nothing without one."""
     if made.source is None:
         return {}, {}
@@ -154,7 +162,7 @@ def _stage_1_depends(made: Extraction) -> dict[str, Json]:
     return {**made.course.stage_settings(1), "task": task, **made.identity, **asked}
 
 
-def _guided(made: Extraction, run: Run) -> tuple[State, Json]:
+def _guided(made: Extraction, run: Run) -> tuple[StateDict, Json]:
     course, task = made.course, made.source
     assert task is not None
     hypernet = Hypernet(course.hypernet, derive_seed(run.seed, "hypernet"))
@@ -165,8 +173,8 @@ def _guided(made: Extraction, run: Run) -> tuple[State, Json]:
 
 
 def _stage_2(
-    made: Extraction, own: str | None, tasks: tuple[Task, ...], first: State, embeddings: dict[str, torch.Tensor]
-) -> tuple[State, dict[str, Any]]:
+    made: Extraction, own: str | None, tasks: tuple[Task, ...], first: StateDict, embeddings: dict[str, torch.Tensor]
+) -> tuple[StateDict, dict[str, Any]]:
     """The hypernetwork of these tasks, from what stage 1 left."""
     name = f"stage-2/{own}" if own else "stage-2"
     depends = {
@@ -182,8 +190,8 @@ def _stage_2(
 
 
 def _joint(
-    made: Extraction, tasks: tuple[Task, ...], first: State, embeddings: dict[str, torch.Tensor], run: Run
-) -> tuple[State, Json]:
+    made: Extraction, tasks: tuple[Task, ...], first: StateDict, embeddings: dict[str, torch.Tensor], run: Run
+) -> tuple[StateDict, Json]:
     course = made.course
     hypernet = inheriting(course.tuned_hypernet(made.ancestry.spec), first, derive_seed(run.seed, "hypernet"))
     if course.freeze:
@@ -193,7 +201,7 @@ def _joint(
     return _trained(made, hypernet, lessons, course.tuning, run)
 
 
-def inheriting(spec: HypernetSpec, first: State, seed: int) -> Hypernet:
+def inheriting(spec: HypernetSpec, first: StateDict, seed: int) -> Hypernet:
     """A hypernetwork that starts from stage 1's tensors; what it has beyond them, a task layer, is as it is made."""
     hypernet = Hypernet(spec, seed)
     own = hypernet.state_dict()
@@ -209,13 +217,13 @@ def _trained(
     run: Run,
     *,
     guide: Guide | None = None,
-) -> tuple[State, Json]:
+) -> tuple[StateDict, Json]:
     """Its tensors after training, by the released code's names, and what to record."""
     course = made.course
     rules = Rules(meta_batch=course.meta_batch, norm_weight=course.norm_weight, label_smoothing=recipe.label_smoothing)
     objective = MetaObjective(hypernet, made.zoo, [lesson for _, lesson in lessons], rules, run.seed, guide)
     loader = Mixture(
-        {task.name: training_images(task, made.view, recipe, run) for task, _ in lessons},
+        {task.name: training_images(task, made.input_format, recipe, run) for task, _ in lessons},
         batch_size=recipe.batch_size,
         temperature=course.sampling,
         seed=derive_seed(run.seed, "tasks"),
@@ -226,7 +234,7 @@ def _trained(
     record = {"training_images": loader.images, "epochs": recipe.epochs, "steps": recipe.epochs * loader.steps}
     judged = (
         {
-            task.name: untrained(hypernet, made.zoo, task, lesson, made.view, run, course.judged)
+            task.name: untrained(hypernet, made.zoo, task, lesson, made.input_format, run, course.judged)
             for task, lesson in lessons
         }
         if course.judged != 0

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from learngene_zoo.seeds import derive_seed
+from learngene_zoo.plugin import derive_seed
 from lgzoo_tal.encoder import TaskLayer
 from lgzoo_tal.variants import HypernetSpec
 

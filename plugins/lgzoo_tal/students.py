@@ -13,8 +13,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from learngene_zoo.families.model import empty
-from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.plugin import ViTSpec, empty
 
 
 class _Body(nn.Module):

@@ -21,8 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-from learngene_zoo.method import Method
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.plugin import Method, Recipe
 from lgzoo_tal.architectures import SetName
 from lgzoo_tal.course import Axis, Direction, Guidance, LowRank, Projection, Reduction
 from lgzoo_tal.meta_training import MINI, PUBLISHED, SMOKE, MetaTraining, mini, smoke, work_of

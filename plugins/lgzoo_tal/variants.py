@@ -10,8 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.plugin import ViTSpec, WrongCall
 from lgzoo_tal.grid import channel_grid, spatial_grid
 
 Decoder = Literal["conv", "low_rank"]

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.tasks.batches import Batches, open_loader
 from learngene_zoo.tasks.task import Task
 
-VIEW = View(image_size=8, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+VIEW = InputFormat(image_size=8, mean=(0.0,) * 3, std=(1 / 255,) * 3)
 CLASSES = 5
 
 

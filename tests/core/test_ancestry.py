@@ -43,7 +43,11 @@ def test_a_folder_is_opened_and_pinned(tmp_path: Path) -> None:
     assert (found.record.source, found.record.licence, found.record.revision) == (str(place), "mit", None)
     assert found.record.sha256 == sha256(place / "model.safetensors")
     assert (found.record.mean, found.record.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
-    assert (found.view.image_size, found.view.channels, found.view.mean) == (32, 3, (0.1, 0.2, 0.3))
+    assert (found.input_format.image_size, found.input_format.channels, found.input_format.mean) == (
+        32,
+        3,
+        (0.1, 0.2, 0.3),
+    )
     assert found.class_names == ("a", "b", "c")
     theirs = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
     assert torch.equal(found.model()(IMAGES_BCHW), theirs(IMAGES_BCHW))

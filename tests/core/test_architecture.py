@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import learngene_zoo
-from learngene_zoo import registry
+from learngene_zoo import plugin, registry
 
 PACKAGE = Path(learngene_zoo.__file__).resolve().parent
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
@@ -26,18 +28,22 @@ HOT = {
     "safetensors",
 }
 
-# The first part of a module's name below learngene_zoo, and its ring.
-RINGS = {
-    0: "budget card cost errors folder intervals learngene method processes provenance recipe registry run settings shared_parts "
-    "shelf sizes spec units version view workplace",
-    1: "ancestry arena axes dense descendant hub_file initial spec_reading stitched surgery timm_config vit",
-    2: "artifact latency tasks training",
-    3: "bench demo demo_report inputs lifecycle torch_hub",
-    4: "__main__ cli testing timm",
-}
-RING_OF = {name: ring for ring, names in RINGS.items() for name in names.split()}
-COLD = ["inputs", "lifecycle", "tasks.task", "tasks.catalogue", *RINGS[0].split()]
-COLD_NAMES = [f"learngene_zoo.{name}" for name in COLD]
+# The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports go down, or stay in a folder.
+RINGS = (
+    "errors intervals plotting recipe seeds settings storage units version",
+    "families",
+    "runs",
+    "artifacts",
+    "tasks",
+    "training",
+    "method",
+    "registry latency",
+    "lifecycle",
+    "plugin",
+    "bench",
+    "cli testing timm torch_hub __main__",
+)
+RING_OF = {name: ring for ring, names in enumerate(RINGS) for name in names.split()}
 
 
 def sources() -> dict[str, Path]:
@@ -52,10 +58,11 @@ def sources() -> dict[str, Path]:
 
 
 SOURCES = sources()
+FACADE = {name: f"learngene_zoo.{home}" for name, (home, _) in plugin._HOME_OF.items()}
 
 
 def imports(name: str, *, everywhere: bool) -> Iterator[str]:
-    """Full names of the modules that a module imports: at its top, or everywhere; not what only type checkers see."""
+    """Full names of the modules that a module imports: at its top when it runs, or everywhere, for type checkers too."""
     file = SOURCES[name]
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
     yield from _in(ast.parse(file.read_text(encoding="utf-8")).body, package, everywhere)
@@ -66,12 +73,10 @@ def _in(body: list[ast.stmt], package: str, everywhere: bool) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = ".".join([*package.split(".")[: len(package.split(".")) - node.level + 1], node.module or ""]).strip(
-                "."
-            )
-            base = base if node.level else node.module or ""
-            yield from (f"{base}.{a.name}" if f"{base}.{a.name}" in SOURCES else base for a in node.names)
-        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            assert not node.level, f"a relative import in {package}"
+            base = node.module or ""
+            yield from (_home(base, a.name) for a in node.names)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not everywhere:
             yield from _in(node.orelse, package, everywhere)
         elif everywhere or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for field in ("body", "orelse", "finalbody"):
@@ -80,54 +85,78 @@ def _in(body: list[ast.stmt], package: str, everywhere: bool) -> Iterator[str]:
                 yield from _in(handler.body, package, everywhere)
 
 
+def _home(base: str, name: str) -> str:
+    """The module that `from base import name` runs: of the facade's names the one that it fetches them from."""
+    if base == "learngene_zoo.plugin":
+        return FACADE[name]
+    return f"{base}.{name}" if f"{base}.{name}" in SOURCES else base
+
+
 def ring(name: str) -> int | None:
-    """The ring of one of our modules; None for the package itself (its names are fetched later) and for what RINGS lacks."""
+    """The ring of one of our modules; None for the package itself, whose names are fetched later."""
     parts = name.split(".")
-    return RING_OF.get(parts[1]) if len(parts) > 1 else None
+    return RING_OF[parts[1]] if len(parts) > 1 else None
 
 
-def test_every_module_has_a_ring() -> None:
+def test_every_folder_and_module_has_a_ring() -> None:
     top = {name.split(".")[1] for name in SOURCES if name.startswith("learngene_zoo.")}
-    assert not top - set(RING_OF), "put the new module into RINGS"
+    assert top == set(RING_OF)
 
 
 def test_imports_go_down_only() -> None:
     wrong = []
-    for name in SOURCES:
-        own = ring(name) if name.startswith("learngene_zoo.") else None
-        if own is None:
-            continue
+    for name in (name for name in SOURCES if name.startswith("learngene_zoo.")):
         for used in imports(name, everywhere=True):
-            theirs = ring(used) if used.split(".")[0] == "learngene_zoo" else None
-            if theirs is not None and theirs > own:
-                wrong.append(f"{name} (ring {own}) imports {used} (ring {theirs})")
+            if used.startswith("learngene_zoo.") and ring(used) > ring(name):
+                wrong.append(f"{name} imports {used}, of a higher ring")
             if used.startswith("lgzoo_"):
-                wrong.append(f"{name} imports the plugin {used}; the core reaches plugins through the registry only")
+                wrong.append(f"{name} imports the plugin {used}; the core reaches plugins through entry points only")
     assert not wrong, "\n".join(wrong)
 
 
-def test_plugins_use_rings_0_to_2_and_their_own_package() -> None:
+def test_there_are_no_circles() -> None:
+    """Of any kind: at a module's top, inside its functions, or for type checkers."""
+    graph = {name: {used for used in imports(name, everywhere=True) if used in SOURCES} for name in SOURCES}
+    for name in ("learngene_zoo", "learngene_zoo.plugin"):  # facades: what lies behind them they fetch later
+        graph[name] = set()
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" <- ".join(error.args[1])) from error
+
+
+def test_plugins_use_the_facade_and_their_own_package() -> None:
     wrong = []
     for name in (name for name in SOURCES if name.startswith("lgzoo_")):
         for used in imports(name, everywhere=True):
             root = used.split(".")[0]
             if root.startswith("lgzoo_") and root != name.split(".")[0]:
                 wrong.append(f"{name} imports another plugin, {used}")
-            if root == "learngene_zoo" and (ring(used) or 0) > 2:
-                wrong.append(f"{name} imports {used}, of ring {ring(used)}")
+        text = SOURCES[name].read_text(encoding="utf-8")
+        past = set(re.findall(r"^\s*(?:from|import) (learngene_zoo\S*)", text, re.MULTILINE)) - {"learngene_zoo.plugin"}
+        wrong += [f"{name} imports {used}, not learngene_zoo.plugin" for used in sorted(past)]
     assert not wrong, "\n".join(wrong)
 
 
+# What only reads imports nothing hot: these modules, and every plugin's module that an entry point names.
+COLD = (
+    "errors intervals plotting recipe seeds settings storage units version method registry lifecycle plugin torch_hub latency "
+    "families.cost families.input_format families.vit.spec families.vit.table families.vit.timm_config runs artifacts tasks.task "
+    "tasks.catalogue bench cli"
+)
+HOT_OF_OURS = {"learngene_zoo.artifacts.descendant", "learngene_zoo.bench.probe"}
+
+
+def cold() -> list[str]:
+    """The modules that must not import anything hot at their top."""
+    places = [f"learngene_zoo.{name}" for name in COLD.split()]
+    ours = [name for name in SOURCES if any(name == place or name.startswith(f"{place}.") for place in places)]
+    plugged = [reference.partition(":")[0] for reference in registry.references().values()]
+    return [name for name in [*ours, *plugged] if name in SOURCES and name not in HOT_OF_OURS]
+
+
 def test_cold_modules_import_nothing_hot_at_their_top() -> None:
-    methods = [reference.partition(":")[0] for reference in registry.references().values()]
-    waiting = [
-        *COLD_NAMES,
-        *(n for n in SOURCES if n.startswith("learngene_zoo.cli")),
-        *(m for m in methods if m in SOURCES),
-    ]
-    waiting += [
-        name for name, file in SOURCES.items() if "Cold" in (ast.get_docstring(ast.parse(file.read_text())) or "")
-    ]
+    waiting = cold()
     seen: dict[str, str] = dict.fromkeys(waiting, "")
     wrong = []
     while waiting:
@@ -136,7 +165,7 @@ def test_cold_modules_import_nothing_hot_at_their_top() -> None:
             if used.split(".")[0] in HOT:
                 wrong.append(f"{name} imports {used} at its top{seen[name]}")
             elif used in SOURCES and used not in seen:
-                seen[used] = f", and {name} imports {name and used} at its own"
+                seen[used] = f", and {name} imports it at its own"
                 waiting.append(used)
     assert not wrong, "\n".join(wrong)
 
@@ -144,7 +173,7 @@ def test_cold_modules_import_nothing_hot_at_their_top() -> None:
 QUICK = """
 import sys
 from click.testing import CliRunner
-from learngene_zoo import shelf
+from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.main import main
 
 empty = "lsamd-mini" not in shelf.names()  # a fresh checkout before the shelf is built

@@ -21,7 +21,8 @@ from learngene_zoo.bench.executors import Failure, extraction_of, perform
 from learngene_zoo.bench.extraction import Extraction, extract_once, spent
 from learngene_zoo.bench.grid import cells
 from learngene_zoo.bench.results import Results, read_rows
-from learngene_zoo.bench.runner import Estimate, Schedule, line, run_cell, run_grid
+from learngene_zoo.bench.runner import Estimate, Schedule, line, run_grid
+from learngene_zoo.bench.trial import run_cell
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.cost import cost
 from learngene_zoo.families.initialisation import initial
@@ -305,7 +306,7 @@ def test_the_probe_is_the_nearest_class_mean(world: World, monkeypatch: pytest.M
         assert knowledge.probed(start, task, "test", 24, RUN).probe == 1.0
         shown["scale"] = 0.0
         assert knowledge.probed(start, task, "test", 24, RUN).probe == pytest.approx(1 / 3)
-    judged = evaluate(start.model(), task, "test", start.view, RUN)
+    judged = evaluate(start.model(), task, "test", start.input_format, RUN)
     assert knowledge.probed(start, task, "test", 24, RUN).value == judged.value
 
 

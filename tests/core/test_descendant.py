@@ -69,7 +69,12 @@ def test_parts_that_do_not_fit() -> None:
 
 def test_what_a_descendant_says_of_itself() -> None:
     model = made()
-    assert (model.view.image_size, model.view.channels, model.view.mean, model.view.std) == (
+    assert (
+        model.input_format.image_size,
+        model.input_format.channels,
+        model.input_format.mean,
+        model.input_format.std,
+    ) == (
         32,
         3,
         model.mean,

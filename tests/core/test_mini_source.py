@@ -109,7 +109,7 @@ def test_the_splits_show_different_pictures() -> None:
 
 def test_the_source_is_loaded_with_its_attributes() -> None:
     task = open_task("source")
-    loader = Loader(task, "train", task.view, batch_size=32, seed=1, shuffle=True)
+    loader = Loader(task, "train", task.input_format, batch_size=32, seed=1, shuffle=True)
     batch = next(loader.epoch(0))
     assert batch.attributes is not None
     assert batch.attributes.shape == (32, len(ATTRIBUTES))

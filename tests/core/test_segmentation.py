@@ -78,7 +78,7 @@ def task(split: Any = None, **changes: Any) -> Task:
 
 def loader(given: Task, **changes: Any) -> Loader:
     settings: dict[str, Any] = {"batch_size": 12, "seed": 3, "shuffle": True, "augment": "light"}
-    return Loader(given, "train", given.view, **{**settings, **changes})
+    return Loader(given, "train", given.input_format, **{**settings, **changes})
 
 
 def start(**changes: Any) -> Descendant:
@@ -187,7 +187,7 @@ def test_masks_that_do_not_fit_are_bad_data(spoil: Any, message: str) -> None:
 @pytest.mark.parametrize("mixing", [{"mixup": 0.2}, {"cutmix": 1.0}])
 def test_masks_are_not_mixed(mixing: dict[str, float]) -> None:
     with pytest.raises(WrongCall, match="cannot mix the masks of blobs"):
-        training_images(task(), task().view, Recipe(**mixing), Run())
+        training_images(task(), task().input_format, Recipe(**mixing), Run())
 
 
 # --- the loss ---------------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ def test_an_evaluation_counts_every_pixel_once(batch_size: int | None) -> None:
     assert isinstance(masks, torch.Tensor)
     even = (torch.arange(16) % 2 == 0)[:, None].expand(COUNT, -1, -1)
     dim, bright, lost = ((m).sum().item() for m in (masks == 1, masks == 2, (masks == 2) & even))
-    done = evaluate(Reader(), given, "test", given.view, Run(), batch_size=batch_size)
+    done = evaluate(Reader(), given, "test", given.input_format, Run(), batch_size=batch_size)
     assert (done.metric, done.images, done.correct) == ("mIoU", COUNT, ())
     assert done.value == pytest.approx((1 + dim / (dim + lost) + (bright - lost) / bright) / 3)
     assert done.interval[0] < done.value < done.interval[1]

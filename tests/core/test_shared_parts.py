@@ -22,7 +22,7 @@ from learngene_zoo.runs import cache as shared_parts
 from learngene_zoo.runs.cache import taken
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
-from learngene_zoo.storage import State
+from learngene_zoo.storage import StateDict
 
 IMAGES = 8
 SPEC = ViTSpec(layers=1, width=32, heads=1, image_size=16, patch_size=8)
@@ -52,7 +52,7 @@ class Part:
         self.may_end.set()
         self.interrupted = False
 
-    def __call__(self, run: Run) -> tuple[State, Json]:
+    def __call__(self, run: Run) -> tuple[StateDict, Json]:
         self.calls.append(run)
         if run.folder is not None:
             (run.folder / "checkpoint-1").mkdir(parents=True)
@@ -141,7 +141,7 @@ def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
 def test_a_shared_part_may_use_another(tmp_path: Path, clock: Clock) -> None:
     inner, outer = Part(clock, seconds=10), Part(clock, seconds=5)
 
-    def compute(run: Run) -> tuple[State, Json]:
+    def compute(run: Run) -> tuple[StateDict, Json]:
         run.part("inner").once(inner, {})
         return outer(run)
 

@@ -21,7 +21,7 @@ from learngene_zoo.families.vit.stitched import StitchedBlock, StitchedDenseVisi
 from learngene_zoo.families.vit.table import block_of, inner_name, is_stem, kind_of
 from learngene_zoo.families.vit.timm_config import ARCHITECTURE, STITCHED_ARCHITECTURE
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.storage import State
+from learngene_zoo.storage import StateDict
 from learngene_zoo.training.drop_path import stochastic_depth
 from learngene_zoo.training.engine import parameter_groups
 
@@ -50,7 +50,7 @@ VARIANTS: list[dict[str, Any]] = [
 ]
 
 
-def by_hand(spec: ViTSpec, state: State) -> torch.Tensor:
+def by_hand(spec: ViTSpec, state: StateDict) -> torch.Tensor:
     """Stem, blocks, linear layer, blocks, norm and head, each piece out of a plain model of its width."""
     start, tokens_BND = 0, torch.empty(0)
     for place, segment in enumerate(spec.segments):
@@ -66,7 +66,7 @@ def by_hand(spec: ViTSpec, state: State) -> torch.Tensor:
     return plain.forward_head(plain.norm(tokens_BND))
 
 
-def _own(segment: ViTSpec, state: State, start: int, *, stem: bool, tail: bool) -> State:
+def _own(segment: ViTSpec, state: StateDict, start: int, *, stem: bool, tail: bool) -> StateDict:
     """The tensors of one segment, blocks counted from 0; what it has no use for is drawn."""
     own = initial(segment, 99)
     for name in own:

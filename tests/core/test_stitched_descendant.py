@@ -217,7 +217,7 @@ def test_it_is_trained_judged_and_timed_like_any_other() -> None:
     changed = [name for name in start.state if not torch.equal(start.state[name], tuned.state[name])]
     assert {"blocks.0.mlp.fc1.weight", "blocks.1.stitch.weight", "blocks.1.stitch.bias"} <= set(changed)
     assert tuned.provenance["metrics"]["training_images"] == 16
-    assert evaluate(tuned.model(), task, "test", tuned.view, Run(threads=1)).images == 12
+    assert evaluate(tuned.model(), task, "test", tuned.input_format, Run(threads=1)).images == 12
     assert latency(SPEC, Run(threads=1)) > 0
 
 

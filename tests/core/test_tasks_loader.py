@@ -25,7 +25,7 @@ def digits() -> Task:
 
 def loader(task: Task, **changes: Any) -> Loader:
     settings: dict[str, Any] = {"batch_size": 64, "seed": 3, "shuffle": True, "augment": "light"}
-    return Loader(task, "train", task.view, **{**settings, **changes})
+    return Loader(task, "train", task.input_format, **{**settings, **changes})
 
 
 def by_index(batches: Iterator[Batch]) -> dict[int, tuple[bytes, int]]:
@@ -138,12 +138,12 @@ def test_loading_leaves_the_global_random_state_alone(digits: Task, workers: int
 
 def test_normalisation_size_and_channels_follow_the_view(digits: Task) -> None:
     raw = digits.split("test").__getitems__(range(4)).double() / 255
-    view = replace(digits.view, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
-    batch = next(Loader(digits, "test", view, batch_size=4).epoch(0))
+    input_format = replace(digits.input_format, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    batch = next(Loader(digits, "test", input_format, batch_size=4).epoch(0))
     for channel in range(3):
-        wanted = (raw[:, channel] - view.mean[channel]) / view.std[channel]
+        wanted = (raw[:, channel] - input_format.mean[channel]) / input_format.std[channel]
         assert torch.allclose(batch.images[:, channel].double(), wanted, atol=1e-5)
-    grey = replace(digits.view, image_size=48, channels=1, mean=(0.0,), std=(1.0,))
+    grey = replace(digits.input_format, image_size=48, channels=1, mean=(0.0,), std=(1.0,))
     images = next(Loader(digits, "test", grey, batch_size=4).epoch(0)).images
     assert images.shape == (4, 1, 48, 48)
     assert images.min() >= 0
@@ -152,11 +152,11 @@ def test_normalisation_size_and_channels_follow_the_view(digits: Task) -> None:
 
 def test_no_flips_where_the_task_forbids_them(digits: Task) -> None:
     raw = digits.split("train").__getitems__(range(200))
-    view = replace(digits.view, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+    input_format = replace(digits.input_format, mean=(0.0,) * 3, std=(1 / 255,) * 3)
     mirrored = {}
     for flip in (False, True):
         task = replace(digits, flip=flip)
-        made = next(Loader(task, "train", view, batch_size=200, augment="light").epoch(0)).images.round().byte()
+        made = next(Loader(task, "train", input_format, batch_size=200, augment="light").epoch(0)).images.round().byte()
         mirrored[flip] = sum(_is_shift(got, one.flip(-1)) for got, one in zip(made, raw))
     assert mirrored[False] == 0
     assert 60 < mirrored[True] < 140
@@ -180,7 +180,7 @@ def test_a_worker_that_meets_bad_data_says_so(digits: Task) -> None:
     task = replace(digits, open_split=lambda name: Broken())
     for workers in (0, 1):
         with pytest.raises(BadData, match="picture 0 is torn"):
-            list(Loader(task, "test", task.view, batch_size=2, workers=workers).epoch(0))
+            list(Loader(task, "test", task.input_format, batch_size=2, workers=workers).epoch(0))
 
 
 class Broken:

@@ -15,14 +15,14 @@ import torch
 from PIL import Image
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from lgzoo_papers import fashion_mnist
 from lgzoo_papers.fashion_mnist import read_idx
 
-VIEW = View(image_size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
+VIEW = InputFormat(image_size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
 MODES = {"RGB": 3, "L": 1, "RGBA": 4}
 
 

@@ -148,11 +148,11 @@ def test_the_objective_follows_the_task() -> None:
 def test_attributes_are_learnt_and_only_the_class_is_judged() -> None:
     vit = model()
     objective = objective_for(TASK, vit, RECIPE, 0)
-    steps = list(train(objective, training_images(TASK, TASK.view, RECIPE, Run()), RECIPE, Run()))
+    steps = list(train(objective, training_images(TASK, TASK.input_format, RECIPE, Run()), RECIPE, Run()))
     assert steps[0].losses["attributes/stripes"] > 0.8
     assert steps[-1].losses["attributes/stripes"] < 0.3
     assert steps[-1].losses["attributes/light"] < 0.5 * steps[0].losses["attributes/light"]
-    judged = evaluate(vit, TASK, "test", TASK.view, Run())
+    judged = evaluate(vit, TASK, "test", TASK.input_format, Run())
     assert (judged.metric, judged.images) == ("accuracy", 192)
     assert judged.value > 0.5  # a guess is right in a quarter
 
@@ -168,7 +168,9 @@ def test_pieces_of_a_batch_and_workers_carry_the_attributes() -> None:
     recipe = replace(RECIPE, epochs=1, accumulate=4)
     run = Run(workers=1)
     steps = list(
-        train(objective_for(TASK, model(), recipe, 0), training_images(TASK, TASK.view, recipe, run), recipe, run)
+        train(
+            objective_for(TASK, model(), recipe, 0), training_images(TASK, TASK.input_format, recipe, run), recipe, run
+        )
     )
     assert len(steps) == 6
     assert all(set(step.losses) == {CLASS_LOSS, "attributes/stripes", "attributes/light"} for step in steps)
@@ -191,13 +193,13 @@ def test_the_guard_looks_at_the_class_whatever_else_is_summed() -> None:
 @pytest.mark.parametrize("augment", ["light", "rand"])
 def test_images_are_not_moved_away_from_what_is_said_of_them(augment: str) -> None:
     with pytest.raises(WrongCall, match=f"{augment} would make untrue; use --augment none"):
-        training_images(TASK, TASK.view, replace(RECIPE, augment=augment), Run())
+        training_images(TASK, TASK.input_format, replace(RECIPE, augment=augment), Run())
 
 
 @pytest.mark.parametrize("mixing", [{"mixup": 0.2}, {"cutmix": 1.0}])
 def test_images_with_attributes_are_not_mixed(mixing: dict[str, float]) -> None:
     with pytest.raises(WrongCall, match="cannot mix the attributes of cloths"):
-        training_images(TASK, TASK.view, replace(RECIPE, **mixing), Run())
+        training_images(TASK, TASK.input_format, replace(RECIPE, **mixing), Run())
 
 
 @pytest.mark.parametrize(
@@ -223,9 +225,9 @@ def test_attributes_that_do_not_fit_the_task_are_bad_data(attributes: torch.Tens
 
     wrong = replace(TASK, open_split=lambda name: Wrong())
     with pytest.raises(BadData, match=message):
-        next(Loader(wrong, "train", wrong.view, batch_size=4).epoch(0))
+        next(Loader(wrong, "train", wrong.input_format, batch_size=4).epoch(0))
 
 
 def test_a_recipe_that_shows_nothing_may_name_any_augmentation() -> None:
-    images = training_images(TASK, TASK.view, replace(RECIPE, epochs=0, augment="light"), Run())
+    images = training_images(TASK, TASK.input_format, replace(RECIPE, epochs=0, augment="light"), Run())
     assert images.images == len(TASK.split("train"))

@@ -70,7 +70,7 @@ class Reader(nn.Module):
 
 @pytest.mark.parametrize("batch_size", [1, 7, 31, 256])
 def test_counts_what_is_right_in_the_order_of_the_split(batch_size):
-    done = evaluate(Reader(), TASK, "test", TASK.view, Run(), batch_size=batch_size)
+    done = evaluate(Reader(), TASK, "test", TASK.input_format, Run(), batch_size=batch_size)
     assert done.correct == tuple(i % 3 != 0 for i in range(31))
     assert (done.images, done.value) == (31, 20 / 31)
     assert (done.task, done.split, done.metric) == ("shades", "test", "accuracy")
@@ -78,7 +78,7 @@ def test_counts_what_is_right_in_the_order_of_the_split(batch_size):
 
 
 def test_a_part_of_the_split():
-    assert evaluate(Reader(), TASK, "test", TASK.view, Run(), images=10).images == 10
+    assert evaluate(Reader(), TASK, "test", TASK.input_format, Run(), images=10).images == 10
 
 
 def test_leaves_modes_gradients_and_randomness_alone():
@@ -86,29 +86,29 @@ def test_leaves_modes_gradients_and_randomness_alone():
     model.drop.eval()
     model.weight.grad = torch.tensor(3.0)
     before = torch.get_rng_state()
-    evaluate(model, TASK, "test", TASK.view, Run())
+    evaluate(model, TASK, "test", TASK.input_format, Run())
     assert (model.training, model.drop.training) == (True, False)
     assert model.weight.grad == 3.0
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_bf16():
-    assert evaluate(Reader(), TASK, "test", TASK.view, Run(precision="bf16")).value == 20 / 31
+    assert evaluate(Reader(), TASK, "test", TASK.input_format, Run(precision="bf16")).value == 20 / 31
 
 
 def test_outputs_that_are_not_finite():
     model = Reader()
     model.weight.data.fill_(float("nan"))
     with pytest.raises(TrainingFailed, match="not finite for 31 of 31 images of shades"):
-        evaluate(model.train(), TASK, "test", TASK.view, Run())
+        evaluate(model.train(), TASK, "test", TASK.input_format, Run())
     assert model.training
 
 
 def test_no_images_and_no_such_split():
     with pytest.raises((BadData, WrongCall), match="validation"):
-        evaluate(Reader(), TASK, "validation", TASK.view, Run())
+        evaluate(Reader(), TASK, "validation", TASK.input_format, Run())
     with pytest.raises(WrongCall, match="testt"):
-        evaluate(Reader(), TASK, "testt", TASK.view, Run())
+        evaluate(Reader(), TASK, "testt", TASK.input_format, Run())
 
 
 def tiny_vit() -> nn.Module:
@@ -130,7 +130,7 @@ def test_a_vit_learns_from_the_real_loader_and_resumes_exactly(tmp_path):
         return Classification(tiny_vit(), recipe.label_smoothing)
 
     def loader() -> Loader:
-        return Loader(task, "train", task.view, batch_size=10, seed=4, shuffle=True, augment="light")
+        return Loader(task, "train", task.input_format, batch_size=10, seed=4, shuffle=True, augment="light")
 
     whole, parts = objective(), objective()
     list(train(whole, loader(), recipe, Run()))
@@ -147,10 +147,10 @@ def test_a_vit_learns_from_the_real_loader_and_resumes_exactly(tmp_path):
 def test_evaluating_in_the_body_changes_nothing():
     def fitted(watch: bool) -> nn.Module:
         model = tiny_vit()
-        loader = Loader(TASK, "train", TASK.view, batch_size=10, seed=4, shuffle=True)
+        loader = Loader(TASK, "train", TASK.input_format, batch_size=10, seed=4, shuffle=True)
         for step in train(Classification(model), loader, Recipe(epochs=2, drop_path=0.2), Run()):
             if watch and step.end_of_epoch:
-                evaluate(model, TASK, "test", TASK.view, Run())
+                evaluate(model, TASK, "test", TASK.input_format, Run())
         return model
 
     for one, other in zip(fitted(True).parameters(), fitted(False).parameters()):

@@ -33,7 +33,7 @@ def test_the_distance_is_temperature_squared_times_the_divergence() -> None:
 
 def test_the_loss_is_the_labels_share_and_the_teachers() -> None:
     student, teacher = (tiny_ancestry(seed, classes=3).model() for seed in (0, 1))
-    batch = next(iter(open_loader(tiny_task(), "train", tiny_ancestry().view, batch_size=8).epoch(0)))
+    batch = next(iter(open_loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0)))
     losses = Guided(Classification(student), student, teacher, 0.25, 2.0)(batch)
     told = torch.nn.functional.cross_entropy(student(batch.images), batch.labels)
     far = divergence(student(batch.images), teacher(batch.images), 2.0)
@@ -45,7 +45,7 @@ def test_the_teacher_is_neither_trained_nor_saved() -> None:
     student, teacher = (tiny_ancestry(seed, classes=3).model() for seed in (0, 1))
     objective = Guided(Classification(student), student, teacher, 0.5, 2.0)
     assert len(list(objective.parameters())) == len(list(student.parameters()))
-    batch = next(iter(open_loader(tiny_task(), "train", tiny_ancestry().view, batch_size=8).epoch(0)))
+    batch = next(iter(open_loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0)))
     sum(objective(batch).values()).backward()
     assert all(parameter.grad is None for parameter in teacher.parameters())
     assert all(parameter.grad is not None for parameter in student.parameters())

@@ -61,11 +61,11 @@ def main() -> None:
     torch.manual_seed(len(str(folder)))  # nothing may depend on it
     network, _ = stitched()
     task, run = tiny_task(classes=4), Run(folder=folder)
-    view = anchors()[0].view
-    stitches, _ = least_squares(network, task, view, 18, run)
+    input_format = anchors()[0].input_format
+    stitches, _ = least_squares(network, task, input_format, 18, run)
     network.load_state_dict({**network.state_dict(), **stitches})
     recipe = Recipe(epochs=4, batch_size=8, lr=1e-3, augment="none", ema=0.9, clip=1.0)
-    tune(network, training_images(task, view, recipe, run), recipe, run)
+    tune(network, training_images(task, input_format, recipe, run), recipe, run)
     print("step done", flush=True)
     if is_first():
         write_tensors(result, network.state_dict())

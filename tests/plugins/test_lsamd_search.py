@@ -114,11 +114,13 @@ def test_a_search_is_a_function_of_its_seed(ancestry) -> None:
 
 def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
     net = super_net(start(ancestry, TASKS[0], Run()), Rules())
-    asked = preferences(net, TASKS[0], ancestry.view, Run(), batch_size=6)
+    asked = preferences(net, TASKS[0], ancestry.input_format, Run(), batch_size=6)
     assert asked.shares == (1.0, 1.0, 1.0), "an undecided router is a tie, and a tie prefers the base block"
     assert asked.images == 20
     pixels = TASKS[0].split("validation").images.float() / 255
-    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (ancestry.view.mean, ancestry.view.std))
+    mean, std = (
+        torch.tensor(values).view(3, 1, 1) for values in (ancestry.input_format.mean, ancestry.input_format.std)
+    )
     with torch.no_grad():
         right = net((pixels - mean) / std).argmax(dim=1).numpy() == TASKS[0].split("validation").labels
     assert (asked.metric, asked.value) == ("accuracy", pytest.approx(right.mean()))
@@ -127,7 +129,7 @@ def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
         token = net.cls_token[0, 0] + net.pos_embed[0, 0]
         router = next(iter(routed_blocks(net))).router
         router.preference.data.zero_()[:, side] = token.detach()
-        assert preferences(net, TASKS[0], ancestry.view, Run()).shares[0] == share
+        assert preferences(net, TASKS[0], ancestry.input_format, Run()).shares[0] == share
 
 
 def test_routers_have_a_learning_rate_of_their_own_and_no_decay(ancestry) -> None:

@@ -24,7 +24,7 @@ LAYERS, WIDTH = 6, 32  # of the teacher
 
 
 def batch(images: int = 8) -> Batch:
-    return next(iter(open_loader(tiny_task(), "train", tiny_ancestry().view, batch_size=images).epoch(0)))
+    return next(iter(open_loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=images).epoch(0)))
 
 
 def teacher() -> Any:

@@ -17,7 +17,7 @@ from lgzoo_pool.judging import along_each, judged, path_rows, steps_of
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Path
 
-TASK, VIEW = tiny_task(classes=4), tiny_ancestry(0).view
+TASK, VIEW = tiny_task(classes=4), tiny_ancestry(0).input_format
 FAMILIES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((3, 3), {}),
     ((2, 4), {"window": 1}),

@@ -35,7 +35,7 @@ class Counting(Ancestor):
 
 
 def epoch(number: int = 0) -> list[Batch]:
-    loader = open_loader(tiny_task(), "train", tiny_ancestry().view, batch_size=16, shuffle=True)
+    loader = open_loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=16, shuffle=True)
     return list(loader.epoch(number))
 
 

@@ -103,7 +103,7 @@ def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
     """The narrow model's W, (levels, d, D), from another run of its part."""
     extractor, ancestry = with_settings(SMOKE, settings), knowing()
     teacher, _ = filling.teacher_for(ancestry, tiny_task(), extractor.teaching, Run(seed=1))
-    told = lessons.Lessons(ancestor=teacher, task=tiny_task(), view=ancestry.view, run=Run(seed=1))
+    told = lessons.Lessons(ancestor=teacher, task=tiny_task(), input_format=ancestry.input_format, run=Run(seed=1))
     spec = extractor.auxiliaries(ancestry.spec)[0].with_(classes=3)
     low = auxiliary.auxiliary(extractor, "low", spec, extractor.low_levels, told)
     anchor = {name: found.state[f"anchors.0.{name}"] for name in low.state}

@@ -10,7 +10,7 @@ import torch
 from stitching_toy import anchors, images, stitched
 
 from learngene_zoo.runs.run import Run
-from learngene_zoo.storage import State
+from learngene_zoo.storage import StateDict
 from learngene_zoo.testing import tiny_task
 from lgzoo_pool.joining import least_squares, some_images
 from lgzoo_pool.least_squares import fit_of, groups, moments, solve, streams_of
@@ -18,7 +18,7 @@ from lgzoo_pool.network import StitchedNetwork
 
 
 @torch.no_grad()
-def one_by_one(network: StitchedNetwork, images_BCHW: torch.Tensor) -> State:
+def one_by_one(network: StitchedNetwork, images_BCHW: torch.Tensor) -> StateDict:
     """Every pair by itself: `lstsq` on the stacked rows, then the mean over the pairs that share a layer."""
     layout, solved = network.layout, {}
     for stitch, pairs in layout.stitches:
@@ -39,7 +39,7 @@ def one_by_one(network: StitchedNetwork, images_BCHW: torch.Tensor) -> State:
     return solved
 
 
-def assert_close(ours: State, theirs: State, most: float = 1e-6) -> None:
+def assert_close(ours: StateDict, theirs: StateDict, most: float = 1e-6) -> None:
     assert set(ours) == set(theirs)
     for name in ours:
         scale = theirs[name].abs().max().item()
@@ -145,13 +145,13 @@ def test_no_image_is_a_mistake_of_ours() -> None:
 
 
 def test_the_images_are_the_seeds() -> None:
-    task, view = tiny_task(classes=4), anchors()[0].view
-    once, again, other = (torch.cat(list(some_images(task, view, 40, Run(seed=seed)))) for seed in (1, 1, 2))
+    task, input_format = tiny_task(classes=4), anchors()[0].input_format
+    once, again, other = (torch.cat(list(some_images(task, input_format, 40, Run(seed=seed)))) for seed in (1, 1, 2))
     assert once.shape == (40, 3, 16, 16)
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
     network, _ = stitched((2, 2))
-    stitches, record = least_squares(network, task, view, 40, Run(seed=1))
+    stitches, record = least_squares(network, task, input_format, 40, Run(seed=1))
     assert record["images"] == 40
     assert record["missed"]["mean"] == record["missed"]["stitches.0.0"]
     same = solve(moments(network, [once]))

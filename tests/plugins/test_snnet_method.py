@@ -66,7 +66,7 @@ def test_what_an_extraction_holds(gene: Learngene) -> None:
 def test_the_recorded_accuracy_is_that_of_the_descendant(gene: Learngene) -> None:
     for number in (1, 4):
         built = lifecycle.expand(gene, target=Target(task="tiny", classes=4, dense=False), config=number)
-        found = evaluate(built.model(), TASK, "validation", built.view, Run())
+        found = evaluate(built.model(), TASK, "validation", built.input_format, Run())
         assert found.value == pytest.approx(gene.config.metrics["paths"][number]["accuracy"])
         assert built.task == "tiny"
 

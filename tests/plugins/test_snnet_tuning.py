@@ -30,7 +30,7 @@ from lgzoo_pool.tuning import SampledPaths, answers_of, path_of_step, train_stit
 TOY = Path(__file__).with_name("stitching_toy.py")
 RECIPE = Recipe(epochs=2, batch_size=12, lr=1e-3, augment="none", ema=0.9, drop_path=0.1)
 TASK = tiny_task(classes=4)
-VIEW = anchors()[0].view
+VIEW = anchors()[0].input_format
 
 
 def trained(network: StitchedNetwork, run: Run, recipe: Recipe = RECIPE, task: Task = TASK, **told: Any) -> Any:

@@ -20,10 +20,10 @@ from lgzoo_tal.embedding import embed, recorded_ancestry
 
 def test_it_is_the_mean_of_the_class_tokens_features_over_all_training_images() -> None:
     model, task = ancestry(), tiny_task()
-    images = normalised(task.split("train").__getitems__(range(48)), model.view)
+    images = normalised(task.split("train").__getitems__(range(48)), model.input_format)
     with torch.no_grad():
         wanted = model.model().forward_features(images)[:, 0].mean(dim=0)
-    found = embed(model.model(), task, model.view, Run(), None)
+    found = embed(model.model(), task, model.input_format, Run(), None)
     assert found.shape == (32,)
     assert torch.allclose(found, wanted, atol=1e-6)
 
@@ -31,25 +31,25 @@ def test_it_is_the_mean_of_the_class_tokens_features_over_all_training_images() 
 def test_some_images_have_all_classes_and_the_seed_changes_nothing() -> None:
     """The mean of two classes' bright pixels lies between both."""
     model, task = ancestry(), tiny_task()
-    few = embed(model.model(), task, model.view, Run(seed=1), 6)
-    assert torch.equal(few, embed(model.model(), task, model.view, Run(seed=2), 6))
-    assert not torch.equal(few, embed(model.model(), task, model.view, Run(seed=1), 12))
+    few = embed(model.model(), task, model.input_format, Run(seed=1), 6)
+    assert torch.equal(few, embed(model.model(), task, model.input_format, Run(seed=2), 6))
+    assert not torch.equal(few, embed(model.model(), task, model.input_format, Run(seed=1), 12))
 
 
 def test_it_tells_tasks_and_ancestries_apart() -> None:
     one, other = ancestry(), ancestry(heads=4)
     a, b = tiny_task("a"), tiny_task("b")
-    mine = embed(one.model(), a, one.view, Run(), None)
-    assert not torch.equal(mine, embed(one.model(), b, one.view, Run(), None))
-    assert not torch.equal(mine, embed(other.model(), a, other.view, Run(), None))
+    mine = embed(one.model(), a, one.input_format, Run(), None)
+    assert not torch.equal(mine, embed(one.model(), b, one.input_format, Run(), None))
+    assert not torch.equal(mine, embed(other.model(), a, other.input_format, Run(), None))
 
 
 def test_a_dense_ancestry_gives_the_mean_of_its_patches() -> None:
     model, task = ancestry(dense=True), tiny_task()
-    images = normalised(task.split("train").__getitems__(range(48)), model.view)
+    images = normalised(task.split("train").__getitems__(range(48)), model.input_format)
     with torch.no_grad():
         wanted = model.model().forward_features(images)[:, 1:].mean(dim=(0, 1))
-    assert torch.allclose(embed(model.model(), task, model.view, Run(), None), wanted, atol=1e-6)
+    assert torch.allclose(embed(model.model(), task, model.input_format, Run(), None), wanted, atol=1e-6)
 
 
 @pytest.fixture

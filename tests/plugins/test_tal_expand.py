@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.input_format import View
+from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
@@ -103,8 +103,8 @@ def reopened(learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_an_unseen_task_is_embedded_by_the_recorded_ancestry(reopened: Learngene) -> None:
     made = lifecycle.expand(reopened, layers=3, task="mine", embedding_images=20)
     model = ancestry()
-    view = View(image_size=16, mean=model.record.mean, std=model.record.std)
-    embedding = embed(model.model(), tiny_task("mine", classes=5), view, Run(), 20)
+    input_format = InputFormat(image_size=16, mean=model.record.mean, std=model.record.std)
+    embedding = embed(model.model(), tiny_task("mine", classes=5), input_format, Run(), 20)
     told = replace(reopened, state={**dict(reopened.state), "tasks.tiny-a": embedding})
     assert same(made, expand(told, "tiny-a", layers=3, classes=5))
     assert (made.spec.classes, made.task) == (5, "mine")

@@ -31,7 +31,7 @@ ZOO = tuple(
     ViTSpec(layers=layers, width=width, heads=width // 16, classes=4, image_size=16, patch_size=8)
     for layers, width in ((1, 16), (2, 16), (1, 32), (2, 32))
 )
-VIEW = ancestry().view
+VIEW = ancestry().input_format
 
 
 def batch(task: Any = None, number: int = 0) -> TaskBatch:

@@ -60,7 +60,7 @@ def test_the_learngene_holds_encoder_decoder_and_the_tasks_embeddings(whole: Lea
     assert (details.source.name, details.source.images) == ("tiny-source", 48)
     assert details.hypernet == SIZE.spec().with_(task=32)
     model = ancestry()
-    wanted = embed(model.model(), tiny_task("tiny-a"), model.view, Run(), 16)
+    wanted = embed(model.model(), tiny_task("tiny-a"), model.input_format, Run(), 16)
     assert torch.equal(whole.state["tasks.tiny-a"], wanted)
 
 

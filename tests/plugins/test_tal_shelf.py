@@ -48,8 +48,8 @@ def test_torch_hub_gives_a_ready_model_of_any_size() -> None:
 def test_an_untrained_model_knows_its_task(learngene: Learngene, task: str, layers: int, width: int) -> None:
     made = lifecycle.expand(learngene, layers=layers, width=width, task=task, run=OFFLINE)
     data = open_task(task)
-    right = evaluate(made.model(), data, "validation", made.view, OFFLINE, images=300).value
-    by_chance = evaluate(shuffled(made, 0).model(), data, "validation", made.view, OFFLINE, images=300).value
+    right = evaluate(made.model(), data, "validation", made.input_format, OFFLINE, images=300).value
+    by_chance = evaluate(shuffled(made, 0).model(), data, "validation", made.input_format, OFFLINE, images=300).value
     assert right > 4 / data.classes
     assert by_chance < right / 2
 
