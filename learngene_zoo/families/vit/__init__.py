@@ -1,0 +1,1 @@
+"""Plain Vision Transformers (timm's `VisionTransformer`), with the dense and stitched variants."""
