@@ -22,6 +22,10 @@ class BadFile(ZooError):
     """A file or folder is not what it says it is: truncated, foreign, of another format, or dangerous to open."""
 
 
+class BadPlugin(ZooError):
+    """A plugin breaks the contract of its kind: it cannot be imported, or does not build what it was asked for."""
+
+
 class BadData(ZooError):
     """A task's images or labels cannot be used."""
 

@@ -21,7 +21,19 @@ from learngene_zoo.artifacts.records import LearngeneConfig, versions
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.cost import Convention
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Budget, Expander, Extractor, Member, Method, Target, choose, named_sizes, narrowed
+from learngene_zoo.method import (
+    Budget,
+    Expander,
+    Extractor,
+    Member,
+    Method,
+    Target,
+    check_axes,
+    check_built,
+    choose,
+    named_sizes,
+    narrowed,
+)
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.folder import begin, finish
 from learngene_zoo.runs.run import Run
@@ -74,6 +86,7 @@ def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[
 
     Where a member needs a setting that the expander has been told already, it must be the same one.
     """
+    check_axes(expander, config.spec, target)
     spec = config.spec.with_(classes=target.classes, image_size=target.image_size, dense=target.dense)
     return narrowed(expander.family(replace(config, spec=spec)), target, expander)
 
@@ -102,7 +115,7 @@ def extract(
     sources, references = sources_for(method, ancestries), references_for(method, tasks)
     opened = [open_ancestry(source, offline=run.offline) for source in sources]
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses what cannot be before anything is written
-    needed = references if method.uses_tasks(extractor) else []
+    needed = references if extractor.needs_tasks() and method.uses_tasks(extractor) else []
     data = [open_task(reference, offline=run.offline) for reference in needed]
     check_distinct(data)
     settings = {
@@ -157,7 +170,9 @@ def expand(
         member = _affordable(gene.config, expander, target, budget, run)
         expander = with_settings(expander, member.settings)
         target = replace(member.target, task=target.task)
+    check_axes(expander, gene.config.spec, target)
     descendant = expander(gene, target, run)
+    check_built(expander, gene.config.spec, target, descendant.spec)
     descendant = replace(
         descendant,
         task=target.task,

@@ -13,12 +13,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.cost import Convention, Cost, cost
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.settings import Json, settings_of
+from learngene_zoo.settings import Json, check_bounds, from_json, settings_of
 from learngene_zoo.units import human_count, human_seconds
 
 if TYPE_CHECKING:
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 
+T = TypeVar("T")
+
+# The axes of size: what a target may name of a spec.
+AXES = ("layers", "width", "heads", "mlp_ratio", "classes", "image_size")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Target:
     """What to build. What is None comes from the learngene."""
@@ -38,14 +44,19 @@ class Target:
     width: int | None = None
     heads: int | None = None
     classes: int | None = None
+    mlp_ratio: float | None = None
     image_size: int | None = None
     task: str | None = None
     dense: bool | None = None  # one class per pixel instead of one per image, as segmentation tasks ask
 
     def apply(self, spec: ViTSpec) -> ViTSpec:
         """`spec` with what this target names. Raises `WrongCall` for an impossible shape."""
-        sizes = ("layers", "width", "heads", "classes", "image_size", "dense")
-        return spec.with_(**{name: getattr(self, name) for name in sizes})
+        return spec.with_(**{name: getattr(self, name) for name in (*AXES, "dense")})
+
+    def axes(self) -> dict[str, float]:
+        """The axes of size that it names, with their values."""
+        values = {name: getattr(self, name) for name in AXES}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +78,7 @@ class Member:
             layers=spec.layers,
             width=spec.width,
             heads=spec.heads,
+            mlp_ratio=spec.mlp_ratio,
             classes=spec.classes,
             image_size=spec.image_size,
             dense=spec.dense,
@@ -77,6 +89,9 @@ class Member:
 class Extractor(ABC):
     """From ancestry models (and tasks) to a learngene. Subclasses are frozen dataclasses; their fields are the settings."""
 
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
     @abstractmethod
     def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
         """The config that an extraction would write, as far as it is known beforehand. Cold."""
@@ -85,10 +100,27 @@ class Extractor(ABC):
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Do it. The caller adds provenance (settings, ancestries, tasks, seed, versions) to the config."""
 
+    def needs_tasks(self) -> bool:
+        """Whether these settings need data at all."""
+        return True
+
+    def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> Iterable[Work]:
+        """What an extraction will compute, from the ancestries' shapes and the tasks' numbers of training images."""
+        return ()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Expander(ABC):
-    """From a learngene to descendants of many sizes."""
+    """From a learngene to descendants of many sizes.
+
+    `axes` are the sizes that it can change; a target that names another is refused before the expander is called, unless it
+    names the size that the learngene has.
+    """
+
+    axes: ClassVar[frozenset[str]] = frozenset({"layers", "classes", "image_size"})
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     @abstractmethod
     def family(self, config: LearngeneConfig) -> Iterable[Member]:
@@ -120,6 +152,8 @@ class Method:
     presets: Mapping[str, Extractor]  # "mini" is the default; "smoke" is what check_method runs; "paper" the paper's
     ancestries: tuple[int, int | None] = (1, 1)  # least and most (None: any number)
     tasks: Literal["none", "one", "many"] = "many"  # what the extraction trains on; "one" and "many" need at least one
+    details: type | None = None  # what `config.details` of its learngenes hold, as a frozen dataclass: see `details_of`
+    inherits: bool = True  # whether descendants get anything from the learngene but its shape
     uses_tasks: Callable[[Extractor], bool] = lambda extractor: True  # False where settings make data needless
     # From the settings, the ancestries and the tasks' numbers of training images; None: the ancestry is trained on each task.
     work: Callable[[Extractor, Sequence[ViTSpec], Sequence[int]], Iterable[Work]] | None = None
@@ -129,6 +163,34 @@ class Method:
     def extractor(self) -> Extractor:
         """The extractor with the default preset's settings."""
         return self.presets["mini"]
+
+
+def details_of(config: LearngeneConfig, kind: type[T]) -> T:
+    """What a method wrote into a learngene's `details`, decoded. Raises `BadFile` if it is not what `kind` says."""
+    return from_json(kind, dict(config.details), f"details of the {config.method} learngene")
+
+
+def check_built(expander: Expander, spec: ViTSpec, target: Target, built: ViTSpec) -> None:
+    """Raises `BadPlugin` unless what was built from a learngene of shape `spec` has the shape that was asked for."""
+    fixed = {name: getattr(spec, name) for name in AXES if name not in expander.axes}
+    for name, value in {**fixed, **target.axes()}.items():
+        if getattr(built, name) != value:
+            kind = type(expander)
+            raise BadPlugin(
+                f"{kind.__module__}.{kind.__qualname__} built a model with {name} {getattr(built, name)} instead of {value}; "
+                "an expander that cannot change a size must leave it out of `axes`"
+            )
+
+
+def check_axes(expander: Expander, spec: ViTSpec, target: Target) -> None:
+    """Raises `WrongCall` if `target` names a size that the expander cannot change, other than the one that `spec` has."""
+    for name, value in target.axes().items():
+        if name not in expander.axes and value != getattr(spec, name):
+            able = ", ".join(axis for axis in AXES if axis in expander.axes)
+            raise WrongCall(
+                f"{name} is {value}, but this learngene's descendants all have {name} {getattr(spec, name)}; "
+                f"what can be chosen: {able}"
+            )
 
 
 # timm's words, understood wherever sizes are given from Python or torch.hub.
@@ -150,15 +212,14 @@ def named_sizes(target: Target, budget: Budget, sizes: dict[str, Any]) -> tuple[
 
 
 def narrowed(members: Iterable[Member], target: Target, expander: Expander) -> list[Member]:
-    """Those with the layers, width and heads of `target`, and with the optional settings that `expander` was told already."""
-    shape = {name: getattr(target, name) for name in ("layers", "width", "heads")}
-    wanted = {name: value for name, value in shape.items() if value is not None}
-    told = {s.name: s.default for s in settings_of(expander) if s.optional and s.default is not None}
+    """The members with the sizes that `target` names, and with the optional settings that `expander` has already."""
+    wanted = target.axes()
+    fixed = {s.name: s.default for s in settings_of(expander) if s.optional and s.default is not None}
     return [
         member
         for member in members
         if all(getattr(member.spec, name) == value for name, value in wanted.items())
-        and all(member.settings.get(name, value) == value for name, value in told.items())
+        and all(member.settings.get(name, value) == value for name, value in fixed.items())
     ]
 
 

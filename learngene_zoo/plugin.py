@@ -50,13 +50,17 @@ if TYPE_CHECKING:
     from learngene_zoo.families.vit.table import is_head as is_head
     from learngene_zoo.families.vit.table import is_stem as is_stem
     from learngene_zoo.intervals import proportion as proportion
+    from learngene_zoo.method import AXES as AXES
     from learngene_zoo.method import Expander as Expander
     from learngene_zoo.method import Extractor as Extractor
     from learngene_zoo.method import Member as Member
     from learngene_zoo.method import Method as Method
     from learngene_zoo.method import Target as Target
     from learngene_zoo.method import Work as Work
+    from learngene_zoo.method import details_of as details_of
     from learngene_zoo.recipe import Recipe as Recipe
+    from learngene_zoo.runs.cache import Part as Part
+    from learngene_zoo.runs.cache import once as once
     from learngene_zoo.runs.distributed import gathered as gathered
     from learngene_zoo.runs.distributed import is_first as is_first
     from learngene_zoo.runs.distributed import join as join
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
     from learngene_zoo.seeds import derive_seed as derive_seed
     from learngene_zoo.seeds import noise as noise
     from learngene_zoo.seeds import uniform as uniform
+    from learngene_zoo.settings import Bounds as Bounds
     from learngene_zoo.settings import Json as Json
     from learngene_zoo.settings import from_json as from_json
     from learngene_zoo.settings import settings_of as settings_of
@@ -144,12 +149,13 @@ _HOMES = {
     "families.vit.spec": "LIMITS Segment ViTSpec",
     "families.vit.table": "block_of inner_name is_head is_stem",
     "intervals": "proportion",
-    "method": "Expander Extractor Member Method Target Work",
+    "method": "AXES details_of Expander Extractor Member Method Target Work",
     "recipe": "Recipe",
+    "runs.cache": "Part once",
     "runs.distributed": "gathered is_first join wait_for_all world",
     "runs.run": "Run",
     "seeds": "derive_seed noise uniform",
-    "settings": "Json from_json settings_of to_json with_settings",
+    "settings": "Bounds Json from_json settings_of to_json with_settings",
     "storage": "StateDict WEIGHTS nearest_parent read_json write_json",
     "tasks.batches": "Batches open_loader",
     "tasks.catalogue": "open_task",

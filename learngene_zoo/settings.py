@@ -27,6 +27,48 @@ NO_OPTION = {"option": False}  # metadata of a field that is in files and in Pyt
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The values that a setting may have; stands in its annotation: `Annotated[int, "passes over the data", Bounds(least=1)]`.
+
+    A tuple's bounds are those of each of its elements; None is always within.
+    """
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def __str__(self) -> str:
+        limits = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
+        return " and ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+
+def check_bounds(settings: Any) -> None:
+    """Raises `WrongCall` for a number outside its bounds, and for one that is not finite. Called where settings are built."""
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        bounds = _bounds(_hints(type(settings))[field.name])  # type: ignore[arg-type]
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise WrongCall(f"{field.name} is {number}; it must be a finite number")
+            if bounds is not None and number is not None and number not in bounds:
+                raise WrongCall(f"{field.name} is {number}; it must be {bounds}")
+
+
+def _bounds(hint: Any) -> Bounds | None:
+    notes = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    return next((note for note in notes if isinstance(note, Bounds)), None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Setting:
     """One leaf of a settings class, as an option sees it."""
 
@@ -38,6 +80,7 @@ class Setting:
     repeated: bool  # a tuple of any length
     default: Any
     help: str
+    bounds: Bounds | None = None
 
     @property
     def option(self) -> str:
@@ -98,6 +141,7 @@ def settings_of(settings: Any) -> list[Setting]:
             repeated=repeated,
             default=value,
             help=help_text,
+            bounds=_bounds(_hints(type(settings))[field.name]),  # type: ignore[arg-type]
         )
     return list(found.values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -182,6 +183,18 @@ def _finite(tensor: torch.Tensor) -> bool:
     import torch
 
     return math.isfinite(tensor.sum(dtype=torch.float32)) or bool(torch.isfinite(tensor).all())
+
+
+def fingerprint_of_state(state: StateDict) -> str:
+    """A hash of every number, type and name."""
+    import torch
+
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
 
 
 def save_result(path: Path, state: StateDict, record: Json) -> None:

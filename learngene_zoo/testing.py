@@ -29,7 +29,7 @@ from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Extractor, Member, Method
@@ -262,7 +262,10 @@ def _reopened(method: Method, made: Descendant, outputs: torch.Tensor, folder: P
 
 def _expanded(method: Method, learngene: Learngene, member: Member) -> Descendant:
     expander = with_settings(method.expander, member.settings)
-    return lifecycle.expand(learngene, target=member.target, expander=expander, run=Run(seed=5))
+    try:
+        return lifecycle.expand(learngene, target=member.target, expander=expander, run=Run(seed=5))
+    except BadPlugin as error:
+        raise AssertionError(f"the method {method.name} breaks its promise: {error}") from error
 
 
 @torch.no_grad()

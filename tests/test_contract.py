@@ -167,7 +167,7 @@ def test_a_member_that_is_built_otherwise_than_promised_is_caught(tmp_path: Path
         return type(SCRATCH.expander)()(learngene, replace(target, layers=1), run)
 
     method = scratch_with(__call__=smaller)
-    with pytest.raises(AssertionError, match=r"promised .*layers=2.* and built .*layers=1"):
+    with pytest.raises(AssertionError, match="built a model with layers 1 instead of 2"):
         check_members(method, learngene, [Member(spec=learngene.config.spec.with_(layers=2, classes=5))], tmp_path)
 
 

@@ -18,7 +18,8 @@ from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
 from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.families.vit import timm_config
 from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec, architecture
-from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, read_json
+from learngene_zoo.settings import Json, to_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, fingerprint_of_state, read_json
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -38,6 +39,13 @@ class Ancestry:
     def spec(self) -> ViTSpec:
         """Its shape."""
         return self.record.spec
+
+    @property
+    def identity(self) -> Json:
+        """What tells its function from that of other models: its record, with a hash of its tensors if no file's is known."""
+        record = self.record
+        weights = record.sha256 or fingerprint_of_state(self.state)
+        return [to_json(record.spec), list(record.mean), list(record.std), weights]
 
     @property
     def input_format(self) -> InputFormat:

@@ -65,6 +65,11 @@ class Descendant:
             raise WrongCall(f"{len(self.class_names)} class names for {self.spec.classes} classes")
 
     @property
+    def identity(self) -> Json:
+        """What tells its function from that of other models."""
+        return fingerprint_of(self)
+
+    @property
     def input_format(self) -> InputFormat:
         """How images are presented to it."""
         return InputFormat(image_size=self.spec.image_size, channels=self.spec.channels, mean=self.mean, std=self.std)

@@ -13,7 +13,17 @@ from typing import Any
 from learngene_zoo.artifacts.records import FORMAT, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, new_folder, read_json, write_json, write_tensors
+from learngene_zoo.storage import (
+    CONFIG,
+    WEIGHTS,
+    StateDict,
+    Tensors,
+    fingerprint_of_state,
+    new_folder,
+    read_json,
+    write_json,
+    write_tensors,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +33,12 @@ class Learngene:
     config: LearngeneConfig
     state: StateDict
     folder: Path | None = None  # where it was loaded from
+
+    @property
+    def identity(self) -> Json:
+        """What tells it from other learngenes: its method, shape, details and numbers."""
+        config = self.config
+        return [config.method, to_json(config.spec), to_json(config.details), fingerprint_of_state(self.state)]
 
     def with_config(self, **changes: Any) -> Learngene:
         """A copy whose config has other values."""

@@ -60,7 +60,8 @@ class SettingsCommand(click.Command):
 
 def _option(setting: Setting, help_text: str) -> SettingOption:
     """No default is given to click: a preset chosen on the line may have another one."""
-    text = f"{setting.help or help_text}{_shown(setting.default)}"
+    limits = f" ({setting.bounds})" if setting.bounds else ""
+    text = f"{setting.help or help_text}{limits}{_shown(setting.default)}"
     if setting.kind is bool:
         return SettingOption(
             [f"--{setting.option}/{_opposite(setting.option)}", _parameter(setting)], default=None, help=text

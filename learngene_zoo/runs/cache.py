@@ -1,9 +1,10 @@
-"""Parts of runs that other runs need, too: computed once in a folder of their own, and paid by everyone who uses them. Cold.
+"""Parts of a run that are computed once: `once(run, function, settings, inputs)`.
 
-`FOLDER/<hash>` holds a part as a run holds it: metrics, checkpoints until it is finished, and `done`. The hash is of what the
-result depends on and of the part's seed. Of several processes one computes and the others wait; after an interruption
-anyone goes on from the checkpoint. `cost.json` says what the part took, and a note in the folder of every run that used
-it says so, hence what a run would have taken alone is still known (`taken`).
+What is passed is the key: the function's name, the part's own settings, its inputs and its seed. A part that a run has
+finished is loaded, not repeated. Where runs share parts (`Run.shared`), any other run with the same key takes it from there:
+`FOLDER/<key>` holds a part as a run holds it, metrics, checkpoints until it is finished, and `done`. Of several processes one
+computes and the others wait; after an interruption any of them continues from the checkpoint. `cost.json` says what the part
+took, and a note in the folder of every run that used it refers to it, so what a run would have taken alone is known (`taken`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.runs.distributed import is_first, wait_for_all, world
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, fingerprint, from_json, to_json
 from learngene_zoo.storage import load_result, new_file, read_json, save_result, write_json
@@ -42,13 +46,75 @@ class Taken:
     images: int = 0
 
 
+@dataclass(frozen=True)
+class Part:
+    """What a finished part of a run left."""
+
+    state: StateDict
+    record: Json
+    key: str  # of all that it depends on; as an input of another part it stands for the tensors
+
+    @property
+    def identity(self) -> Json:
+        """What tells it from other parts."""
+        return self.key
+
+
+def once(
+    run: Run, function: Callable[..., tuple[StateDict, Json]], settings: Any = None, inputs: Sequence[Any] = ()
+) -> Part:
+    """The tensors and JSON that `function(settings, *inputs, run)` returns; loaded where this part is finished already.
+
+    function: defined at the top of a module, so that it depends on nothing but its arguments. settings: the part's own frozen
+    dataclass. inputs: ancestry models, tasks, learngenes, descendants, earlier parts, frozen dataclasses, plain values, and
+    sequences and mappings of them. Under torchrun every process computes (they train together) and the first one writes.
+    Raises `TypeError` for a function or an input that has no identity.
+    """
+    key = key_of(function, settings, inputs, run.seed)
+    compute = partial(function, settings, *inputs)
+    if run.shared is not None and world() == 1:
+        return Part(*take_or_make(run, run.shared, compute, key), key)
+    if run.folder is None:
+        return Part(*compute(run), key)
+    done = run.folder / DONE
+    if run.resume and done.is_dir():
+        return Part(*load_result(done), key)
+    state, record = compute(run)
+    if is_first():
+        save_result(done, state, record)
+    wait_for_all()
+    return Part(state, record, key)
+
+
+def key_of(function: Callable[..., Any], settings: Any, inputs: Sequence[Any], seed: int) -> str:
+    """The hash that a part is kept under. Raises `TypeError` for what has no identity."""
+    if not isinstance(function, FunctionType) or function.__closure__ or "<" in function.__qualname__:
+        raise TypeError(f"{function!r} may depend on more than its arguments; pass a function from the top of a module")
+    name = f"{function.__module__}.{function.__qualname__}"
+    return fingerprint([name, _identity(settings), [_identity(value) for value in inputs], seed])
+
+
+def _identity(value: Any) -> Json:
+    """JSON that two values share only if a part cannot tell them apart."""
+    if hasattr(value, "identity"):
+        return value.identity
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, {field.name: _identity(getattr(value, field.name)) for field in fields(value)}]
+    if isinstance(value, Mapping):
+        return {str(key): _identity(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_identity(item) for item in value]
+    if value is None or isinstance(value, (bool, int, float, str, Path)):
+        return to_json(value)
+    raise TypeError(f"a {type(value).__name__} has no identity that a part's key could hold; pass what it is made from")
+
+
 def take_or_make(
-    run: Run, shared: Path, compute: Callable[[Run], tuple[StateDict, Json]], depends: Json
+    run: Run, shared: Path, compute: Callable[[Run], tuple[StateDict, Json]], key: str
 ) -> tuple[StateDict, Json]:
     """The result of a part: from `shared`, or computed there now."""
     from filelock import FileLock
 
-    key = fingerprint([depends, run.seed])
     place, began = shared / key, time.monotonic()
     shared.mkdir(parents=True, exist_ok=True)
     try:

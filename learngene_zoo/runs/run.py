@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json
+from learngene_zoo.settings import Json, fingerprint
 
 if TYPE_CHECKING:
     from learngene_zoo.storage import StateDict
@@ -61,7 +61,7 @@ class Run:
         from learngene_zoo.storage import load_result, save_result
 
         if self.shared is not None and depends is not None and world() == 1:
-            return take_or_make(self, self.shared, compute, depends)
+            return take_or_make(self, self.shared, compute, fingerprint([depends, self.seed]))
         if self.folder is None:
             return compute(self)
         done = self.folder / "done"

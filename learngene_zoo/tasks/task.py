@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from learngene_zoo.artifacts.records import TaskRecord
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.input_format import InputFormat
+from learngene_zoo.settings import Json, to_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,6 +98,11 @@ class Task:
     def dense(self) -> bool:
         """Whether it asks for a class of every pixel, which takes a dense model."""
         return self.kind == "segmentation"
+
+    @property
+    def identity(self) -> Json:
+        """What tells its data from that of other tasks."""
+        return [to_json(self.record), self.image_size, self.channels, list(self.mean), list(self.std), self.flip]
 
     @property
     def record(self) -> TaskRecord:

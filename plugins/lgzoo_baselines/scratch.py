@@ -37,6 +37,8 @@ class Shape(Extractor):
 class Draw(Expander):
     """Draw every tensor."""
 
+    axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
+
     init: Annotated[Literal["timm", "fan_in"], "timm's initialisation, or a standard deviation of 1/sqrt(fan_in)"] = (
         "timm"
     )

@@ -36,6 +36,8 @@ class Hold(Extractor):
 class Shuffle(Expander):
     """Expand as the other method does, then permute."""
 
+    axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
+
     base: Annotated[tuple[str, ...], "settings of the other method's expander, as expansion=cyclic"] = ()
 
     def family(self, config: LearngeneConfig) -> list[Member]:

@@ -35,6 +35,8 @@ class Hold(Extractor):
 class KeepStem(Expander):
     """Expand as the other method does, then draw all but the stem and the last norm anew."""
 
+    axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
+
     base: Annotated[tuple[str, ...], "settings of the other method's expander, as expansion=cyclic"] = ()
 
     def family(self, config: LearngeneConfig) -> list[Member]:

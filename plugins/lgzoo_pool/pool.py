@@ -177,6 +177,8 @@ class Distil(Extractor):
 class Expand(Expander):
     """Take one path through the pool."""
 
+    axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
+
     low: Annotated[int | None, "blocks of the narrow model"] = None
     high: Annotated[int | None, "blocks of the wide model"] = None
 

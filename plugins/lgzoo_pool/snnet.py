@@ -105,6 +105,8 @@ class Join(Extractor):
 class Expand(Expander):
     """Take one configuration."""
 
+    axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
+
     config: Annotated[int | None, "its number, as `lgzoo plan` lists it"] = None
     legacy: Annotated[bool, "leave the last norm out of stitched configurations, as the released code does"] = False
 

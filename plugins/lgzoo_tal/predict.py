@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 class Predict(Expander):
     """Predict every weight of one model."""
 
+    axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
+
     embedding_images: Annotated[
         int, "training images that a task is embedded from which the extraction did not see"
     ] = 500

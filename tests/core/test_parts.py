@@ -1,0 +1,96 @@
+"""`once`: what is passed is the key, and nothing can be forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learngene_zoo.runs.cache import Part, key_of, once
+from learngene_zoo.runs.run import Run
+from learngene_zoo.testing import tiny_ancestry, tiny_task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    lr: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    steps: int = 3
+    inner: Inner = Inner()
+    blocks: tuple[int, ...] = (1, 2)
+
+
+CALLS: list[Any] = []
+
+
+def work(settings: Settings, *inputs: Any) -> tuple[dict[str, torch.Tensor], Any]:
+    CALLS.append(settings)
+    return {"x": torch.full((2,), float(settings.steps))}, {"steps": settings.steps}
+
+
+def other(settings: Settings, *inputs: Any) -> tuple[dict[str, torch.Tensor], Any]:
+    return work(settings, *inputs)
+
+
+def test_any_change_of_what_is_passed_is_another_key() -> None:
+    start = Settings()
+    changed = [
+        replace(start, steps=4),
+        replace(start, inner=Inner(lr=2.0)),
+        replace(start, blocks=(1,)),
+    ]
+    part = Part({}, None, "a")
+    keys = [key_of(work, settings, [], 0) for settings in [start, *changed]]
+    keys += [key_of(other, start, [], 0), key_of(work, start, [], 1)]
+    keys += [key_of(work, start, [value], 0) for value in (part, Part({}, None, "b"), "a", ("a",), {"a": 1}, None)]
+    keys += [
+        key_of(work, start, [value], 0)
+        for value in (tiny_ancestry(0), tiny_ancestry(1), tiny_task("a"), tiny_task("b"))
+    ]
+    assert len(set(keys)) == len(keys)
+    assert key_of(work, Settings(), [tiny_ancestry(0), Part({}, 5, "a")], 0) == key_of(
+        work, start, [tiny_ancestry(0), part], 0
+    )
+
+
+@pytest.mark.parametrize("value", [torch.zeros(2), object(), {"a": torch.zeros(2)}, [object()]])
+def test_an_input_without_an_identity_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match="no identity"):
+        key_of(work, Settings(), [value], 0)
+
+
+def test_a_function_that_carries_more_than_its_arguments_is_refused() -> None:
+    hidden = 3
+
+    def inner(settings: Settings, run: Run) -> Any:
+        return {}, hidden
+
+    for function in (inner, lambda settings, run: ({}, 1), partial(work, Settings())):
+        with pytest.raises(TypeError, match="top of a module"):
+            key_of(function, Settings(), [], 0)
+
+
+def test_runs_that_share_parts_compute_equal_ones_once(tmp_path: Path) -> None:
+    CALLS.clear()
+    run = [Run(folder=tmp_path / name, shared=tmp_path / "shared").part("p") for name in "abc"]
+    first, again = once(run[0], work, Settings()), once(run[1], work, Settings())
+    third = once(run[2], work, Settings(steps=4))
+    assert [settings.steps for settings in CALLS] == [3, 4]
+    assert (first.key, first.record) == (again.key, again.record)
+    assert torch.equal(first.state["x"], again.state["x"])
+    assert third.key != first.key
+
+
+def test_a_finished_part_is_loaded_when_its_run_resumes(tmp_path: Path) -> None:
+    CALLS.clear()
+    once(Run(folder=tmp_path).part("p"), work, Settings())
+    part = once(Run(folder=tmp_path, resume=True).part("p"), work, Settings())
+    assert len(CALLS) == 1
+    assert (part.record, part.state["x"].tolist()) == ({"steps": 3}, [3.0, 3.0])
