@@ -57,7 +57,7 @@ class Part:
     @property
     def identity(self) -> Json:
         """What tells it from other parts."""
-        return self.key
+        return {"part": self.key}
 
 
 def once(
