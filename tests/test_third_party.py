@@ -95,10 +95,14 @@ def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(site: Path, t
     assert "Traceback" not in extract.stderr
 
 
-def test_two_methods_of_one_name_are_an_error(site: Path, tmp_path: Path) -> None:
+def test_one_that_claims_the_name_of_a_method_in_tree_is_refused_and_disturbs_nothing(site: Path, tmp_path: Path) -> None:
     place = tmp_path / "site"
     broken_copy(site, place, "zoo_twin", "lsamd = zoo_twin:METHOD")
     listed = lgzoo("list", "methods", site=place, cwd=tmp_path)
-    assert listed.returncode == 2, listed.stdout
-    assert "two methods are named 'lsamd'" in listed.stderr
-    assert "Traceback" not in listed.stderr
+    assert listed.returncode == 0, listed.stderr
+    assert "lsamd" in listed.stdout
+    assert "zoo_twin" in listed.stderr
+    doctor = lgzoo("doctor", site=place, cwd=tmp_path)
+    assert doctor.returncode == 1, doctor.stdout
+    assert "zoo_twin:METHOD" in doctor.stdout
+    assert "uninstall all but one" in doctor.stdout

@@ -91,11 +91,7 @@ def _compute() -> Iterator[Row]:
 
 
 def _plugins() -> Iterator[Row]:
-    try:
-        good, broken = registry.methods()
-    except ZooError as error:
-        yield _row("methods", "bad", error)
-        return
+    good, broken = registry.methods()
     for method in good:
         yield _row(f"method {method.name}", "ok", registry.references()[method.name])
     for plugin in broken:

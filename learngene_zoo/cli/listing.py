@@ -23,7 +23,7 @@ def method_rows() -> list[Row]:
 
     good, broken = registry.methods()
     for plugin in broken:
-        note(f"method {plugin.name} cannot be used; see lgzoo doctor")
+        note(f"method {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
     return [
         {"name": m.name, "title": m.title, "tasks": m.tasks, "presets": list(m.presets), "paper": m.paper or None}
         for m in good

@@ -189,7 +189,8 @@ class MethodGroup(LazyGroup):
     def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
         """Names and titles; a plugin that does not load is listed as such."""
         good, broken = registry.methods()
-        return sorted([(m.name, m.title) for m in good] + [(b.name, "(broken: see lgzoo doctor)") for b in broken])
+        lost = {plugin.name: "(broken: see lgzoo doctor)" for plugin in broken}
+        return sorted({**lost, **{method.name: method.title for method in good}}.items())
 
 
 def model_argument() -> click.Argument:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo import registry
+from learngene_zoo import entry_points, registry
 from learngene_zoo.errors import BadFile, WrongCall
 
 
@@ -35,10 +35,10 @@ def test_the_methods_in_tree_are_found_and_load() -> None:
 
 
 def test_a_checkout_takes_its_own_table_before_that_of_an_installed_version(site: Path) -> None:
-    if not registry._checkout():
+    if not entry_points.checkout_tables():
         pytest.skip("not a checkout")
     before = registry.references()
-    install(site, "learngene-zoo", "lsamd = lgzoo_older:LSAMD")
+    install(site, "learngene-zoo", "lsamd = lgzoo_older:LSAMD\nforgotten = lgzoo_older:FORGOTTEN")
     assert registry.references() == before
 
 
@@ -57,9 +57,10 @@ def test_finding_methods_imports_none_of_them(site: Path) -> None:
     [
         ("raise RuntimeError('not today')", "fails to import: RuntimeError.*not today"),
         ("import a_package_that_is_not_there", "fails to import: ModuleNotFoundError"),
+        ("import sys; sys.exit(3)", "fails to import: SystemExit"),
         ("", "fails to import: AttributeError"),
         ("METHOD = 3", "is a int, not a learngene_zoo Method"),
-        ("from lgzoo_baselines.scratch import SCRATCH as METHOD", "names itself 'scratch'"),
+        ("from lgzoo_baselines.scratch import SCRATCH as METHOD", "its own name is 'scratch'"),
     ],
 )
 def test_a_broken_plugin_is_reported_and_disturbs_nobody(site: Path, source: str, says: str) -> None:
@@ -72,10 +73,28 @@ def test_a_broken_plugin_is_reported_and_disturbs_nobody(site: Path, source: str
         registry.load("broken")
 
 
-def test_two_methods_of_one_name_are_an_error(site: Path) -> None:
-    install(site, "zoo_twin", "lsamd = zoo_twin:METHOD")
-    with pytest.raises(WrongCall, match=r"two methods are named 'lsamd'.*uninstall one"):
-        registry.references()
+def test_a_method_in_tree_stays_when_a_stranger_claims_its_name(site: Path) -> None:
+    before = registry.references()
+    install(site, "zoo_twin", "lsamd = zoo_twin:METHOD", "raise SystemError('imported')")
+    assert registry.references() == before
+    assert registry.load("lsamd").name == "lsamd"
+    good, [broken] = registry.methods()
+    assert {method.name for method in good} == set(before)
+    assert broken.reference == "zoo_twin:METHOD"
+    assert "zoo_twin:METHOD of zoo_twin" in broken.reason
+    assert "uninstall all but one" in broken.reason
+
+
+def test_of_two_strangers_that_claim_one_name_both_are_refused(site: Path) -> None:
+    before = registry.references()
+    for package in ("zoo_one", "zoo_two"):
+        install(site, package, f"contested = {package}:METHOD", "raise SystemError('imported')")
+    assert registry.references() == before
+    with pytest.raises(BadFile, match=r"claim the method 'contested' \(zoo_one:METHOD of zoo_one and zoo_two:METHOD"):
+        registry.load("contested")
+    good, broken = registry.methods()
+    assert {method.name for method in good} == set(before)
+    assert [plugin.reference for plugin in broken] == ["zoo_one:METHOD", "zoo_two:METHOD"]
 
 
 def test_one_reference_found_twice_is_one_method(site: Path) -> None:
@@ -85,10 +104,10 @@ def test_one_reference_found_twice_is_one_method(site: Path) -> None:
 
 
 def test_a_checkout_without_metadata_has_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not registry._checkout():
+    if not entry_points.checkout_tables():
         pytest.skip("the package does not lie in a checkout")
     everything = registry.references()
-    monkeypatch.setattr(registry, "entry_points", lambda group: [])
+    monkeypatch.setattr(entry_points, "entry_points", lambda group: [])
     assert set(registry.references()) <= set(everything)
     assert "lsamd" in registry.references()
 
@@ -98,5 +117,5 @@ def test_another_projects_table_is_not_read(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "pyproject.toml").write_text(
         f'[project]\nname = "other"\n[project.entry-points."{registry.GROUP}"]\nx = "y:z"\n'
     )
-    monkeypatch.setattr(registry, "__file__", str(tmp_path / "learngene_zoo" / "registry.py"))
-    assert registry._checkout() == []
+    monkeypatch.setattr(entry_points, "__file__", str(tmp_path / "learngene_zoo" / "entry_points.py"))
+    assert entry_points.checkout_tables() == {}

@@ -1,13 +1,4 @@
-"""The contract of a method, as a function: `check_method(METHOD)` belongs into the tests of every plugin.
-
-    from learngene_zoo.testing import check_method
-    from my_plugin import METHOD
-
-    def test_contract():
-        check_method(METHOD)
-
-It raises `AssertionError`, whose message names the law that is broken, and the errors of the method itself.
-"""
+"""The contract of a method: `check_method`, the laws that it consists of, and tiny models and tasks to check them with."""
 
 from __future__ import annotations
 
@@ -320,5 +311,3 @@ def _law(holds: bool, method: Method, otherwise: str) -> None:
     if not holds:
         raise AssertionError(f"the method {method.name} {otherwise}")
 
-
-__all__ = ["check_method", "tiny_ancestry", "tiny_task"]
