@@ -95,7 +95,9 @@ def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(site: Path, t
     assert "Traceback" not in extract.stderr
 
 
-def test_one_that_claims_the_name_of_a_method_in_tree_is_refused_and_disturbs_nothing(site: Path, tmp_path: Path) -> None:
+def test_one_that_claims_the_name_of_a_method_in_tree_is_refused_and_disturbs_nothing(
+    site: Path, tmp_path: Path
+) -> None:
     place = tmp_path / "site"
     broken_copy(site, place, "zoo_twin", "lsamd = zoo_twin:METHOD")
     listed = lgzoo("list", "methods", site=place, cwd=tmp_path)

@@ -310,4 +310,3 @@ def _cold(method: Method, what: str) -> Iterator[None]:
 def _law(holds: bool, method: Method, otherwise: str) -> None:
     if not holds:
         raise AssertionError(f"the method {method.name} {otherwise}")
-
