@@ -1,4 +1,4 @@
-"""Every error a user can cause: one family, each message says what was got, what was wanted and what to do."""
+"""Every error a user can cause, as one family. A message says what was got, what was expected and what to do."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from difflib import get_close_matches
 
 
 class ZooError(Exception):
-    """Something went wrong that the user can mend. The command line prints its one line and exits with `exit_code`."""
+    """Something that the user can fix. The command line prints its one line and exits with `exit_code`."""
 
     exit_code = 1
 
 
 class WrongCall(ZooError):
-    """The call itself cannot be meant: an unknown name, an impossible size, settings that exclude each other."""
+    """The call itself is wrong: an unknown name, an impossible size, settings that exclude each other."""
 
     exit_code = 2
 
 
 class BadFile(ZooError):
-    """A file or folder is not what it says it is: truncated, foreign, of another format, or dangerous to open."""
+    """A file or folder is not what it claims to be: truncated, foreign, of another format, or unsafe to open."""
 
 
 class BadPlugin(ZooError):
@@ -31,15 +31,15 @@ class BadData(ZooError):
 
 
 class Refused(ZooError):
-    """Going on would destroy or mix up something that exists already."""
+    """Continuing would overwrite or mix up something that exists already."""
 
 
 class Unavailable(ZooError):
-    """Something outside this program is needed and cannot be had: a download, a package, disk space."""
+    """Something outside this program is missing: a download, a package, disk space."""
 
 
 class TrainingFailed(ZooError):
-    """Training cannot go on: a loss that is not finite, or one that does not move."""
+    """Training cannot continue: the loss is not finite, or does not leave chance."""
 
 
 def unknown(kind: str, got: str, known: Iterable[str]) -> WrongCall:
@@ -52,7 +52,7 @@ def unknown(kind: str, got: str, known: Iterable[str]) -> WrongCall:
     if close:
         hint = f"did you mean {close[0]}?"
     elif names:
-        hint = f"there are: {', '.join(names)}"
+        hint = f"known: {', '.join(names)}"
     else:
-        hint = "there are none"
+        hint = "none exist"
     return WrongCall(f"no {kind} named {got!r}; {hint}")

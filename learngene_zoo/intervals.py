@@ -1,4 +1,4 @@
-"""How sure a measured difference is. Cold."""
+"""Confidence intervals of accuracies and of paired differences between them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Gain:
 
 
 def paired_gain(ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]]) -> Gain:
-    """How much more often `ours` is right than `theirs` on the same images; one sequence per seed, one flag per image.
+    """The difference in accuracy of two models on the same images; one sequence per seed, one flag per image.
 
     The unit is the image: each one's difference is averaged over seeds first. The interval is the normal one of a paired
-    mean. It speaks of other images of the same kind, not of other trainings.
+    mean; it generalises over images of the same kind, not over trainings.
     """
     images = len(ours[0])
     differences = []
@@ -42,7 +42,7 @@ def paired_gain(ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]]
 
 
 def proportion(right: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of an accuracy: `right` of `total` images."""
+    """Wilson's 95 % interval of an accuracy: `right` of `total` images are classified correctly."""
     if total == 0:
         return 0.0, 1.0
     share, squared = right / total, Z95**2

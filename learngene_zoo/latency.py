@@ -1,4 +1,4 @@
-"""How long a model takes for one image, on this machine."""
+"""The latency of a model on this machine."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ WARM_UP, REPEATS = 5, 30
 
 
 def latency(spec: ViTSpec, run: Run) -> float:
-    """Seconds of one forward pass: batch 1, eval mode, median of 30 after 5 that do not count.
+    """Seconds of one forward pass: batch 1, eval mode, median of 30 after a warm-up of 5.
 
-    The weights are random: the time of a ViT does not depend on them.
+    The weights are random: latency does not depend on them.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Quantities as people write them: 20M parameters, 3G FLOPs, 15ms. Cold."""
+"""Quantities as people write them: 20M parameters, 3G FLOPs, 15ms."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def parse_seconds(text: str) -> float:
     """`15ms` is 0.015; the unit (s, ms or us) is required. Raises `WrongCall`."""
     number, unit = _split(text, "15ms")
     if unit not in _SECONDS:
-        raise WrongCall(f"{text!r} is no duration; write s, ms or us, as in 15ms")
+        raise WrongCall(f"{text!r} is not a duration; write s, ms or us, as in 15ms")
     return number * _SECONDS[unit]
 
 
 def _split(text: str, example: str) -> tuple[float, str]:
     match = _NUMBER.fullmatch(text)
     if not match or not math.isfinite(float(match[1])) or float(match[1]) <= 0:
-        raise WrongCall(f"{text!r} is no positive quantity; write it like {example}")
+        raise WrongCall(f"{text!r} is not a positive quantity; write it as {example}")
     return float(match[1]), match[2].lower()
 
 
