@@ -26,12 +26,13 @@ import torch
 from run_claims import BUILD as CLAIMS
 from shelf import ROOT, between
 
-from learngene_zoo import plotting as drawing
+from learngene_zoo import plotting
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of
 from learngene_zoo.bench.claims import load_claim
 from learngene_zoo.bench.extraction import Extraction, extract_once
 from learngene_zoo.bench.grid import SCRATCH
+from learngene_zoo.bench.pictures import styles
 from learngene_zoo.bench.trial import build, chance
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
@@ -109,16 +110,16 @@ def _mean(values: Sequence[float]) -> float:
 def draw(kept: Mapping[str, Any]) -> None:
     """The loss of every arm against the epochs."""
     arms = [(name, "scratch" if name.startswith("scratch") else name, None) for name in kept]
-    with drawing.look():
-        figure, (panel,) = drawing.figure_of(1, 1, (6.4, 3.8))
-        for name, style in drawing.styles(arms).items():
+    with plotting.style():
+        figure, (panel,) = plotting.subplots(1, 1, (6.4, 3.8))
+        for name, look in styles(arms).items():
             losses = kept[name]["loss"]
-            panel.plot(range(1, len(losses) + 1), losses, label=name, **style.line)
+            panel.plot(range(1, len(losses) + 1), losses, label=name, **look.line)
         panel.set_xlabel("epoch")
         panel.set_ylabel("training loss (cross-entropy)")
         panel.set_title(f"{TASK.name}: {LAYERS} layers, {WIDTH} wide, mean of {len(SEEDS)} seeds")
-        drawing.legend(figure, [panel], 3)
-        drawing.save_png(drawing.settle(figure), IMAGE)
+        plotting.legend(figure, [panel], 3)
+        plotting.save(plotting.settle(figure), IMAGE)
 
 
 def markdown(kept: Mapping[str, Any]) -> str:

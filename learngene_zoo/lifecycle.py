@@ -281,18 +281,18 @@ def plot(
 
     Where the picture shows one descendant among all, it is the one that the expander's settings name.
     """
+    from learngene_zoo import plotting
     from learngene_zoo.storage import new_file
 
     path = Path(path)
+    plotting.check_suffix(path)
     gene = learngene if isinstance(learngene, Learngene) else learngenes.load(shelf.find(learngene))
     method = registry.load(gene.config.method)
     if method.plot is None:
         raise WrongCall(f"the method {method.name} draws no picture of its learngenes")
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise WrongCall(f"{path} must end in .png or .svg")
     draw: Any = registry.resolve(method.plot)
-    with new_file(path, force) as draft:
-        draw(gene, draft, expander or method.expander)
+    with new_file(path, force) as draft, plotting.style():
+        plotting.save(draw(gene, expander or method.expander), draft)
     return path
 
 

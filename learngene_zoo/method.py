@@ -157,7 +157,7 @@ class Method:
     uses_tasks: Callable[[Extractor], bool] = lambda extractor: True  # False where settings make data needless
     # From the settings, the ancestries and the tasks' numbers of training images; None: the ancestry is trained on each task.
     work: Callable[[Extractor, Sequence[ViTSpec], Sequence[int]], Iterable[Work]] | None = None
-    plot: str | None = None  # "package.module:function" (learngene, path, expander) -> None, draws the learngene
+    plot: str | None = None  # "package.module:function", which draws: (learngene, expander) -> matplotlib Figure
 
     @property
     def extractor(self) -> Extractor:

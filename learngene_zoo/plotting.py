@@ -1,108 +1,134 @@
-"""How pictures of a bench look, as PNG and as SVG that follows a page's light or dark scheme. Cold at its top.
+"""What all pictures share: colours, the frame of a figure, and PNG or SVG files.
 
-Colours are those of Okabe and Ito, which people with any kind of colour vision tell apart; markers and dashes say the same again.
+The colours are those of Okabe and Ito, which people with any kind of colour vision can tell apart. Figures are made without
+pyplot: no window system is needed and no global state is touched. `svg_text` gives an `<svg>` element that follows the light or
+dark scheme of the page around it.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.storage import new_file
+from learngene_zoo.errors import WrongCall
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-INK, PAPER = "#1a1b1e", "#fefdfc"  # lines and letters, and what lies under them: an SVG takes both from its page
-GREY = "#8a8a8a"
+INK, QUIET, LINE, PAPER = "#1a1b1e", "#5d6168", "#c9ced3", "#ffffff"  # text; secondary text; rules; background
+GREY = "#8a8a8a"  # readable on white and on black
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-SERIES = {colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)}
-MARKERS = ("o", "^", "v", "P", "X", "*")
-_DASHES: Mapping[str | None, Any] = {None: "-", "shuffled": (0, (5, 2)), "stem": (0, (1, 1.5))}
-_FONTS = ["DejaVu Sans", "Segoe UI", "Helvetica", "Arial", "sans-serif"]
-
-
-@dataclass(frozen=True)
-class Style:
-    """How an arm is drawn, the same in every picture."""
-
-    colour: str
-    dashes: Any
-    marker: str
-    hollow: bool
-    width: float
-
-    @property
-    def line(self) -> dict[str, Any]:
-        """What `Axes.plot` is told."""
-        return {
-            "color": self.colour,
-            "linestyle": self.dashes,
-            "linewidth": self.width,
-            "marker": self.marker,
-            "markersize": 5.5 if self.marker != "*" else 8,
-            "markerfacecolor": PAPER if self.hollow else self.colour,
-            "markeredgewidth": 1.2,
-        }
-
-
-def styles(arms: Sequence[tuple[str, str, str | None]]) -> dict[str, Style]:
-    """By arm, from (arm, method, control): a colour per method, its controls dashed in that colour, scratch in grey."""
-    found: dict[str, Style] = {}
-    own = [name for name, method, control in arms if method != "scratch" and control is None]
-    scratch = [name for name, method, _ in arms if method == "scratch"]
-    for name, method, control in arms:
-        if method == "scratch":
-            rank = scratch.index(name)
-            found[name] = Style(GREY, _DASHES[None] if rank else (0, (6, 1.5, 1.5, 1.5)), "Ds"[rank % 2], not rank, 1.6)
-            continue
-        base = name.removesuffix(f" {control}") if control else name
-        index = own.index(base) if base in own else len(own)
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        found[name] = Style(colour, _DASHES.get(control, "--"), marker, control is not None, 1.3 if control else 2.3)
-    return found
+MARKERS = ("o", "D", "s", "^")
+TITLE, TEXT, SMALL = 13.0, 10.0, 9.0  # font sizes in points
+# What a page sets in place of these colours: see `svg_text`.
+_PAGE = {INK: "currentColor", QUIET: "var(--quiet)", LINE: "var(--line)", PAPER: "var(--paper)"} | {
+    colour: f"var(--series-{number})" for number, colour in enumerate(COLOURS)
+}
+_RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Segoe UI", "Helvetica", "Arial", "sans-serif"],
+    "font.size": 9.5,
+    "axes.titlesize": TEXT,
+    "axes.labelsize": 9.5,
+    "axes.edgecolor": QUIET,
+    "legend.fontsize": 9.5,
+    "legend.frameon": False,
+    "svg.hashsalt": "learngene_zoo",  # no random names: the same picture gives the same file
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"), INK),
+}
 
 
 @contextmanager
-def look() -> Iterator[None]:
-    """Within, figures are made in this style."""
+def style() -> Iterator[None]:
+    """Within it, figures are made in the common style: its fonts, sizes and colours are the defaults."""
     import matplotlib
 
-    settings = {
-        "font.family": "sans-serif",
-        "font.sans-serif": _FONTS,
-        "font.size": 9.5,
-        "svg.fonttype": "none",
-        "axes.titlesize": 10,
-        "axes.labelsize": 9.5,
-        "legend.fontsize": 9.5,
-    }
-    inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "axes.titlecolor", "xtick.color", "ytick.color")
-    with matplotlib.rc_context({**settings, **dict.fromkeys(inks, INK), "legend.frameon": False}):
+    with matplotlib.rc_context(_RC):
         yield
 
 
-def figure_of(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
-    """A figure with a grid of panels, each of `size` inches, row by row; those not needed are to be removed."""
+def mark(number: int) -> dict[str, str]:
+    """Colour and marker of the series with this number, for `Axes.plot`; the first 24 differ."""
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number // len(COLOURS) % len(MARKERS)]}
+
+
+def tint(colour: str, share: float = 0.2) -> str:
+    """`colour` mixed with white: `share` is the colour's part, from 0 to 1."""
+    parts = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return "#" + "".join(f"{round(255 - share * (255 - part)):02x}" for part in parts)
+
+
+def shortened(name: str, most: int = 14) -> str:
+    """`name` in one line of at most `most` characters: the beginning and the end of a longer one."""
+    name, half = " ".join(name.split()), most // 2
+    return name if len(name) <= most else f"{name[: most - half - 1]}…{name[-half:]}"
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty white figure of this size in inches; `axes_at` puts axes on it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(size[0] * columns, size[1] * rows + 0.6), layout="constrained", facecolor="none")
-    FigureCanvasAgg(figure)
-    panels = [panel for row in figure.subplots(rows, columns, squeeze=False) for panel in row]
-    for panel in panels:
+    made = Figure(figsize=(width, height), facecolor=PAPER)
+    FigureCanvasAgg(made)
+    return made
+
+
+def axes_at(figure: Figure, left: float, bottom: float, width: float, height: float, **options: Any) -> Axes:
+    """New axes at a place given in inches from the lower left corner of the figure."""
+    wide, tall = figure.get_size_inches()
+    return figure.add_axes((left / wide, bottom / tall, width / wide, height / tall), **options)
+
+
+def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
+    """A figure with a grid of panels of `size` inches each, row by row, laid out by matplotlib; see `settle`."""
+    made = new_figure(size[0] * columns, size[1] * rows + 0.6)
+    made.set_layout_engine("constrained")
+    found = [panel for row in made.subplots(rows, columns, squeeze=False) for panel in row]
+    for panel in found:
         panel.set_facecolor("none")
-        panel.grid(color=GREY, alpha=0.25, linewidth=0.7)
-        panel.set_axisbelow(True)
-        panel.spines[["top", "right"]].set_visible(False)
-    return figure, panels
+        ruled(panel)
+    return made, found
+
+
+def ruled(axes: Axes) -> None:
+    """A light grid behind what is drawn, and only the axes' left and lower edges."""
+    axes.grid(color=GREY, alpha=0.25, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def bare(axes: Axes, *edges: str) -> None:
+    """No tick marks, and of the axes' edges only those named ("left", "bottom", "right", "top")."""
+    for name, edge in axes.spines.items():
+        edge.set_visible(name in edges)
+    axes.tick_params(length=0)
+
+
+def heading(figure: Figure, left: float, title: str, under: str = "") -> None:
+    """A bold title with a line below it, in the uppermost 0.9 inches; `left` is in inches."""
+    wide, tall = figure.get_size_inches()
+    place: dict[str, Any] = {"va": "center", "parse_math": False}
+    figure.text(left / wide, 1 - 0.38 / tall, title, fontsize=TITLE, weight="bold", color=INK, **place)
+    figure.text(left / wide, 1 - 0.7 / tall, under, fontsize=TEXT, color=QUIET, **place)
+
+
+def legend_below(figure: Figure, axes: Axes, handles: Sequence[Artist], **options: Any) -> None:
+    """A legend in one line at the foot of the figure, centred below the axes."""
+    place, foot = axes.get_position(), 0.3 / figure.get_figheight()
+    middle = ((place.x0 + place.x1) / 2, foot)
+    spaces = {"columnspacing": 1.4, "handlelength": 1.5, "handletextpad": 0.6, **options}
+    figure.legend(
+        handles=list(handles), loc="center", bbox_to_anchor=middle, ncols=len(handles), fontsize=SMALL, frameon=False,
+        labelcolor=INK, **spaces,
+    )  # fmt: skip
 
 
 def legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
@@ -111,31 +137,41 @@ def legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
     for panel in panels:
         for handle, name in zip(*panel.get_legend_handles_labels()):
             found.setdefault(name, handle)
+    columns = max(1, min(columns, len(found)))
     figure.legend(
-        list(found.values()),
-        list(found),
-        loc="outside lower center",
-        ncols=max(1, min(columns, len(found))),
-        handlelength=3.2,
+        list(found.values()), list(found), loc="outside lower center", ncols=columns, handlelength=3.2, frameon=False
     )
 
 
 def settle(figure: Figure) -> Figure:
-    """Lay the panels out now, once for all forms in which the figure is saved."""
+    """Lay the panels out now, once for every format that the figure is saved in."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     return figure
 
 
-def save_png(figure: Figure, path: Path) -> Path:
-    """A PNG on white."""
-    with new_file(path, force=True) as draft:
-        figure.savefig(draft, dpi=160, facecolor="white", metadata={"Software": None})
-    return path
+def check_suffix(path: Path) -> None:
+    """Raises `WrongCall` if pictures cannot be written in the format that the suffix of `path` names."""
+    if path.suffix.lower() not in (".png", ".svg"):
+        raise WrongCall(f"expected a file name that ends in .png or .svg, got {path.name}")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG or SVG, by the suffix of `path`, with white behind it. The same figure gives the same bytes."""
+    import matplotlib
+
+    check_suffix(path)
+    undated = {".png": "Software", ".svg": "Date"}[path.suffix.lower()]
+    with matplotlib.rc_context(_RC):
+        figure.savefig(path, dpi=160, facecolor="white", bbox_inches="tight", pad_inches=0.18, metadata={undated: None})
 
 
 def svg_text(figure: Figure, name: str, label: str) -> str:
-    """An `<svg>` element to stand in a page: its names begin with `name`, its ink is the page's, and it refers to nothing else."""
+    """The figure as an `<svg>` element for a page, read aloud as `label`.
+
+    Its ids begin with `name` and it needs nothing from outside but the page's colours: the current one and the variables
+    `--quiet`, `--line`, `--paper` and `--series-0` to `--series-5`.
+    """
     import matplotlib
 
     text = io.StringIO()
@@ -148,9 +184,9 @@ def svg_text(figure: Figure, name: str, label: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
     svg = re.sub(r'\bid="', f'id="{name}-', svg).replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # a hundredth of a point is no less sharp, and half the size
-    for colour, name_in_page in {INK: "currentColor", PAPER: "var(--paper)", **SERIES}.items():
-        svg = svg.replace(colour, name_in_page)
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # a hundredth of a point is sharp enough, and halves the size
+    for colour, in_page in _PAGE.items():
+        svg = svg.replace(colour, in_page)
     # As wide as the page, but with letters no larger than the page's own.
     width = f"max-width: {115 * figure.get_figwidth():.0f}px"
     opening = rf'<svg role="img" aria-label="{escape(label)}" style="{width}" \1>'

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from learngene_zoo import plotting as plotting
     from learngene_zoo.artifacts.ancestry import Ancestry as Ancestry
     from learngene_zoo.artifacts.ancestry import open_ancestry as open_ancestry
     from learngene_zoo.artifacts.ancestry import sha256 as sha256
@@ -132,7 +133,7 @@ if TYPE_CHECKING:
     from learngene_zoo.training.objectives import objective_for as objective_for
     from learngene_zoo.units import human_count as human_count
 
-# Module (below learngene_zoo): its names; NAME=ORIGINAL where it is called differently there.
+# Module (below learngene_zoo): its names; NAME=ORIGINAL where it is called differently there, NAME= for the module itself.
 _HOMES = {
     "artifacts.ancestry": "Ancestry open_ancestry sha256 split_source",
     "artifacts.descendant": "Descendant assemble fingerprint_of shuffled stem_only",
@@ -150,6 +151,7 @@ _HOMES = {
     "families.vit.table": "block_of inner_name is_head is_stem",
     "intervals": "proportion",
     "method": "AXES details_of Expander Extractor Member Method Target Work",
+    "plotting": "plotting=",
     "recipe": "Recipe",
     "runs.cache": "Part once",
     "runs.distributed": "gathered is_first join wait_for_all world",
@@ -191,7 +193,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     home, original = _HOME_OF[name]
-    return getattr(import_module(f"learngene_zoo.{home}"), original)
+    module = import_module(f"learngene_zoo.{home}")
+    return getattr(module, original) if original else module
 
 
 def __dir__() -> list[str]:

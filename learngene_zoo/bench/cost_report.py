@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cost_curve import UNITS, Bill, Reading, Spent, Unit, is_rival, readings
+from learngene_zoo.bench.pictures import Style, styles
 from learngene_zoo.bench.tables import Table
-from learngene_zoo.plotting import GREY, Style, figure_of, legend, look, settle, styles
+from learngene_zoo.plotting import GREY, legend, settle, style, subplots
 from learngene_zoo.settings import Json
 from learngene_zoo.units import human_count
 
@@ -128,8 +129,8 @@ def cost_picture(found: Sequence[Bill]) -> Figure:
     if level is not None:
         enough = [(bill, bill.reaches(level)) for bill in found]
         sides[f"as long as it takes to {100 * level:.1f} %"] = [(bill, n) for bill, n in enough if n is not None]
-    with look():
-        figure, panels = figure_of(len(UNITS), len(sides), (4.7, 2.9))
+    with style():
+        figure, panels = subplots(len(UNITS), len(sides), (4.7, 2.9))
         for index, unit in enumerate(UNITS):
             for panel, (title, arms) in zip(panels[index * len(sides) :], sides.items()):
                 _cost_panel(panel, arms, unit, looks)

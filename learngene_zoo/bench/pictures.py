@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.bench.statistics import Spread
 from learngene_zoo.bench.summary import Line, Summary
-from learngene_zoo.plotting import GREY, INK, Style, figure_of, legend, look, settle, styles
+from learngene_zoo.plotting import COLOURS, GREY, INK, PAPER, legend, settle, style, subplots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,6 +16,50 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 4  # panels of learning curves side by side
 MOST_SIZES = 4  # that have curves; of more the least, the middle and the largest
+
+_MARKERS = ("o", "^", "v", "P", "X", "*")
+_DASHES: Mapping[str | None, Any] = {None: "-", "shuffled": (0, (5, 2)), "stem": (0, (1, 1.5))}
+
+
+@dataclass(frozen=True)
+class Style:
+    """How an arm is drawn, the same in every picture."""
+
+    colour: str
+    dashes: Any
+    marker: str
+    hollow: bool
+    width: float
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The options of `Axes.plot`."""
+        return {
+            "color": self.colour,
+            "linestyle": self.dashes,
+            "linewidth": self.width,
+            "marker": self.marker,
+            "markersize": 5.5 if self.marker != "*" else 8,
+            "markerfacecolor": PAPER if self.hollow else self.colour,
+            "markeredgewidth": 1.2,
+        }
+
+
+def styles(arms: Sequence[tuple[str, str, str | None]]) -> dict[str, Style]:
+    """By arm, from (arm, method, control): a colour per method, its controls dashed in that colour, scratch in grey."""
+    found: dict[str, Style] = {}
+    own = [name for name, method, control in arms if method != "scratch" and control is None]
+    scratch = [name for name, method, _ in arms if method == "scratch"]
+    for name, method, control in arms:
+        if method == "scratch":
+            rank = scratch.index(name)
+            found[name] = Style(GREY, _DASHES[None] if rank else (0, (6, 1.5, 1.5, 1.5)), "Ds"[rank % 2], not rank, 1.6)
+            continue
+        base = name.removesuffix(f" {control}") if control else name
+        index = own.index(base) if base in own else len(own)
+        colour, marker = COLOURS[index % len(COLOURS)], _MARKERS[index % len(_MARKERS)]
+        found[name] = Style(colour, _DASHES.get(control, "--"), marker, control is not None, 1.3 if control else 2.3)
+    return found
 
 
 def pictures(summary: Summary) -> dict[str, Figure]:
@@ -52,8 +97,8 @@ def pareto(averages: Sequence[Line], looks: dict[str, Style]) -> Figure:
     """
     budgets = sorted({line.place.epochs for line in averages})
     shown = list(dict.fromkeys((budgets[0], budgets[-1])))
-    with look():
-        figure, panels = figure_of(1, len(shown), (5.6 if len(shown) == 1 else 4.7, 3.7))
+    with style():
+        figure, panels = subplots(1, len(shown), (5.6 if len(shown) == 1 else 4.7, 3.7))
         for panel, epochs in zip(panels, shown):
             _pareto_panel(panel, [line for line in averages if line.place.epochs == epochs], looks)
             panel.set_title(f"after {epochs} epoch" + ("s" if epochs != 1 else ""))
@@ -73,10 +118,10 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: dict[str, Style]) -
         own = sorted((line for line in lines if line.arm == arm), key=lambda line: line.params)
         # Arms of one size have one number of parameters: a step aside of a hundredth keeps their intervals apart.
         x = [line.params * 1.012 ** (index - (len(arms) - 1) / 2) for line in own]
-        style = looks[arm]
-        panel.plot(x, [100 * line.value.value for line in own], label=arm, zorder=3, **style.line)
+        look = looks[arm]
+        panel.plot(x, [100 * line.value.value for line in own], label=arm, zorder=3, **look.line)
         for place, line in zip(x, own):
-            _whisker(panel, place, line.value, style)
+            _whisker(panel, place, line.value, look)
             places[line.params, 100 * line.value.value] = place
     front = [(places[point], point[1]) for point in pareto_front(list(places))]
     panel.plot(
@@ -86,9 +131,9 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: dict[str, Style]) -
     _parameter_axis(panel, sorted({line.params for line in lines}))
 
 
-def _whisker(panel: Axes, x: float, found: Spread, style: Style) -> None:
+def _whisker(panel: Axes, x: float, found: Spread, look: Style) -> None:
     if found.low is not None and found.high is not None:
-        panel.plot([x, x], [100 * found.low, 100 * found.high], color=style.colour, linewidth=1.1, alpha=0.8, zorder=2)
+        panel.plot([x, x], [100 * found.low, 100 * found.high], color=look.colour, linewidth=1.1, alpha=0.8, zorder=2)
 
 
 def _parameter_axis(panel: Axes, params: Sequence[int]) -> None:
@@ -126,8 +171,8 @@ def curves(lines: Sequence[Line], looks: dict[str, Style]) -> Figure:
     shown: list[str | None] = [None, *tasks] if len(tasks) > 1 else [*tasks]
     budgets = sorted({line.place.epochs for line in lines} | {0})
     columns = min(MOST_COLUMNS, len(shown))
-    with look():
-        figure, panels = figure_of(-(-len(shown) // columns), columns, (2.9, 2.5) if columns > 1 else (5.4, 3.7))
+    with style():
+        figure, panels = subplots(-(-len(shown) // columns), columns, (2.9, 2.5) if columns > 1 else (5.4, 3.7))
         for panel, task in zip(panels, shown):
             for arm in dict.fromkeys(line.arm for line in lines):
                 own = {line.place.epochs: line for line in lines if (line.arm, line.task) == (arm, task)}
@@ -149,16 +194,16 @@ def curves(lines: Sequence[Line], looks: dict[str, Style]) -> Figure:
         return settle(figure)
 
 
-def _curve(panel: Axes, own: dict[int, Line], budgets: Sequence[int], style: Style, arm: str) -> None:
+def _curve(panel: Axes, own: dict[int, Line], budgets: Sequence[int], look: Style, arm: str) -> None:
     before = own[min(own)].untrained
     found = {**({0: before} if before and 0 not in own else {}), **{n: line.value for n, line in own.items()}}
     x = [budgets.index(epochs) for epochs in sorted(found)]
     spreads = [found[epochs] for epochs in sorted(found)]
-    panel.plot(x, [100 * one.value for one in spreads], label=arm, zorder=3, **{**style.line, "markersize": 4})
+    panel.plot(x, [100 * one.value for one in spreads], label=arm, zorder=3, **{**look.line, "markersize": 4})
     if all(one.low is not None for one in spreads):
         lows, highs = ([100 * (end or 0.0) for end in ends] for ends in zip(*((one.low, one.high) for one in spreads)))
-        shade = 0.08 if style.colour == GREY else 0.12
-        panel.fill_between(x, lows, highs, color=style.colour, alpha=shade, linewidth=0)
+        shade = 0.08 if look.colour == GREY else 0.12
+        panel.fill_between(x, lows, highs, color=look.colour, alpha=shade, linewidth=0)
 
 
 def _named(task: str) -> str:

@@ -99,7 +99,7 @@ def write_report(out: Path) -> list[Path]:
     """
     from learngene_zoo.bench.html import page
     from learngene_zoo.bench.pictures import caption, pictures
-    from learngene_zoo.plotting import save_png, svg_text
+    from learngene_zoo.plotting import save, svg_text
 
     summary, grid = read_summary(out), read_grid(out)
     costs = bills(summary.rows) if grid["cost"] and summary.rows else []
@@ -119,7 +119,10 @@ def write_report(out: Path) -> list[Path]:
     shown = {name: out / PICTURES / f"{name}.png" for name in drawn}
     for stale in set((out / PICTURES).glob("*.png")) - set(shown.values()):
         stale.unlink()
-    return [*(out / name for name in texts), *(save_png(drawn[name], path) for name, path in shown.items())]
+    for name, path in shown.items():
+        with new_file(path, force=True) as draft:
+            save(drawn[name], draft)
+    return [*(out / name for name in texts), *shown.values()]
 
 
 def markdown(summary: Summary) -> str:

@@ -190,5 +190,5 @@ LSAMD = Method(
     },
     tasks="many",
     uses_tasks=lambda search: not getattr(search, "keep", None),
-    plot="lgzoo_lsamd.plot:draw",
+    plot="lgzoo_lsamd.plot:picture",
 )

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.plugin import Expander, Learngene, WrongCall
+from learngene_zoo.plugin import Expander, Learngene
 from lgzoo_lsamd.details import Path, kept_blocks, paths, threshold, usage
 from lgzoo_lsamd.stages import stages
 
@@ -22,24 +21,11 @@ BASE, SPECIFIC, KEPT, QUIET, INK = "#2f6f8f", "#f0d9b5", "#c8553d", "#c9ced3", "
 CELL, BARS, GAP = 0.52, 1.5, 0.22  # inches: of a cell, of the upper part, and between the parts
 
 
-def draw(learngene: Learngene, path: FilePath, expander: Expander | None = None) -> None:
-    """Write the picture to `path`, as PNG or SVG by its suffix. It is the same for every expander.
+def picture(learngene: Learngene, expander: Expander) -> Figure:
+    """The paths, and above them the usage; the same for every expander.
 
     A learngene whose blocks were named by hand (`keep`) has no paths: then its kept blocks are drawn alone.
     """
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise WrongCall(f"{path.name} must end in .png or .svg")
-    import matplotlib
-
-    figure = picture(learngene)
-    # No date and no random names: the same learngene gives the same file.
-    with matplotlib.rc_context({"svg.hashsalt": "lsamd"}):
-        stamp = {".png": "Software", ".svg": "Date"}[path.suffix.lower()]
-        figure.savefig(path, dpi=160, bbox_inches="tight", pad_inches=0.18, metadata={stamp: None})
-
-
-def picture(learngene: Learngene) -> Figure:
-    """The figure, not yet written: the paths, and above them the usage."""
     from matplotlib.figure import Figure
 
     config = learngene.config

@@ -7,10 +7,8 @@ state is touched.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
-from learngene_zoo import registry
 from learngene_zoo.plugin import Expander, Json, Learngene, LearngeneConfig, Member, WrongCall, human_count, settings_of
 from lgzoo_pool.details import Details, read_details
 from lgzoo_pool.plot_grid import draw_grid, grid_legend
@@ -28,25 +26,12 @@ TOP, ROW, LEAST, BELOW = 1.15, 1.25, 2.7, 0.95  # down: the titles, every anchor
 NAMES = {"pool": "Learngene Pool", "snnet": "SN-Net"}
 
 
-def draw(learngene: Learngene, path: FilePath, expander: Expander | None = None) -> None:
-    """Write the picture to `path`, as PNG or SVG by its suffix; the expander's settings say which path stands out."""
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise WrongCall(f"{path.name} must end in .png or .svg")
-    import matplotlib
-
-    figure = picture(learngene, expander)
-    # No date and no random names: the same learngene gives the same file.
-    with matplotlib.rc_context({"svg.hashsalt": "pool"}):
-        stamp = {".png": "Software", ".svg": "Date"}[path.suffix.lower()]
-        figure.savefig(path, dpi=150, metadata={stamp: None})
-
-
-def picture(learngene: Learngene, expander: Expander | None = None) -> Figure:
-    """The figure, not yet written. Raises `WrongCall` if no path has the expander's settings."""
+def picture(learngene: Learngene, expander: Expander) -> Figure:
+    """The figure; the expander's settings say which path stands out. Raises `WrongCall` if no path has the expander's settings."""
     from matplotlib.figure import Figure
 
     config = learngene.config
-    details, expander = read_details(config), expander or registry.load(config.method).expander
+    details = read_details(config)
     members, every = list(expander.family(config)), details.layout.paths
     number, found = chosen(members, details, expander), scores(config, len(members))
     tall = max(ROW * len(details.anchors), LEAST)

@@ -244,5 +244,5 @@ POOL = Method(
     },
     tasks="one",
     work=work,
-    plot="lgzoo_pool.plot:draw",
+    plot="lgzoo_pool.plot:picture",
 )

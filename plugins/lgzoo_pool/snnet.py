@@ -165,5 +165,5 @@ SNNET = Method(
     ancestries=(2, 3),
     tasks="one",
     work=work,
-    plot="lgzoo_pool.plot:draw",
+    plot="lgzoo_pool.plot:picture",
 )

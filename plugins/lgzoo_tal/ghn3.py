@@ -53,5 +53,5 @@ GHN3 = Method(
     tasks="many",
     uses_tasks=lambda extractor: not getattr(extractor, "released", None),
     work=work_of,
-    plot="lgzoo_tal.plot:draw",
+    plot="lgzoo_tal.plot:picture",
 )

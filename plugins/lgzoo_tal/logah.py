@@ -59,5 +59,5 @@ LOGAH = Method(
     tasks="many",
     uses_tasks=lambda extractor: not getattr(extractor, "released", None),
     work=work_of,
-    plot="lgzoo_tal.plot:draw",
+    plot="lgzoo_tal.plot:picture",
 )

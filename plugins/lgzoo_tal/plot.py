@@ -9,11 +9,9 @@ pyplot, so that no window system and no global state is touched.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo import registry
-from learngene_zoo.plugin import Expander, Learngene, ViTSpec, WrongCall
+from learngene_zoo.plugin import Expander, Learngene, ViTSpec
 from lgzoo_tal.details import read_details
 from lgzoo_tal.plot_map import Placed, draw_map, size_legend
 from lgzoo_tal.plot_similarity import draw_similarity
@@ -32,21 +30,8 @@ MOST = 60  # sizes that are drawn
 NAMES = {"ghn3": "GHN-3", "logah": "LoGAH", "tal": "TAL"}
 
 
-def draw(learngene: Learngene, path: Path, expander: Expander | None = None) -> None:
-    """Write the picture to `path`, as PNG or SVG by its suffix. The sizes are the expander's family."""
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise WrongCall(f"{path.name} must end in .png or .svg")
-    import matplotlib
-
-    figure = picture(learngene, expander)
-    # No date and no random names: the same learngene gives the same file.
-    with matplotlib.rc_context({"svg.hashsalt": "tal"}):
-        stamp = {".png": "Software", ".svg": "Date"}[path.suffix.lower()]
-        figure.savefig(path, dpi=150, metadata={stamp: None})
-
-
-def picture(learngene: Learngene, expander: Expander | None = None) -> Figure:
-    """The figure, not yet written. Raises `BadFile` for a learngene whose tensors or details cannot be."""
+def picture(learngene: Learngene, expander: Expander) -> Figure:
+    """The figure; its sizes are the expander's family. Raises `BadFile` for a learngene whose tensors or details cannot be."""
     from matplotlib.figure import Figure
 
     from lgzoo_tal.graph_embeddings import stored_embeddings
@@ -75,9 +60,8 @@ def picture(learngene: Learngene, expander: Expander | None = None) -> Figure:
     return figure
 
 
-def sizes(learngene: Learngene, expander: Expander | None = None) -> list[ViTSpec]:
+def sizes(learngene: Learngene, expander: Expander) -> list[ViTSpec]:
     """What the expander can build; of a large family all depths and widths evenly between the least and the most."""
-    expander = expander or registry.load(learngene.config.method).expander
     specs = [member.spec for member in expander.family(learngene.config)]
     depths = thinned(sorted({spec.layers for spec in specs}), MOST // 2)
     widths = thinned(sorted({spec.width for spec in specs}), max(MOST // len(depths), 2))

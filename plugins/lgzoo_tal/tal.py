@@ -89,5 +89,5 @@ TAL = Method(
     },
     tasks="many",
     work=work_of,
-    plot="lgzoo_tal.plot:draw",
+    plot="lgzoo_tal.plot:picture",
 )

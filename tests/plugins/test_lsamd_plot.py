@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_lsamd.plot import BASE, SPECIFIC, draw, picture
+from learngene_zoo.method import Expander
+from lgzoo_lsamd import plot
+from lgzoo_lsamd.plot import BASE, SPECIFIC
 
 LAYERS = 4
 PATHS = {"objects": [1, 0, 1, 1], "signs": [1, 0, 0, 1], "glyphs": [0, 0, 1, 1]}
@@ -26,6 +30,11 @@ def learngene(**changes: object) -> Learngene:
         config=LearngeneConfig(method="lsamd", spec=ViTSpec(layers=LAYERS, width=32, heads=2), details=details),
         state={},
     )
+
+
+def picture(gene: Learngene, expander: Expander | None = None) -> Any:
+    """The figure, with the method's own expander if none is given."""
+    return plot.picture(gene, expander or registry.load(gene.config.method).expander)
 
 
 def words(figure: object) -> list[str]:
@@ -65,16 +74,16 @@ def test_a_learngene_without_a_search_shows_what_is_kept() -> None:
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
 def test_the_suffix_decides_and_the_file_is_reproducible(tmp_path: Path, suffix: str, magic: bytes) -> None:
     first, second = tmp_path / f"one{suffix}", tmp_path / f"two{suffix}"
-    draw(learngene(), first)
-    draw(learngene(), second)
+    lifecycle.plot(learngene(), first)
+    lifecycle.plot(learngene(), second)
     assert first.read_bytes().startswith(magic)
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     with pytest.raises(WrongCall, match=r"png or \.svg"):
-        draw(learngene(), tmp_path / "paths.pdf")
+        lifecycle.plot(learngene(), tmp_path / "paths.pdf")
     for record in (None, {}, {"paths": [1, 0], "shares": [1.0, 0.0], "validation_accuracy": 0.5}):
         with pytest.raises(BadFile, match="no path over 4 layers for objects"):
-            draw(learngene(datasets={"objects": record}), tmp_path / "paths.png")
+            lifecycle.plot(learngene(datasets={"objects": record}), tmp_path / "paths.png")
     assert not list(tmp_path.iterdir())

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from learngene_zoo import lifecycle
+from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import Expander
+from lgzoo_pool import plot
 from lgzoo_pool.details import details_of
-from lgzoo_pool.plot import draw, picture
 from lgzoo_pool.plot_style import ANCHORS, STITCH, colour_of, tint
 from lgzoo_pool.pool import POOL, Expand
 from lgzoo_pool.snnet import SNNET
@@ -38,6 +39,11 @@ def scored(images: Any = 50, **changes: Any) -> dict[str, Any]:
     for row in rows:
         row["accuracy"] += 0.02 * row["low"] + 0.1 * row["high"]
     return {"paths": [*rows[:-1], {**rows[-1], **changes}]}
+
+
+def picture(gene: Learngene, expander: Expander | None = None) -> Any:
+    """The figure, with the method's own expander if none is given."""
+    return plot.picture(gene, expander or registry.load(gene.config.method).expander)
 
 
 def words(figure: Any) -> str:
@@ -142,8 +148,8 @@ def test_every_word_lies_on_the_paper(depths: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_file_is_reproducible(tmp_path: Path, suffix: str) -> None:
     first, second = tmp_path / f"one.{suffix}", tmp_path / f"two.{suffix}"
-    draw(learngene(**scored()), first)
-    draw(learngene(**scored()), second)
+    lifecycle.plot(learngene(**scored()), first)
+    lifecycle.plot(learngene(**scored()), second)
     assert first.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
     assert first.read_bytes() == second.read_bytes()
 
@@ -195,6 +201,6 @@ def test_show_tells_how_good_each_path_is(tmp_path: Path) -> None:
 
 
 def test_both_methods_draw_with_it_and_colours_differ() -> None:
-    assert POOL.plot == SNNET.plot == "lgzoo_pool.plot:draw"
+    assert POOL.plot == SNNET.plot == "lgzoo_pool.plot:picture"
     assert len({*ANCHORS, STITCH}) == len(ANCHORS) + 1
     assert (tint("#0072b2", 1), tint("#0072b2", 0)) == ("#0072b2", "#ffffff")

@@ -12,20 +12,23 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.cost import params
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import Expander
 from learngene_zoo.seeds import derive_seed
+from lgzoo_tal import plot
 from lgzoo_tal.details import Details
 from lgzoo_tal.ghn3 import GHN3
 from lgzoo_tal.graph import graph_of
 from lgzoo_tal.graph_embeddings import clouds
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.logah import LOGAH
-from lgzoo_tal.plot import MOST, NAMES, draw, picture, sizes, thinned
+from lgzoo_tal.plot import MOST, NAMES, sizes, thinned
 from lgzoo_tal.plot_map import spread
 from lgzoo_tal.plot_similarity import number
 from lgzoo_tal.plot_style import LONGEST, MARKERS, TASKS, look, shortened
@@ -72,6 +75,11 @@ def learngene(
     return Learngene(config=config, state=state)
 
 
+def picture(gene: Learngene, expander: Expander | None = None) -> Any:
+    """The figure, with the method's own expander if none is given."""
+    return plot.picture(gene, expander or registry.load(gene.config.method).expander)
+
+
 def words(figure: Any) -> list[str]:
     from matplotlib.text import Text
 
@@ -107,7 +115,7 @@ def test_a_point_is_the_mean_of_what_the_encoder_makes_of_a_models_nodes() -> No
 
 def test_the_map_has_a_point_for_every_size_and_task_as_large_as_the_model() -> None:
     gene = learngene()
-    figure, specs = picture(gene), sizes(gene)
+    figure, specs = picture(gene), sizes(gene, TAL.expander)
     assert len(specs) == 6
     rows = np.concatenate([cloud.points for cloud in clouds(gene, specs)])
     plane, shares = principal_plane(rows)
@@ -172,7 +180,7 @@ def test_a_task_has_one_colour_in_both_panels() -> None:
 def test_a_large_family_is_thinned_to_its_ends_and_evenly_between() -> None:
     gene = learngene(layers=[3, 12])
     wide = gene.with_config(spec=ViTSpec(layers=12, width=768, heads=48, classes=7, image_size=16, patch_size=8))
-    found = sizes(wide)
+    found = sizes(wide, TAL.expander)
     assert len(found) <= MOST
     assert sorted({spec.layers for spec in found}) == list(range(3, 13))
     assert {16, 768} < {spec.width for spec in found}
@@ -263,36 +271,36 @@ def test_every_word_lies_on_the_paper_and_on_no_other(tasks: tuple[str, ...], to
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_file_is_reproducible(tmp_path: Path, suffix: str) -> None:
     first, second = tmp_path / f"one.{suffix}", tmp_path / f"two.{suffix}"
-    draw(learngene(), first)
-    draw(learngene(), second)
+    lifecycle.plot(learngene(), first)
+    lifecycle.plot(learngene(), second)
     assert first.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_a_name_is_no_formula(tmp_path: Path) -> None:
-    draw(learngene(("$\\frac$", "$b")), tmp_path / "names.png")
+    lifecycle.plot(learngene(("$\\frac$", "$b")), tmp_path / "names.png")
     assert "$\\frac$" in words(picture(learngene(("$\\frac$", "b"))))
 
 
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     place = tmp_path / "map.png"
     with pytest.raises(WrongCall, match=r"png or \.svg"):
-        draw(learngene(), tmp_path / "map.pdf")
+        lifecycle.plot(learngene(), tmp_path / "map.pdf")
     with pytest.raises(BadFile, match="stores no task embedding"):
-        draw(learngene(embedded=[]), place)
+        lifecycle.plot(learngene(embedded=[]), place)
     with pytest.raises(BadFile, match=r"lacks the embedding tasks\.far"):
-        draw(learngene(embedded=["a", "far"]), place)
+        lifecycle.plot(learngene(embedded=["a", "far"]), place)
     gene = learngene()
     broken = {**gene.state, f"{STORED}a": torch.full((WIDTH,), float("nan"))}
     with pytest.raises(BadFile, match="not finite"):
-        draw(Learngene(config=gene.config, state=broken), place)
+        lifecycle.plot(Learngene(config=gene.config, state=broken), place)
     with pytest.raises(BadFile, match="no hypernetwork"):
-        draw(learngene(hypernet=None), place)
+        lifecycle.plot(learngene(hypernet=None), place)
     assert not list(tmp_path.iterdir())
 
 
 def test_all_three_methods_draw_with_it_and_the_command_writes_it(tmp_path: Path) -> None:
-    assert {TAL.plot, LOGAH.plot, GHN3.plot} == {"lgzoo_tal.plot:draw"}
+    assert {TAL.plot, LOGAH.plot, GHN3.plot} == {"lgzoo_tal.plot:picture"}
     assert {TAL.name, LOGAH.name, GHN3.name} == set(NAMES)
     place, out = tmp_path / "gene", tmp_path / "tal.svg"
     learngene().save(place)
