@@ -71,8 +71,10 @@ if TYPE_CHECKING:
     from learngene_zoo.seeds import derive_seed as derive_seed
     from learngene_zoo.seeds import noise as noise
     from learngene_zoo.seeds import uniform as uniform
+    from learngene_zoo.settings import FLAT as FLAT
     from learngene_zoo.settings import Bounds as Bounds
     from learngene_zoo.settings import Json as Json
+    from learngene_zoo.settings import check_bounds as check_bounds
     from learngene_zoo.settings import from_json as from_json
     from learngene_zoo.settings import settings_of as settings_of
     from learngene_zoo.settings import to_json as to_json
@@ -157,7 +159,7 @@ _HOMES = {
     "runs.distributed": "gathered is_first join wait_for_all world",
     "runs.run": "Run",
     "seeds": "derive_seed noise uniform",
-    "settings": "Bounds Json from_json settings_of to_json with_settings",
+    "settings": "Bounds FLAT Json check_bounds from_json settings_of to_json with_settings",
     "storage": "StateDict WEIGHTS nearest_parent read_json write_json",
     "tasks.batches": "Batches open_loader",
     "tasks.catalogue": "open_task",

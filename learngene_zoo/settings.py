@@ -24,6 +24,9 @@ from learngene_zoo.errors import BadFile, WrongCall, unknown
 T = TypeVar("T")
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
 NO_OPTION = {"option": False}  # metadata of a field that is in files and in Python, and has no option
+FLAT = {
+    "flat": True
+}  # metadata of a nested record, with a default, whose options and JSON keys are as if it were not nested
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +121,8 @@ def settings_of(settings: Any) -> list[Setting]:
     """Every leaf of a settings instance, nested ones flattened.
 
     The first nested dataclass lends its fields unprefixed (`training: Recipe` gives `lr`); later ones, and any name that
-    is taken, are prefixed with the field's name (`tuning: Recipe` gives `tuning_lr`). Fields that are `NO_OPTION` are left out.
+    is taken, are prefixed with the field's name (`tuning: Recipe` gives `tuning_lr`). A `FLAT` one never adds a prefix.
+    Fields that are `NO_OPTION` are left out.
     """
     found: dict[str, Setting] = {}
     nested_before = False
@@ -126,10 +130,12 @@ def settings_of(settings: Any) -> list[Setting]:
         hint, help_text, optional = _unwrap(_hints(type(settings))[field.name])  # type: ignore[arg-type]
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(hint):
+            flat = field.metadata == FLAT
             for inner in settings_of(value):
-                name = f"{field.name}_{inner.name}" if nested_before or inner.name in found else inner.name
+                prefixed = not flat and (nested_before or inner.name in found)
+                name = f"{field.name}_{inner.name}" if prefixed else inner.name
                 found[name] = dataclasses.replace(inner, name=name, path=(field.name, *inner.path))
-            nested_before = True
+            nested_before = nested_before or not flat
             continue
         kind, choices, repeated = _leaf(hint)
         found[field.name] = Setting(
@@ -187,7 +193,11 @@ def _replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
 def to_json(value: Any) -> Json:
     """Dataclasses to objects, tuples to lists, paths to strings; everything else is JSON already."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        found: dict[str, Json] = {}
+        for field in dataclasses.fields(value):
+            item = to_json(getattr(value, field.name))
+            found |= item if field.metadata == FLAT else {field.name: item}
+        return found
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (tuple, list, frozenset)):
@@ -205,11 +215,18 @@ def from_json(cls: type[T], data: Json, where: str) -> T:
     hints = _hints(cls)  # type: ignore[arg-type]
     if not isinstance(data, dict):
         raise BadFile(f"{where}: an object is wanted here, not {_short(data)}")
-    extra = sorted(set(data) - set(hints))
-    if extra:
-        raise BadFile(f"{where}: unknown key {extra[0]!r}; known are {', '.join(sorted(hints))}")
-    values = {name: _decode(hints[name], item, f"{where}: {name}") for name, item in data.items()}
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
+    flat = {field.name: to_json(field.default) for field in fields if field.metadata == FLAT}
+    known = (set(hints) - set(flat)).union(*flat.values())
+    extra = sorted(set(data) - known)
+    if extra:
+        raise BadFile(f"{where}: unknown key {extra[0]!r}; known are {', '.join(sorted(known))}")
+    data = {name: data[name] for name in data if name in hints} | {
+        record: {name: data.get(name, default) for name, default in inner.items()} for record, inner in flat.items()
+    }
+    values = {
+        name: _decode(hints[name], item, where if name in flat else f"{where}: {name}") for name, item in data.items()
+    }
     for field in fields:
         bare = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if bare and field.name not in values:

@@ -10,7 +10,7 @@ import pytest
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import Segment, ViTSpec
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import fingerprint, from_json, settings_of, to_json, with_settings
+from learngene_zoo.settings import FLAT, fingerprint, from_json, settings_of, to_json, with_settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +51,29 @@ def test_a_taken_name_is_prefixed() -> None:
         inner: Inner = Inner()
 
     assert [s.name for s in settings_of(Clash())] == ["lr", "inner_lr", "steps"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouped:
+    quiet: bool = False
+    group: Inner = field(default=Inner(lr=0.5), metadata=FLAT)
+    training: Inner = Inner()
+
+
+def test_a_flat_record_is_a_group_in_python_alone() -> None:
+    """Its options have no prefix and do not count as the first nested ones; in JSON its keys stand among the others."""
+    names = [s.name for s in settings_of(Grouped())]
+    assert names == ["quiet", "lr", "steps", "training_lr", "training_steps"]
+    changed = with_settings(Grouped(), {"steps": 5})
+    assert (changed.group, changed.training) == (Inner(lr=0.5, steps=5), Inner())
+    data = to_json(changed)
+    assert (data["lr"], data["steps"], "group" in data) == (0.5, 5, False)
+    assert from_json(Grouped, data, "here") == changed
+    assert from_json(Grouped, {"steps": 7}, "here").group == Inner(lr=0.5, steps=7)  # absent: as in the field's default
+    with pytest.raises(BadFile, match="unknown key 'group'; known are lr, quiet, steps, training"):
+        from_json(Grouped, {"group": {}}, "here")
+    with pytest.raises(BadFile, match="here: steps is true"):
+        from_json(Grouped, {"steps": True}, "here")
 
 
 def test_what_an_option_knows() -> None:
