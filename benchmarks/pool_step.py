@@ -31,8 +31,8 @@ from learngene_zoo.families.model import model_of
 from learngene_zoo.families.vit.spec import ViTSpec, architecture
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.tasks.loader import Batch
-from learngene_zoo.training.engine import parameter_groups
 from learngene_zoo.training.objectives import Classification
+from learngene_zoo.training.step import parameter_groups
 from lgzoo_pool.distillation import Distilled, Shares
 from lgzoo_pool.features import Ancestor, Teacher
 from lgzoo_pool.kept import KeptTeacher, Store, bytes_of, shapes

@@ -27,8 +27,8 @@ from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import model_of
 from learngene_zoo.families.vit.spec import ViTSpec, architecture
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.training.engine import parameter_groups
 from learngene_zoo.training.objectives import Classification
+from learngene_zoo.training.step import parameter_groups
 from lgzoo_lsamd.router import BASE, SPECIFIC
 from lgzoo_lsamd.search import groups_with_routers
 from lgzoo_lsamd.supernet import Rules, SearchObjective, routed_blocks, super_net

@@ -37,7 +37,7 @@ from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import model_of
 from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.training.engine import parameter_groups
+from learngene_zoo.training.step import parameter_groups
 from lgzoo_tal.course import Guidance
 from lgzoo_tal.graph import SINK, graph_of
 from lgzoo_tal.guidance import Guide, divergence, random_matrix

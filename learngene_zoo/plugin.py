@@ -118,11 +118,13 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import built_in as built_in
     from learngene_zoo.tasks.task import split_sizes as split_sizes
     from learngene_zoo.training.device import open_device as open_device
-    from learngene_zoo.training.distillation import Guided as Guided
+    from learngene_zoo.training.distillation import Distilled as Distilled
+    from learngene_zoo.training.distillation import Features as Features
+    from learngene_zoo.training.distillation import Teacher as Teacher
     from learngene_zoo.training.distillation import divergence as divergence
-    from learngene_zoo.training.distillation import listening as listening
+    from learngene_zoo.training.distillation import logits_loss as logits_loss
+    from learngene_zoo.training.distillation import observing as observing
     from learngene_zoo.training.distillation import teacher_for as teacher_for
-    from learngene_zoo.training.engine import parameter_groups as parameter_groups
     from learngene_zoo.training.evaluate import Evaluation as Evaluation
     from learngene_zoo.training.evaluate import evaluate as evaluate
     from learngene_zoo.training.evaluate import evaluate_each as evaluate_each
@@ -133,6 +135,7 @@ if TYPE_CHECKING:
     from learngene_zoo.training.objectives import CLASS_LOSS as CLASS_LOSS
     from learngene_zoo.training.objectives import attribute_loss as attribute_loss
     from learngene_zoo.training.objectives import objective_for as objective_for
+    from learngene_zoo.training.step import parameter_groups as parameter_groups
     from learngene_zoo.units import human_count as human_count
 
 # Module (below learngene_zoo): its names; NAME=ORIGINAL where it is called differently there, NAME= for the module itself.
@@ -173,8 +176,8 @@ _HOMES = {
     "tasks.tables": "known_splits rows_of task_of_tables",
     "tasks.task": "Attribute Entry SPLITS Samples Split Task built_in split_sizes",
     "training.device": "open_device",
-    "training.distillation": "Guided divergence listening teacher_for",
-    "training.engine": "parameter_groups",
+    "training.distillation": "Distilled Features Teacher divergence logits_loss observing teacher_for",
+    "training.step": "parameter_groups",
     "training.evaluate": "Evaluation evaluate evaluate_each",
     "training.fit": "fit training_images",
     "training.loop": "train",

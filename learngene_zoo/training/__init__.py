@@ -1,1 +1,1 @@
-"""Training and evaluating: one loop for every method, and what it is made of."""
+"""Training and evaluation: one loop for every method, and its parts."""

@@ -1,9 +1,7 @@
 """Checkpoints of a training: `checkpoint-<step>` folders of safetensors and JSON, written whole or not at all.
 
-A checkpoint holds the objective's weights, AdamW's moments, the moving average and the step. No state of any random
-number generator: the loop draws as a function of the step.
-
-What changes while training: weights, AdamW's moments, the moving average; to a checkpoint and back.
+A checkpoint holds what changes in training: the objective's weights, AdamW's moments, the moving average and the step. It
+holds no state of a random number generator, since every draw is a function of the step.
 """
 
 from __future__ import annotations
@@ -25,19 +23,17 @@ from learngene_zoo.storage import StateDict, Tensors, new_folder, read_json, wri
 if TYPE_CHECKING:
     from timm.utils import ModelEmaV3
 
-
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-
 PREFIX = "checkpoint-"
-
 TENSORS, RECORD = "state.safetensors", "checkpoint.json"
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A training after `step` steps. `training` says which training this is; `tensors` has a state for each part."""
+    """A training after `step` steps. `training` identifies it; `tensors` has one state for each part."""
 
     step: int
     training: Mapping[str, Json]
@@ -59,7 +55,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
-    """The newest checkpoint that can be read whole; None if there is none.
+    """The newest checkpoint that can be read as a whole; None if there is none.
 
     Raises `Refused` if it belongs to another training.
     """
@@ -67,7 +63,7 @@ def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
         try:
             checkpoint = _read(place)
         except BadFile as error:
-            log.warning("passing over a checkpoint that cannot be read: %s", error)
+            log.warning("skipping a checkpoint that cannot be read: %s", error)
             continue
         if dict(checkpoint.training) != dict(training):
             raise Refused(
@@ -85,7 +81,7 @@ def _named(training: Mapping[str, Json]) -> str:
 def _read(place: Path) -> Checkpoint:
     record = read_json(place / RECORD)
     if record.get("format") != FORMAT:
-        raise BadFile(f"{place} is a checkpoint of format {record.get('format')}; {FORMAT} is understood")
+        raise BadFile(f"{place} is a checkpoint of format {record.get('format')}; expected format {FORMAT}")
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     for name, tensor in Tensors(place / TENSORS).items():
         part, _, inner = name.partition("/")
@@ -95,18 +91,18 @@ def _read(place: Path) -> Checkpoint:
             step=int(record["step"]), training=record["training"], tensors=tensors, scaler=record["scaler"]
         )
     except (KeyError, TypeError, ValueError) as error:
-        raise BadFile(f"{place / RECORD} lacks or garbles {error}") from error
+        raise BadFile(f"{place / RECORD} has missing or malformed entries: {error}") from error
 
 
 def forget(folder: Path) -> None:
-    """Remove every checkpoint, and the drafts of checkpoints that a kill left behind."""
+    """Remove every checkpoint and every draft of one."""
     for place in _folders(folder):
         shutil.rmtree(place, ignore_errors=True)
     forget_drafts(folder)
 
 
 def forget_drafts(folder: Path) -> None:
-    """Remove the drafts that a kill left behind."""
+    """Remove the drafts that a killed process left behind."""
     for suffix in ("tmp", "old"):
         for place in folder.glob(f".{PREFIX}*.{suffix}"):
             shutil.rmtree(place, ignore_errors=True)
@@ -121,9 +117,6 @@ def _step_of(place: Path) -> int:
     return int(number) if number.isascii() and number.isdigit() else -1
 
 
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
-
-
 class TrainingState:
     """The objective, its optimizer, its moving average (or None), and fp16's scaler (or None)."""
 
@@ -134,7 +127,7 @@ class TrainingState:
         self.scaler: Any = None
 
     def capture(self, step: int, training: Mapping[str, Any]) -> Checkpoint:
-        """A checkpoint that shares memory with this. Raises `TrainingFailed` if a weight is not finite."""
+        """A checkpoint that shares memory with this state. Raises `TrainingFailed` if a weight is not finite."""
         tensors: dict[str, StateDict] = {"weights": self.objective.state_dict(), **self._moments()}
         if self.average is not None:
             tensors["ema"] = self.average.module.state_dict()
@@ -148,7 +141,7 @@ class TrainingState:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go back to a checkpoint. Raises `Refused` if its tensors are another objective's."""
+        """Return to a checkpoint. Raises `Refused` if its tensors are those of another objective."""
         self._load(self.objective, checkpoint.tensors["weights"])
         if self.average is not None:
             self._load(self.average.module, checkpoint.tensors["ema"])
@@ -159,7 +152,7 @@ class TrainingState:
                 self.optimizer.state[parameter][moment] = tensor.to(parameter.device)
 
     def keep_average(self) -> None:
-        """Put the moving average in the weights' place."""
+        """Replace the weights by their moving average."""
         if self.average is not None:
             self.objective.load_state_dict(self.average.module.state_dict())
 
@@ -167,7 +160,7 @@ class TrainingState:
         try:
             module.load_state_dict(dict(state))
         except RuntimeError as error:
-            raise Refused(f"the checkpoint holds another model than the one being trained: {error}") from error
+            raise Refused(f"the checkpoint is not of the model being trained: {error}") from error
 
     def _trained(self) -> dict[str, nn.Parameter]:
         return {name: p for name, p in self.objective.named_parameters() if p.requires_grad}

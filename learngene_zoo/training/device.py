@@ -1,7 +1,4 @@
-"""Where to compute: a `Run`'s device, checked, and its number of threads, applied.
-
-Accelerate's `Accelerator` for one training: precision, gradient exchange between processes, and trackers.
-"""
+"""Where to compute: a run's device and number of threads, and accelerate's `Accelerator` for one training."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ from learngene_zoo.training.trackers import check_tracker
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-
 KINDS = ("cpu", "cuda", "mps")
+NAMES = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}  # of the precisions, in accelerate
 
 
 def open_device(run: Run) -> torch.device:
-    """The device of a run; `run.threads` holds from now on. Under torchrun each process gets a GPU of its own.
+    """The device of a run; sets torch's number of threads to `run.threads`. Under torchrun each process gets its own GPU.
 
-    Raises `WrongCall` for a device nobody has, `Unavailable` for one this machine lacks.
+    Raises `WrongCall` for an unknown device, `Unavailable` for one that this machine does not have.
     """
     if run.threads is not None:
         if run.threads < 1:
@@ -37,7 +34,7 @@ def open_device(run: Run) -> torch.device:
     if device.type == "cuda":
         return _gpu(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise Unavailable("there is no mps device here; use --device cpu")
+        raise Unavailable("this machine has no mps device; use --device cpu")
     return device
 
 
@@ -46,30 +43,28 @@ def _parse(name: str) -> torch.device:
     if kind not in KINDS:
         raise unknown("device", name, KINDS)
     if number and not (kind == "cuda" and number.isascii() and number.isdigit()):
-        raise WrongCall(f"no device named {name!r}; a device is cpu, cuda, cuda:<number> or mps")
+        raise WrongCall(f"no device named {name!r}; expected cpu, cuda, cuda:<number> or mps")
     return torch.device(name)
 
 
 def _gpu(device: torch.device) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if not count:
-        raise Unavailable("there is no cuda device here; use --device cpu")
+        raise Unavailable("this machine has no cuda device; use --device cpu")
     if world() > 1 and device.index is not None:
-        raise WrongCall(f"under torchrun each process takes a GPU of its own; write cuda instead of {device}")
+        raise WrongCall(f"under torchrun each process takes its own GPU; use --device cuda instead of {device}")
     number = int(os.environ.get("LOCAL_RANK", "0")) if device.index is None else device.index
     if number >= count:
-        raise Unavailable(f"cuda:{number} is wanted and there are {count} GPUs here, counted from 0")
+        raise Unavailable(f"cuda:{number} does not exist: this machine has {count} GPUs, counted from 0")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)
 
 
-NAMES = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
-
-
 def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Accelerator:
-    """A fresh accelerator of the run's precision; several trainings of one process may differ in theirs.
+    """A new accelerator with the run's precision; trainings in one process may differ in theirs.
 
-    Raises `WrongCall` for a precision the device lacks, `Unavailable` if the processes did not find each other.
+    `unused` allows parameters without a gradient. Raises `WrongCall` or `Unavailable` for a precision that the device does not
+    support, `Unavailable` if the processes did not find each other.
     """
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState
@@ -77,7 +72,7 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
     _check_precision(run, device)
     check_tracker(run.tracker, run.folder)
     join(device.type)
-    # Accelerate keeps its state for the whole process. The process group outlives a training; the rest must not.
+    # Accelerate keeps one state per process. The process group outlives a training; the rest must not.
     AcceleratorState._reset_state(reset_partial_state=world() == 1)
     accelerator = Accelerator(
         cpu=device.type == "cpu",
@@ -89,7 +84,7 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
     )
     if accelerator.num_processes != world():
         raise Unavailable(
-            f"torchrun started {world()} processes but only {accelerator.num_processes} train together; "
+            f"torchrun started {world()} processes, but only {accelerator.num_processes} train together; "
             "start all of them with one torchrun command, and unset ACCELERATE_* variables"
         )
     return accelerator
@@ -97,15 +92,15 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
 
 def _check_precision(run: Run, device: torch.device) -> None:
     if run.precision not in NAMES:
-        raise WrongCall(f"no precision named {run.precision!r}; there are: {', '.join(NAMES)}")
+        raise unknown("precision", run.precision, NAMES)
     if run.precision == "fp16" and device.type == "cpu":
         raise WrongCall("fp16 needs a GPU; use --precision bf16 or fp32 on the cpu")
     if run.precision == "bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise Unavailable("this GPU has no bf16; use --precision fp16 or fp32")
+        raise Unavailable("this GPU does not support bf16; use --precision fp16 or fp32")
 
 
 class Forward(nn.Module):
-    """What is handed to accelerate in the objective's place, so that the objective itself is never patched."""
+    """Wraps the objective for accelerate, so that the objective itself is never patched."""
 
     def __init__(self, objective: nn.Module) -> None:
         super().__init__()

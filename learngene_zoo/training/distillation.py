@@ -1,24 +1,28 @@
-"""What a student is told beside its labels: the answers of a teacher to the same images; and where the teacher comes from.
+"""Distillation: a student learns from labels and, in the same pass, from what a frozen teacher computes for the same images.
 
-Shapes: B images, K classes. Of dense models K stands last, behind the patches.
+`Distilled` is the objective of every such training. What it compares is up to the function that it is given: `logits_loss`
+compares answers; a method may compare features, which `observing` reads off passes that are made anyway. `teacher_for`
+makes a teacher out of an ancestry model.
+
+Shapes: B images, N tokens, D width, K classes. In logits of dense models K comes last, after the patches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.artifacts.descendant import Descendant, assemble, fingerprint_of
+from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.recipe import Recipe
+from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import to_json
 from learngene_zoo.storage import StateDict
 from learngene_zoo.training.fit import fit
 
@@ -29,12 +33,142 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.objectives import Labelled
 
+Direction = Literal["teacher-student", "student-teacher"]
+Softness = Literal["soft", "hard"]  # what a teacher's logits stand for: a distribution over classes, or one class
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a model computed in one pass: the head's logits, and the outputs of some blocks by number, counted from 0."""
+
+    answers: list[torch.Tensor] = field(default_factory=list)  # of every call of the head: (B, K) or (B, patches, K)
+    blocks: dict[int, torch.Tensor] = field(default_factory=dict)  # after both residuals, (B, N, D)
+    attentions: dict[int, torch.Tensor] = field(default_factory=dict)  # after proj, before drop path and residual
+
+    @property
+    def logits(self) -> torch.Tensor:
+        """The head's output in the one pass that was observed."""
+        (logits,) = self.answers
+        return logits
+
+
+# Named scalar losses from the features of the student and of the teacher.
+Imitation = Callable[[Features, Features], Mapping[str, torch.Tensor]]
+
+
+class Teacher:
+    """A frozen model: from a batch to its features, those of `blocks` and the logits.
+
+    It is not a module, so that an objective that asks it neither trains nor saves it, nor copies it for a moving average.
+    """
+
+    def __init__(self, model: VisionTransformer, blocks: Collection[int] = ()) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.blocks = tuple(blocks)
+
+    def __deepcopy__(self, memo: object) -> Teacher:
+        return self
+
+    def __call__(self, batch: Labelled) -> Features:
+        """The features of one batch, without gradients."""
+        # Not inference_mode: whatever a student's trained layers take as input must be storable for their backward pass.
+        with torch.no_grad(), observing(self.model, self.blocks) as seen:
+            self.model(batch.images)
+        return seen
+
+
+class Distilled(nn.Module):
+    """A student's `objective` and the losses of `imitation`, times the two `weights`, in one pass of the student.
+
+    `blocks` are those of the student whose outputs the imitation compares. It is trained along if it is a module.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        student: VisionTransformer,
+        teacher: Callable[[Any], Features],
+        imitation: Imitation,
+        weights: tuple[float, float],
+        blocks: Collection[int] = (),
+    ) -> None:
+        super().__init__()
+        self.objective, self.imitation = objective, imitation
+        self.teacher, self.weights, self.blocks = teacher, weights, tuple(blocks)
+        self._student = (student,)  # a tuple hides it from the module's parameters: they are the objective's already
+
+    def forward(self, batch: Labelled) -> dict[str, torch.Tensor]:
+        """The losses of the objective and those of the imitation, by their names."""
+        target = self.teacher(batch)
+        with observing(self._student[0], self.blocks) as given:
+            labels = self.objective(batch)
+        own, imitated = self.weights
+        return {
+            **{name: own * loss for name, loss in labels.items()},
+            **{name: imitated * loss for name, loss in self.imitation(given, target).items()},
+        }
+
+
+@contextmanager
+def observing(model: VisionTransformer, blocks: Collection[int] = ()) -> Iterator[Features]:
+    """Features that fill themselves, within, while `model` runs: the logits, and the outputs of `blocks`."""
+    seen = Features()
+    with ExitStack() as hooks:
+
+        def observe(module: nn.Module, keep: Callable[[torch.Tensor], None]) -> None:
+            # A hook must return None: anything else would take the output's place.
+            handle = module.register_forward_hook(lambda module, inputs, output: keep(output))
+            hooks.callback(handle.remove)
+
+        for number in blocks:
+            observe(model.blocks[number], partial(seen.blocks.__setitem__, number))
+            observe(model.blocks[number].attn, partial(seen.attentions.__setitem__, number))
+        observe(model.get_classifier(), seen.answers.append)
+        yield seen
+
+
+def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> Imitation:
+    """`{"distillation": scalar}`, the mean over images (and patches), in single precision.
+
+    soft  `divergence` of the two distributions at the temperature t
+    hard  cross-entropy with the class that the teacher gives
+    """
+
+    def loss(given: Features, target: Features) -> dict[str, torch.Tensor]:
+        student, teacher = given.logits.float(), target.logits.float()
+        if softness == "soft":
+            return {"distillation": divergence(student, teacher, temperature)}
+        classes_N = teacher.flatten(0, -2).argmax(dim=-1)
+        return {"distillation": functional.cross_entropy(student.flatten(0, -2), classes_N)}
+
+    return loss
+
+
+def divergence(
+    student: torch.Tensor,
+    teacher: torch.Tensor,
+    temperature: float = 1.0,
+    direction: Direction = "teacher-student",
+) -> torch.Tensor:
+    """t^2 KL between the softmaxes over the last axis, at temperature t; the mean over all other axes.
+
+    teacher-student  KL(softmax(teacher / t) || softmax(student / t))
+    student-teacher  the reverse
+
+    The factor keeps the gradient's size whatever the temperature (Hinton, Vinyals and Dean, 2015, section 2.1).
+    """
+    student_NK, teacher_NK = (
+        functional.log_softmax(logits.flatten(0, -2) / temperature, dim=-1) for logits in (student, teacher)
+    )
+    of, against = (teacher_NK, student_NK) if direction == "teacher-student" else (student_NK, teacher_NK)
+    return temperature**2 * functional.kl_div(against, of, reduction="batchmean", log_target=True)
+
 
 def teacher_for(ancestry: Ancestry, task: Task, recipe: Recipe, run: Run) -> tuple[Descendant, dict[str, Any]]:
-    """The ancestry model with a head for the task, and what its fine-tuning recorded.
+    """The ancestry model with a head for the task, and the metrics of its fine-tuning.
 
-    It is its own head if it was trained for the task: nothing is then computed, and the record is empty. Otherwise it is the
-    one that `Descendant.for_task` gives, and the whole model is fine-tuned by `recipe`, as the part `teacher` of the run.
+    An ancestry model that was trained for the task keeps its head: nothing is computed, and the metrics are empty. Otherwise
+    `Descendant.for_task` gives the head, and the whole model is fine-tuned by `recipe`, as the part `teacher` of the run.
     """
     mean, std = ancestry.record.mean, ancestry.record.std
     own = assemble(ancestry.spec, ancestry.state, seed=run.seed, mean=mean, std=std, class_names=ancestry.class_names)
@@ -42,61 +176,10 @@ def teacher_for(ancestry: Ancestry, task: Task, recipe: Recipe, run: Run) -> tup
         return replace(own, task=task.name), {}
     part = run.part("teacher")
     start = own.for_task(task.name, task.class_names, seed=part.seed, dense=task.dense)
-    depends = {"teacher": fingerprint_of(start), "task": to_json(task.record), "recipe": to_json(recipe)}
-    tensors, record = part.once(partial(_taught, start, task, recipe), depends=depends)
-    return start.with_state(dict(tensors)), dict(record)
+    tuned = once(part, _fine_tuned, recipe, (start, task))
+    return start.with_state(dict(tuned.state)), dict(tuned.record)
 
 
-def _taught(start: Descendant, task: Task, recipe: Recipe, run: Run) -> tuple[StateDict, dict[str, Any]]:
+def _fine_tuned(recipe: Recipe, start: Descendant, task: Task, run: Run) -> tuple[StateDict, dict[str, Any]]:
     tuned = fit(start, task, recipe, run)
     return tuned.state, dict(tuned.provenance["metrics"])
-
-
-class Guided(nn.Module):
-    """The objective `told` of a student, times `1 - share`, and beside it `share` times the distance to the teacher's answers.
-
-    Both models are asked in the passes that they make anyway, where their heads answer. The teacher is no part of this module:
-    it is neither trained nor saved.
-    """
-
-    def __init__(
-        self, told: nn.Module, student: VisionTransformer, teacher: VisionTransformer, share: float, temperature: float
-    ) -> None:
-        super().__init__()
-        self.told = told
-        self.share, self.temperature = share, temperature
-        self._models = (student, teacher.eval())  # a tuple hides them from the module's parameters
-
-    def forward(self, batch: Labelled) -> dict[str, torch.Tensor]:
-        """The losses of `told` by their names, and `distillation`, a scalar."""
-        student, teacher = self._models
-        with torch.no_grad(), listening(teacher) as wanted:
-            teacher(batch.images)
-        with listening(student) as given:
-            losses = self.told(batch)
-        distance = divergence(given[0].float(), wanted[0].float(), self.temperature)
-        return {
-            **{name: (1 - self.share) * loss for name, loss in losses.items()},
-            "distillation": self.share * distance,
-        }
-
-
-@contextmanager
-def listening(model: VisionTransformer) -> Iterator[list[torch.Tensor]]:
-    """A list to which, within, every answer of the model's head is added: logits (B, K), or (B, patches, K)."""
-    answers: list[torch.Tensor] = []
-    hook = model.get_classifier().register_forward_hook(lambda module, inputs, output: answers.append(output))
-    try:
-        yield answers
-    finally:
-        hook.remove()
-
-
-def divergence(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """t^2 KL(softmax(teacher / t) || softmax(student / t)), the mean over all but the last axis, which are the classes.
-
-    The factor keeps the gradient's size whatever the temperature (Hinton, Vinyals and Dean, 2015, section 2.1).
-    """
-    logs_NK = functional.log_softmax(student.flatten(0, -2) / temperature, dim=-1)
-    wanted_NK = functional.log_softmax(teacher.flatten(0, -2) / temperature, dim=-1)
-    return temperature**2 * functional.kl_div(logs_NK, wanted_NK, reduction="batchmean", log_target=True)

@@ -1,15 +1,10 @@
-"""The work of one training: set up, restored, stepped, saved, finished. `loop.train` drives it.
-
-Which weights AdamW decays: matrices and kernels; not biases, norms, layer scales, tokens and positions.
-
-Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019), as timm does them, on a whole batch.
-"""
+"""The work of one training: set up, restore, step, save, finish. `loop.train` drives it."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +27,7 @@ from learngene_zoo.seeds import seed_step
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState
 from learngene_zoo.training.device import Forward, open_accelerator
-from learngene_zoo.training.step import Step, learning_rate
+from learngene_zoo.training.step import Groups, Step, learning_rate, mixing
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -41,11 +36,8 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.batches import Batches
 
 
-Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
-
-
 class Engine:
-    """One training on its way."""
+    """One training in progress."""
 
     def __init__(
         self,
@@ -63,12 +55,12 @@ class Engine:
         self.groups = groups
         self.steps = recipe.epochs * loader.steps
         self.identity = {"label": label, "steps": self.steps, "seed": run.seed, "ema": recipe.ema}
-        self.mix = mixing(recipe, loader.task.classes) if recipe.mixup or recipe.cutmix else None
+        self.mix = mixing(recipe, loader.task.classes)
         self.accelerator: Accelerator = open_accelerator(run, device, unused)
 
     def begin(self) -> int:
-        """Build what training needs, restore the newest checkpoint, and return how many steps are done already."""
-        # The groups are taken before the copy for the average, which must not count as part of the objective.
+        """Build the optimizer, restore the newest checkpoint, and return how many steps are done already."""
+        # The groups come before the copy for the average, which must not count as part of the objective.
         parameters = self.groups(self.objective, self.recipe)
         optimizer = torch.optim.AdamW(parameters, lr=self.recipe.lr, fused=self.device.type in ("cpu", "cuda"))
         self.state = TrainingState(self.objective, optimizer, self._average())
@@ -102,7 +94,7 @@ class Engine:
         return found
 
     def remaining(self, done: int) -> Iterator[Step]:
-        """Take the steps that are left, one at a time."""
+        """Take the remaining steps, one at a time."""
         for epoch in range(done // self.loader.steps, self.recipe.epochs):
             start = max(done - epoch * self.loader.steps, 0)
             for number, batch in enumerate(self.loader.epoch(epoch, start=start), start=start + 1):
@@ -137,7 +129,7 @@ class Engine:
         images = len(batch[0])
         if images == 0:
             raise WrongCall(
-                f"a batch of {self.recipe.batch_size} leaves none of its images to one of {world()} processes"
+                f"a batch of {self.recipe.batch_size} images leaves none for one of {world()} processes; set a larger --batch-size"
             )
         parts = (None if part is None else part.to(self.device, non_blocking=True) for part in batch)
         batch = type(batch)(*parts)
@@ -160,12 +152,12 @@ class Engine:
         for name, value in losses.items():
             if not math.isfinite(value):
                 raise TrainingFailed(
-                    f"the loss {name} is {value} at step {step} of {self.steps}; "
-                    "the weights were left as they were before it; try a lower --lr, or --clip 1"
+                    f"the loss {name} is {value} at step {step} of {self.steps}, which was not taken; "
+                    "try a lower --lr, or --clip 1"
                 )
 
     def save(self, step: int) -> float:
-        """Write a checkpoint; how many seconds that took."""
+        """Write a checkpoint and return how many seconds that took."""
         started = time.monotonic()
         if self.run.folder is not None and is_first():
             checkpoints.save(self.run.folder, self.state.capture(step, self.identity))
@@ -180,50 +172,7 @@ class Engine:
 
 
 def _pieces(batch: Any, count: int) -> list[Any]:
-    """A batch in `count` pieces of nearly equal size; fewer if it has fewer images. What it lacks, each piece lacks."""
+    """A batch in `count` pieces of nearly equal size, fewer if it has fewer images; a field that is None stays None."""
     count = min(count, len(batch[0]))
     cut = [[None] * count if part is None else part.tensor_split(count) for part in batch]
     return [type(batch)(*parts) for parts in zip(*cut)]
-
-
-UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token"})
-
-
-def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
-    """AdamW's groups of all trainable parameters.
-
-    A group may carry an `lr_scale`: its learning rate is the schedule's times that. Raises `WrongCall` if nothing is
-    trainable.
-    """
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            plain = parameter.dim() < 2 or name.rpartition(".")[2] in UNDECAYED
-            (others if plain else decayed).append(parameter)
-    if not decayed and not others:
-        raise WrongCall("this objective has no trainable parameter; unfreeze some, or train for 0 epochs")
-    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
-
-
-def mixing(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
-    """A function from a batch with labels (B,) to one with mixed images and labels (B, classes); None if both are off.
-
-    It draws from numpy's global generator, which the loop seeds before every step.
-    """
-    if not (recipe.mixup or recipe.cutmix):
-        return None
-    from timm.data import Mixup
-
-    mix = Mixup(recipe.mixup, recipe.cutmix, label_smoothing=0.0, num_classes=classes)
-
-    def mixed(batch: Any) -> Any:
-        images_BCHW, labels_B, size = batch.images, batch.labels, len(batch.images)
-        if size % 2:  # timm mixes even batches only: the first image stands in as the last one's partner
-            images_BCHW = torch.cat([images_BCHW, images_BCHW[:1]])
-            labels_B = torch.cat([labels_B, labels_B[:1]])
-        images_BCHW, labels_BK = mix(images_BCHW.clone(), labels_B)
-        return batch._replace(images=images_BCHW[:size], labels=labels_BK[:size])
-
-    return mixed

@@ -1,4 +1,4 @@
-"""How good a model is on a split of a task: its accuracy, or its mIoU where pixels have classes."""
+"""Evaluating a model on a split of a task: accuracy, or mIoU where every pixel has a class."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How a model did on so many images of a split."""
+    """The result of a model on a split."""
 
     task: str
     split: str
@@ -34,7 +34,7 @@ class Evaluation:
     value: float
     interval: tuple[float, float]  # 95 %, over images: Wilson's of an accuracy, resampled images for mIoU
     images: int
-    correct: tuple[bool, ...]  # per image, in the order of the split; empty where it is pixels that are right or wrong
+    correct: tuple[bool, ...]  # per image, in the order of the split; empty for dense models
 
 
 def evaluate(
@@ -49,9 +49,9 @@ def evaluate(
 ) -> Evaluation:
     """The top-1 accuracy of a classifier, or the mIoU of a dense model, in the run's precision.
 
-    Under torchrun the processes share the images. The model moves to the run's device and is otherwise as before: every
-    module keeps its mode, no gradient is touched. `images` takes only so many. Raises `TrainingFailed` for logits that
-    are not finite, `BadData` for an empty split.
+    Under torchrun the processes share the images. The model moves to the run's device and is otherwise unchanged: every
+    module keeps its mode, no gradient is touched. `images` evaluates on the first N only. Raises `TrainingFailed` for logits
+    that are not finite, `BadData` for an empty split.
     """
 
     def answers(images_BCHW: torch.Tensor) -> tuple[torch.Tensor]:
@@ -71,9 +71,9 @@ def evaluate_each(
     batch_size: int | None = None,
     images: int | None = None,
 ) -> tuple[Evaluation, ...]:
-    """The same of every answer that a model of many gives to one image: `answers` yields the logits of each, in one order.
+    """`evaluate` for several models at once: `answers` yields the logits of each for a batch of images, always in one order.
 
-    Every image is drawn once for all of them. One set of logits is held at a time.
+    Every image is read once for all of them, and one set of logits is in memory at a time. `model` holds the parameters.
     """
     from learngene_zoo.tasks.batches import open_loader
 
@@ -85,7 +85,7 @@ def evaluate_each(
     )
     model.to(device)
     marks: list[tuple[int, int, bool, list[int]]] = []  # answer, index, finite, row
-    with _judging(model, device, run):
+    with _evaluating(model, device, run):
         for batch in loader.epoch(0):
             if len(batch.images):
                 labels, indices = batch.labels.to(device), batch.indices.tolist()
@@ -100,12 +100,12 @@ def evaluate_each(
 
 
 @contextmanager
-def _judging(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]:
+def _evaluating(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16
     model.eval()
     try:
-        # Not inference_mode: what a module remembers of this pass would be unusable in later training.
+        # Not inference_mode: what a module stores in this pass would be unusable in later training.
         with torch.no_grad(), torch.autocast(device.type, kind, enabled=run.precision != "fp32"):
             yield
     finally:
@@ -116,9 +116,7 @@ def _judging(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]
 def _summary(task: str, split: str, metric: Metric, marks: list[tuple[int, int, bool, list[int]]]) -> Evaluation:
     broken = sum(not finite for _, _, finite, _ in marks)
     if broken:
-        raise TrainingFailed(
-            f"the model's outputs are not finite for {broken} of {len(marks)} images of {task}; its weights are broken"
-        )
+        raise TrainingFailed(f"the model's outputs are not finite for {broken} of {len(marks)} images of {task}")
     rows_NR = np.array([row for *_, row in marks])
     return Evaluation(
         task=task,

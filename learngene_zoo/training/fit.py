@@ -1,9 +1,4 @@
-"""Training every weight of a model on a task: what fine-tuning, pretraining and scratch training all are.
-
-The images a recipe asks for, as batches in training order.
-
-Stop a training that does not leave chance, long before its budget is spent.
-"""
+"""Training all weights of a model on a task: fine-tuning, pretraining and training from scratch."""
 
 from __future__ import annotations
 
@@ -29,6 +24,9 @@ from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import CLASS_LOSS, objective_for
 from learngene_zoo.training.step import Step
 
+FEWEST_STEPS = 50  # before that even a good training may still be at chance
+NEAR = 0.02
+
 
 def fit(
     start: Descendant,
@@ -40,15 +38,16 @@ def fit(
     watch: Callable[[nn.Module], None] | None = None,
     judge: bool = True,
 ) -> Descendant:
-    """Train every weight of `start` on a task; its accuracy or mIoU on validation images goes into the provenance.
+    """Train all weights of `start` on a task; the accuracy or mIoU on validation images goes into the provenance.
 
-    `guard` stops a training that does not leave chance; `watch` is called with the model after every epoch; without `judge`
-    no validation image is looked at. Raises `WrongCall` for a model whose head is no head for this task.
+    `guard` stops a training that does not improve on chance; `watch` is called with the model after every epoch; without
+    `judge` the model is not evaluated. Raises `WrongCall` for a model whose head does not fit the task.
     """
     if (start.spec.classes, start.spec.dense) != (task.classes, task.dense):
-        each = "pixel" if task.dense else "image"
+        each = {True: "pixel", False: "image"}
         raise WrongCall(
-            f"{task.name} needs a head that gives one of {task.classes} classes per {each}: `for_task` makes it"
+            f"{task.name} needs a head for {task.classes} classes per {each[task.dense]}, got one for {start.spec.classes} per "
+            f"{each[start.spec.dense]}; `Descendant.for_task` makes it"
         )
     model = start.model()
     objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
@@ -79,9 +78,9 @@ def _validated(model: nn.Module, start: Descendant, task: Task, run: Run) -> dic
 
 
 def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
-    """Shuffled and augmented batches of the task's training split, presented as `input_format` says.
+    """Shuffled and augmented batches of the task's training split in this input format, as many images as the recipe has.
 
-    Raises `WrongCall` for mixed images where only a class can be mixed.
+    Raises `WrongCall` for mixup or cutmix on a task with attributes or masks, which cannot be mixed.
     """
     if (recipe.mixup or recipe.cutmix) and (task.attributes or task.kind != "classification"):
         labels = "attributes" if task.attributes else "masks"
@@ -93,23 +92,17 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
         batch_size=recipe.batch_size,
         seed=derive_seed(run.seed, "data"),
         shuffle=True,
-        augment=recipe.augment if recipe.epochs else "none",  # what nobody sees need not suit the task
+        augment=recipe.augment if recipe.epochs else "none",  # without training it need not suit the task
         images=recipe.images,
         workers=run.workers,
     )
 
 
-FEWEST_STEPS = 50  # before that even a good training may still be at chance
-
-NEAR = 0.02
-
-
 def stalled(steps: Iterator[Step], classes: int) -> Iterator[Step]:
-    """The same steps; looks once, after a tenth of the budget (and at least 50 steps).
+    """The same steps, checked once: after a tenth of the budget, and at least 50 steps.
 
-    Raises `TrainingFailed` if the mean cross-entropy of the classes, whatever other losses there are, over the second half
-    of the steps until then is within 2 % of ln(classes), that of a guess. A training resumed after that point has been
-    looked at already.
+    Raises `TrainingFailed` if the mean cross-entropy of the classes over the second half of the steps until then is within
+    2 % of ln(classes), that of a guess; other losses do not count. A training resumed after that point is not checked again.
     """
     chance, losses = math.log(classes), []
     for step in steps:
@@ -120,7 +113,7 @@ def stalled(steps: Iterator[Step], classes: int) -> Iterator[Step]:
             mean = sum(losses) / len(losses)
             if abs(mean - chance) <= NEAR * chance:
                 raise TrainingFailed(
-                    f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, and guessing among {classes} "
-                    f"classes gives {chance:.3f}: the training does not move; try another --lr or a longer --warmup"
+                    f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, no better than the {chance:.3f} of guessing "
+                    f"among {classes} classes; try another --lr or a longer --warmup"
                 )
         yield step

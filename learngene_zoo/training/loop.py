@@ -1,4 +1,4 @@
-"""The one training loop: a generator of steps. Whoever evaluates, anneals or stops does so in the body of the `for`."""
+"""The one training loop: a generator of steps. Evaluation, annealing and early stopping belong in the body of the `for`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.training.device import open_device
-from learngene_zoo.training.drop_path import stochastic_depth
-from learngene_zoo.training.engine import Engine, Groups, parameter_groups
-from learngene_zoo.training.step import Step
+from learngene_zoo.training.engine import Engine
+from learngene_zoo.training.step import Groups, Step, parameter_groups, stochastic_depth
 from learngene_zoo.training.trackers import metrics_file, progress_bar, tracking
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Step", "train"]
 
-SAVING_SHARE = 20  # writing checkpoints takes about a twentieth of the time at most, however large they are
+SAVING_SHARE = 20  # writing checkpoints takes at most about a twentieth of the time, however large they are
 
 
 def train(
@@ -39,16 +38,16 @@ def train(
 ) -> Iterator[Step]:
     """Minimise `objective(batch)`, named scalar losses that are means over the batch, over `recipe.epochs` of `loader`.
 
-    The objective moves to the run's device. After the last step it holds the trained weights (their moving average with
-    `recipe.ema`, which warms up as min(ema, 1 - step^(-2/3))) and is in eval mode. With `run.resume` training goes on
-    from the newest checkpoint in `run.folder`; a finished one is loaded and yields nothing. On one CPU process the result
-    is equal to the last bit to that of a training that was never interrupted, provided that whatever the body of the
+    The objective moves to the run's device. After the last step it holds the trained weights (with `recipe.ema` their moving
+    average, whose decay warms up as min(ema, 1 - step^(-2/3))) and is in eval mode. With `run.resume` training continues
+    from the newest checkpoint in `run.folder`; a finished training is loaded and yields nothing. On one CPU process the
+    result is bit-equal to that of a training that was never interrupted, provided that everything that the body of the
     `for` sets on the objective lies in its buffers. `unused` allows parameters that some steps do not use. With
-    `seconds_between_checkpoints` 0 there is one after every step; with more, large ones are written more rarely.
+    `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints are written less often.
 
-    Under torchrun the processes share each batch and have equal weights throughout; the first writes.
+    Under torchrun the processes share each batch and have equal weights throughout; the first one writes.
 
-    Raises `WrongCall`, `Unavailable`, `Refused` before the first step, and `TrainingFailed` for a loss that is not
+    Raises `WrongCall`, `Unavailable` or `Refused` before the first step, and `TrainingFailed` for a loss that is not
     finite; the last good checkpoint stays.
     """
     device = open_device(run)
@@ -57,7 +56,7 @@ def train(
         return
     if loader.steps == 0:
         raise WrongCall(
-            f"{loader.images} training images do not fill one batch of {recipe.batch_size}; use smaller ones"
+            f"{loader.images} training images do not fill one batch of {recipe.batch_size}; set a smaller --batch-size"
         )
     engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
     with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
@@ -67,7 +66,7 @@ def train(
             stack.enter_context(tracking(engine.accelerator, run, label)),
         ]
         draw = stack.enter_context(progress_bar(run, label, done, engine.steps))
-        shown = min(recipe.batch_size, loader.images)  # images of a step; what an extraction costs is read off these
+        shown = min(recipe.batch_size, loader.images)  # images of a step, from which the cost of an extraction is read
         saved, pause = time.monotonic(), seconds_between_checkpoints
         for step in engine.remaining(done):
             for log in outlets:

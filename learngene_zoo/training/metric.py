@@ -1,7 +1,7 @@
-"""What a task's models are judged by: accuracy, or mIoU where every pixel has a class.
+"""The metric of a task: accuracy, or mIoU where every pixel has a class.
 
-Each image leaves a row of whole numbers; the metric is a function of their sum. So images can be judged in any batches and
-by any processes, and what comes out is equal to the last bit. Shapes: B images, N images of a split, K classes, R numbers.
+Each image gives a row of integers, and the metric is a function of their sum. So images can be evaluated in any batches and
+by any processes with bit-equal results. Shapes: B images, N images of a split, K classes, R numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_LOGITS = 2**26  # of a batch: 256 MiB
 
 
 class Metric(Protocol):
-    """How one kind of task is judged."""
+    """How models are evaluated on one kind of task."""
 
     name: str
 
@@ -37,11 +37,11 @@ class Metric(Protocol):
         """The 95 % interval over images of the value."""
 
     def batch_size(self, image_size: int) -> int:
-        """How many images are judged at once."""
+        """How many images are evaluated at once."""
 
 
 class Accuracy:
-    """The share of images whose largest logit is their class's. A row says whether that is so."""
+    """The share of images whose largest logit is that of their class. A row has one number, 1 if that is so."""
 
     name = "accuracy"
 
@@ -50,11 +50,11 @@ class Accuracy:
         return (logits.argmax(dim=1) == labels).long()[:, None]
 
     def value(self, sum_R: np.ndarray, images: int) -> float:
-        """Images that are right, of all."""
+        """The share of images that are right."""
         return int(sum_R[0]) / images
 
     def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
-        """Wilson's."""
+        """Wilson's interval."""
         return proportion(int(rows_NR.sum()), len(rows_NR))
 
     def batch_size(self, image_size: int) -> int:

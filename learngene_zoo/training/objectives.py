@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from learngene_zoo.tasks.task import Attribute, Task
 
-CLASS_LOSS = "cross_entropy"  # the name, in every objective, of the loss whose value for a guess is ln(classes)
+CLASS_LOSS = "cross_entropy"  # in every objective the name of the loss whose value for a guess is ln(classes)
 
 
 class Labelled(Protocol):
@@ -35,7 +35,7 @@ class Labelled(Protocol):
 
 
 class Described(Labelled, Protocol):
-    """A batch whose images also have attributes, float32 (B, A), NaN where one has no meaning."""
+    """A batch whose images also have attributes, float32 (B, A), NaN where one does not apply."""
 
     @property
     def attributes(self) -> torch.Tensor | None: ...
@@ -50,17 +50,17 @@ class Classification(nn.Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, batch: Labelled) -> dict[str, torch.Tensor]:
-        """`{"cross_entropy": scalar}`, in single precision whatever the logits are in."""
+        """`{"cross_entropy": scalar}`, in single precision whatever that of the logits."""
         logits_BK = self.model(batch.images).float()
         return {CLASS_LOSS: functional.cross_entropy(logits_BK, batch.labels, label_smoothing=self.label_smoothing)}
 
 
 class ClassAndAttributes(nn.Module):
-    """The class and, beside it, every attribute of an image, from one pass of a timm ViT; all losses are summed.
+    """The class and every attribute of an image, from one pass of a timm ViT; all losses are summed.
 
-    What reads the attributes is one more linear layer on what the head reads. It is trained with the model and then
-    thrown away. Attributes tell a small ViT much more about each image than its class does; without them it may stay at
-    chance where there are many classes.
+    Attributes are predicted by one more linear layer on the head's input, which is trained with the model and then discarded.
+    They tell a small ViT much more about an image than its class does; without them it may stay at chance where there are
+    many classes.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Segmentation(nn.Module):
         self.label_smoothing = label_smoothing
 
     def forward(self, batch: Labelled) -> dict[str, torch.Tensor]:
-        """`{"cross_entropy": scalar}`, the mean over the pixels that count; 0 where none does."""
+        """`{"cross_entropy": scalar}`, the mean over all pixels that are not ignored; 0 if there are none."""
         summed = functional.cross_entropy(
             self.model(batch.images).float(),
             batch.labels,
@@ -115,7 +115,7 @@ class Segmentation(nn.Module):
 def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor:
     """The mean, over the images whose truth is not NaN, of cross-entropy (answers (B, K)) or squared error ((B, 1)).
 
-    0 where no image has the attribute. No value is read on the host, so that a GPU need not be waited for.
+    0 if no image has the attribute. No value is read on the host, so that nothing waits for a GPU.
     """
     known_B = ~truth_B.isnan()
     if answers.shape[1] == 1:
@@ -127,7 +127,7 @@ def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor
 
 
 def objective_for(task: Task, model: VisionTransformer, recipe: Recipe, seed: int) -> nn.Module:
-    """What training `model` on a task minimises, by the kind of its labels. `seed` starts what is not the model's."""
+    """What training `model` on a task minimises, by the kind of its labels. `seed` initialises what is not the model's."""
     if task.dense:
         return Segmentation(model, recipe.label_smoothing)
     if task.attributes:

@@ -1,8 +1,5 @@
-"""Outside trackers (TensorBoard, Weights & Biases, ...): those accelerate knows, by name.
-
-`metrics.jsonl`: one line of JSON per step, in the run's folder.
-
-The progress bar of a training, on stderr.
+"""Where a training reports its steps: `metrics.jsonl` in the run's folder, one of accelerate's trackers (TensorBoard, Weights &
+Biases, ...), and a progress bar on stderr.
 """
 
 from __future__ import annotations
@@ -24,14 +21,17 @@ if TYPE_CHECKING:
     from learngene_zoo.training.step import Step
 
 
+METRICS = "metrics.jsonl"  # one line of JSON per step
+
+
 class Log(Protocol):
-    """Takes the values of one step."""
+    """Records the values of one step."""
 
     def __call__(self, values: Mapping[str, float], step: int) -> None: ...
 
 
 def check_tracker(name: str | None, folder: Path | None) -> None:
-    """Raises `WrongCall` for a tracker nobody knows, `Unavailable` for one whose package is not installed."""
+    """Raises `WrongCall` for an unknown tracker, `Unavailable` for one whose package is not installed."""
     if name is None:
         return
     from accelerate.tracking import LOGGER_TYPE_TO_CLASS, get_available_trackers
@@ -52,7 +52,7 @@ def check_tracker(name: str | None, folder: Path | None) -> None:
 
 @contextmanager
 def tracking(accelerator: Accelerator, run: Run, label: str) -> Iterator[Log]:
-    """A function that hands values to the run's tracker, if it has one; the tracker is finished on leaving."""
+    """A function that passes values to the run's tracker, if it has one; the tracker is finished on exit."""
     if run.tracker is None:
         yield lambda values, step: None
         return
@@ -65,14 +65,11 @@ def tracking(accelerator: Accelerator, run: Run, label: str) -> Iterator[Log]:
             tracker.finish()
 
 
-METRICS = "metrics.jsonl"
-
-
 @contextmanager
 def metrics_file(folder: Path | None, last_step: int) -> Iterator[Log]:
     """A function that writes a step's values as one line. Lines of steps after `last_step` are removed first.
 
-    Only the first process writes; without a folder nobody does.
+    Only the first process writes, and nothing is written without a folder.
     """
     if folder is None or not is_first():
         yield lambda values, step: None
@@ -96,7 +93,7 @@ def _forget_after(path: Path, last_step: int) -> None:
 
 
 def _step_of(line: bytes) -> int:
-    """The step a line is about; 0 for one that a kill cut short."""
+    """The step of a line; 0 for one that was cut short."""
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
@@ -105,7 +102,7 @@ def _step_of(line: bytes) -> int:
 
 @contextmanager
 def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Callable[[Step], None]]:
-    """A function to tell each step to; it draws only if `run.progress`, and only in the first process."""
+    """A function that shows a step; it draws only if `run.progress` is set, and only in the first process."""
     if not (run.progress and is_first()):
         yield lambda step: None
         return
@@ -127,7 +124,7 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Callab
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
-        console=Console(stderr=True),  # one of its own: rich allows one live bar per console
+        console=Console(stderr=True),  # a new one: rich allows one live bar per console
     )
     with bar:
         title = f"{run.name}: {label}" if run.name else label

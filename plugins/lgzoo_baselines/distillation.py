@@ -58,10 +58,12 @@ class Distil(Extractor):
     def _distilled(self, teacher: Descendant, task: Task, layers: int, run: Run) -> tuple[StateDict, dict[str, Any]]:
         """The tensors of one size trained under the teacher, without its head, and its validation accuracy."""
         from learngene_zoo.plugin import (
-            Guided,
+            Distilled,
+            Teacher,
             assemble,
             derive_seed,
             evaluate,
+            logits_loss,
             objective_for,
             open_device,
             state_of,
@@ -73,9 +75,10 @@ class Distil(Extractor):
         seed = derive_seed(run.seed, "init")
         spec = teacher.spec.with_(layers=layers)
         student = assemble(spec, {}, seed=seed, scheme=self.init, mean=teacher.mean, std=teacher.std)
-        model, master = student.model(), teacher.model().to(open_device(run))
-        told = objective_for(task, model, self.training, derive_seed(run.seed, "attributes"))
-        objective = Guided(told, model, master, self.share, self.temperature)
+        model, guide = student.model(), Teacher(teacher.model().to(open_device(run)))
+        labels = objective_for(task, model, self.training, derive_seed(run.seed, "attributes"))
+        imitation = logits_loss(temperature=self.temperature)
+        objective = Distilled(labels, model, guide, imitation, (1 - self.share, self.share))
         loader = training_images(task, student.input_format, self.training, run)
         for _ in train(objective, loader, self.training, run, label=f"distilling {layers} layers on {task.name}"):
             pass

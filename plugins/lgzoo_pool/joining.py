@@ -17,6 +17,7 @@ from learngene_zoo.plugin import (
     Run,
     StateDict,
     Task,
+    Teacher,
     WrongCall,
     assemble,
     derive_seed,
@@ -32,7 +33,7 @@ from lgzoo_pool.details import Details
 from lgzoo_pool.judging import path_rows
 from lgzoo_pool.least_squares import fit_of, moments, solve
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
-from lgzoo_pool.tuning import Answers, answers_of, train_stitches_alone, tune
+from lgzoo_pool.tuning import Answers, train_stitches_alone, tune
 
 if TYPE_CHECKING:
     from lgzoo_pool.snnet import Join
@@ -125,7 +126,7 @@ def _trained(
 
 
 def _answers(teacher: Descendant | None, run: Run) -> Answers | None:
-    return None if teacher is None else answers_of(teacher.model().to(open_device(run)))
+    return None if teacher is None else Teacher(teacher.model().to(open_device(run)))
 
 
 def _teacher(

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from learngene_zoo.plugin import (
     Batches,
+    Distilled,
     Json,
     Recipe,
     Run,
     Task,
     derive_seed,
-    divergence,
-    listening,
+    logits_loss,
     objective_for,
     train,
 )
@@ -35,7 +34,7 @@ from lgzoo_pool.paths import Path
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
-Answers = Callable[[Any], torch.Tensor]  # from a batch to a teacher's logits
+Answers = Callable[[Any], Any]  # from a batch to a teacher's features
 Kind = Literal["hard", "soft", "none"]
 
 
@@ -96,8 +95,9 @@ class SampledPaths(nn.Module):
     def teach(self, teacher: Answers, kind: Kind, share: float, temperature: float) -> None:
         """From now on learn from a teacher too."""
         for anchor, model in self.models.items():
-            told = self.objectives[str(anchor)]
-            self.objectives[str(anchor)] = Taught(told, model, teacher, kind, share, temperature)
+            told, student = self.objectives[str(anchor)], cast("VisionTransformer", model)
+            imitation = logits_loss("hard" if kind == "hard" else "soft", temperature)
+            self.objectives[str(anchor)] = Distilled(told, student, teacher, imitation, (1 - share, share))
 
     @property
     def path(self) -> Path:
@@ -110,51 +110,6 @@ class SampledPaths(nn.Module):
         self.models[path.last].path = path
         losses: dict[str, torch.Tensor] = self.objectives[str(path.last)](batch)
         return losses
-
-
-class Taught(nn.Module):
-    """The objective `told` of a model, times `1 - share`, and `share` times the distance to a teacher's answers.
-
-    The model is heard in the pass that `told` makes anyway.
-    """
-
-    def __init__(
-        self, told: nn.Module, model: Along, teacher: Answers, kind: Kind, share: float, temperature: float
-    ) -> None:
-        super().__init__()
-        self.told, self.kind = told, kind
-        self.share, self.temperature = share, temperature
-        self.model, self.teacher = model, teacher
-
-    def forward(self, batch: Any) -> dict[str, torch.Tensor]:
-        """The losses of `told` by their names, and `distillation`."""
-        with torch.no_grad():
-            wanted = self.teacher(batch)
-        with listening(cast("VisionTransformer", self.model)) as given:
-            losses = self.told(batch)
-        distance = self._distance(given[0].float(), wanted.float())
-        return {
-            **{name: (1 - self.share) * loss for name, loss in losses.items()},
-            "distillation": self.share * distance,
-        }
-
-    def _distance(self, given: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-        """Of logits whose last axis are the classes, the mean over all others."""
-        if self.kind == "soft":
-            return divergence(given, wanted, self.temperature)
-        return functional.cross_entropy(given.flatten(0, -2), wanted.flatten(0, -2).argmax(dim=-1))
-
-
-def answers_of(model: VisionTransformer) -> Answers:
-    """A model as a teacher: what its head answers, in eval mode, without gradients."""
-    model.eval().requires_grad_(False)
-
-    def asked(batch: Any) -> torch.Tensor:
-        with torch.no_grad(), listening(model) as answers:
-            model(batch.images)
-        return answers[0]
-
-    return asked
 
 
 def train_stitches_alone(network: StitchedNetwork, *, heads: bool) -> tuple[Path, ...]:

@@ -295,7 +295,7 @@ def test_pieces_of_a_batch_and_operations_of_all_kinds_are_trained_on() -> None:
 
 @pytest.mark.parametrize("changes", [{"dense": False}, {"classes": 4}])
 def test_a_model_with_another_head_is_not_trained(changes: dict[str, Any]) -> None:
-    with pytest.raises(WrongCall, match="needs a head that gives one of 3 classes per pixel"):
+    with pytest.raises(WrongCall, match="needs a head for 3 classes per pixel"):
         fit(start(**changes), task(), Recipe(epochs=1), Run())
 
 

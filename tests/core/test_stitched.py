@@ -22,8 +22,7 @@ from learngene_zoo.families.vit.table import block_of, inner_name, is_stem, kind
 from learngene_zoo.families.vit.timm_config import ARCHITECTURE, STITCHED_ARCHITECTURE
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.storage import StateDict
-from learngene_zoo.training.drop_path import stochastic_depth
-from learngene_zoo.training.engine import parameter_groups
+from learngene_zoo.training.step import parameter_groups, stochastic_depth
 
 TWO = ViTSpec(
     layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)

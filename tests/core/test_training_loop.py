@@ -154,7 +154,7 @@ def test_another_training_in_the_same_folder_is_refused(tmp_path):
 def test_another_model_is_refused(tmp_path):
     trained(run=Run(folder=tmp_path))
     wider = Classification(nn.Sequential(nn.Flatten(), nn.Linear(18, CLASSES)))
-    with pytest.raises(Refused, match="another model"):
+    with pytest.raises(Refused, match="not of the model being trained"):
         next(train(wider, ToyLoader(), RECIPE, Run(folder=tmp_path, resume=True)))
 
 

@@ -20,11 +20,9 @@ from learngene_zoo.seeds import seed_step
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.checkpoint import Checkpoint
 from learngene_zoo.training.device import open_device
-from learngene_zoo.training.drop_path import stochastic_depth
-from learngene_zoo.training.engine import mixing, parameter_groups
 from learngene_zoo.training.fit import stalled
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.training.step import Step, learning_rate
+from learngene_zoo.training.step import Step, learning_rate, mixing, parameter_groups, stochastic_depth
 
 
 def rates(**settings) -> list[float]:
@@ -139,7 +137,7 @@ def test_devices():
 
 def test_a_device_that_is_not_here(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(Unavailable, match="no cuda device here"):
+    with pytest.raises(Unavailable, match="this machine has no cuda device"):
         open_device(Run(device="cuda"))
 
 

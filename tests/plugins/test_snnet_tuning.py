@@ -21,11 +21,11 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import Tensors
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.training.distillation import divergence
+from learngene_zoo.training.distillation import Teacher, divergence
 from learngene_zoo.training.fit import training_images
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Layout
-from lgzoo_pool.tuning import SampledPaths, answers_of, path_of_step, train_stitches_alone, tune
+from lgzoo_pool.tuning import SampledPaths, path_of_step, train_stitches_alone, tune
 
 TOY = Path(__file__).with_name("stitching_toy.py")
 RECIPE = Recipe(epochs=2, batch_size=12, lr=1e-3, augment="none", ema=0.9, drop_path=0.1)
@@ -112,7 +112,7 @@ def objective(kind: Any, share: float = 0.25, temperature: float = 2.0) -> tuple
     network, _ = stitched()
     sampled = SampledPaths(network, TASK, RECIPE, network.layout.paths, seed=1)
     teacher = anchors()[1].model()
-    sampled.teach(answers_of(teacher), kind, share, temperature)
+    sampled.teach(Teacher(teacher), kind, share, temperature)
     return sampled, teacher
 
 
@@ -140,11 +140,11 @@ def test_the_teacher_is_neither_trained_nor_saved() -> None:
 
 def test_without_a_teacher_or_with_the_kind_none_labels_alone_count() -> None:
     one, other = stitched()[0], stitched()[0]
-    trained(one, Run(seed=3), teacher=answers_of(anchors()[1].model()), kind="none")
+    trained(one, Run(seed=3), teacher=Teacher(anchors()[1].model()), kind="none")
     trained(other, Run(seed=3))
     assert all(torch.equal(tensor, state(other)[name]) for name, tensor in state(one).items())
     third = stitched()[0]
-    trained(third, Run(seed=3), teacher=answers_of(anchors()[1].model()), kind="hard")
+    trained(third, Run(seed=3), teacher=Teacher(anchors()[1].model()), kind="hard")
     assert any(not torch.equal(tensor, state(third)[name]) for name, tensor in state(one).items())
 
 

@@ -1,20 +1,24 @@
-"""A teacher's answers beside the labels, and where the teacher comes from."""
+"""Learning from a teacher beside the labels, and where the teacher comes from."""
 
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.batches import open_loader
+from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from learngene_zoo.training import distillation as teaching
-from learngene_zoo.training.distillation import Guided, divergence, teacher_for
+from learngene_zoo.training import distillation
+from learngene_zoo.training.distillation import Distilled, Teacher, divergence, logits_loss, observing, teacher_for
 from learngene_zoo.training.objectives import Classification
 
 BRIEF = Recipe(epochs=1, images=16, batch_size=8, lr=1e-3, warmup=0.0)
@@ -31,25 +35,60 @@ def test_the_distance_is_temperature_squared_times_the_divergence() -> None:
     assert divergence(*patches, 2.0).item() == pytest.approx(4 * one / 2)
 
 
-def test_the_loss_is_the_labels_share_and_the_teachers() -> None:
-    student, teacher = (tiny_ancestry(seed, classes=3).model() for seed in (0, 1))
-    batch = next(iter(open_loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0)))
-    losses = Guided(Classification(student), student, teacher, 0.25, 2.0)(batch)
-    told = torch.nn.functional.cross_entropy(student(batch.images), batch.labels)
-    far = divergence(student(batch.images), teacher(batch.images), 2.0)
-    assert losses["cross_entropy"].item() == pytest.approx(0.75 * told.item(), rel=1e-5)
-    assert losses["distillation"].item() == pytest.approx(0.25 * far.item(), rel=1e-5)
+def test_the_divergence_has_a_direction() -> None:
+    generator = torch.Generator().manual_seed(0)
+    student, teacher = (torch.randn(4, 3, generator=generator) for _ in range(2))
+    forward = divergence(student, teacher, 3.0)
+    assert divergence(teacher, student, 3.0, "student-teacher").item() == forward.item()
+    assert divergence(student, teacher, 3.0, "student-teacher").item() != pytest.approx(forward.item(), rel=1e-3)
 
 
-def test_the_teacher_is_neither_trained_nor_saved() -> None:
-    student, teacher = (tiny_ancestry(seed, classes=3).model() for seed in (0, 1))
-    objective = Guided(Classification(student), student, teacher, 0.5, 2.0)
+def models() -> list[Any]:
+    return [tiny_ancestry(seed, classes=3).model() for seed in (0, 1)]
+
+
+def batch() -> Batch:
+    return next(iter(open_loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0)))
+
+
+@pytest.mark.parametrize("softness", ["soft", "hard"])
+def test_the_loss_is_the_weighted_sum_of_labels_and_teacher(softness: Any) -> None:
+    student, teacher = models()
+    images = batch().images
+    imitation = logits_loss(softness, 2.0)
+    losses = Distilled(Classification(student), student, Teacher(teacher), imitation, (0.75, 0.5))(batch())
+    labels = functional.cross_entropy(student(images), batch().labels)
+    far = divergence(student(images), teacher(images), 2.0)
+    if softness == "hard":
+        far = functional.cross_entropy(student(images), teacher(images).argmax(dim=1))
+    assert losses["cross_entropy"].item() == pytest.approx(0.75 * labels.item(), rel=1e-5)
+    assert losses["distillation"].item() == pytest.approx(0.5 * far.item(), rel=1e-5)
+
+
+def test_the_teacher_is_neither_trained_nor_saved_nor_copied() -> None:
+    student, teacher = models()
+    objective = Distilled(Classification(student), student, Teacher(teacher), logits_loss(), (0.5, 0.5))
     assert len(list(objective.parameters())) == len(list(student.parameters()))
-    batch = next(iter(open_loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0)))
-    sum(objective(batch).values()).backward()
+    assert deepcopy(objective).teacher is objective.teacher
+    sum(objective(batch()).values()).backward()
     assert all(parameter.grad is None for parameter in teacher.parameters())
     assert all(parameter.grad is not None for parameter in student.parameters())
     assert not student.get_classifier()._forward_hooks
+
+
+def test_features_are_read_off_a_pass_that_is_made_anyway() -> None:
+    model, _ = models()
+    images = batch().images
+    with torch.no_grad(), observing(model, (0, 2)) as seen:
+        logits = model(images)
+        tokens = model.norm_pre(model._pos_embed(model.patch_embed(images)))
+    assert torch.equal(seen.logits, logits)
+    assert (set(seen.blocks), set(seen.attentions)) == ({0, 2}, {0, 2})
+    block = model.blocks[0]
+    with torch.no_grad():
+        assert torch.equal(seen.attentions[0], block.attn(block.norm1(tokens)))
+        assert torch.equal(seen.blocks[0], block(tokens))
+    assert not [module for module in model.modules() if module._forward_hooks]
 
 
 # --- where the teacher comes from -------------------------------------------------------------------------------------
@@ -71,7 +110,7 @@ def test_one_of_another_task_is_fine_tuned_whole_once(tmp_path: Path, monkeypatc
     assert teacher.spec == ancestry.spec.with_(classes=3)
     assert not torch.equal(teacher.state["blocks.0.mlp.fc1.weight"], before["blocks.0.mlp.fc1.weight"])
     assert all(torch.equal(ancestry.state[name], before[name]) for name in before)
-    monkeypatch.setattr(teaching, "fit", lambda *args: pytest.fail("it is trained already"))
+    monkeypatch.setattr(distillation, "fit", lambda *args: pytest.fail("it is trained already"))
     again, told = teacher_for(ancestry, tiny_task(), BRIEF, run)
     assert told == record
     assert all(torch.equal(again.state[name], teacher.state[name]) for name in teacher.state)
@@ -84,9 +123,9 @@ def test_runs_that_share_parts_train_one_teacher_for_each_recipe(tmp_path: Path)
         trained.append(args[-1])  # type: ignore[arg-type]
         return original(*args)  # type: ignore[arg-type]
 
-    original = teaching.fit
+    original = distillation.fit
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(teaching, "fit", counted)
+        patch.setattr(distillation, "fit", counted)
         first, second = (Run(folder=tmp_path / name, shared=tmp_path / "shared") for name in "ab")
         teachers = [teacher_for(tiny_ancestry(), tiny_task(), BRIEF, run)[0] for run in (first, second)]
         assert len(trained) == 1
