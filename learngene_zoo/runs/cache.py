@@ -1,6 +1,6 @@
 """Parts of a run that are computed once: `once(run, function, settings, inputs)`.
 
-What is passed is the key: the function's name, the part's own settings, its inputs and its seed. A part that a run has
+What is passed is the key: the function's name, the part's own settings, its inputs, its seed and the run's precision. A part that a run has
 finished is loaded, not repeated. Where runs share parts (`Run.shared`), any other run with the same key takes it from there:
 `FOLDER/<key>` holds a part as a run holds it, metrics, checkpoints until it is finished, and `done`. Of several processes one
 computes and the others wait; after an interruption any of them continues from the checkpoint. `cost.json` says what the part
@@ -70,7 +70,7 @@ def once(
     sequences and mappings of them. Under torchrun every process computes (they train together) and the first one writes.
     Raises `TypeError` for a function or an input that has no identity.
     """
-    key = key_of(function, settings, inputs, run.seed)
+    key = key_of(function, settings, [*inputs, run.precision], run.seed)
     compute = partial(function, settings, *inputs)
     if run.shared is not None and world() == 1:
         return Part(*take_or_make(run, run.shared, compute, key), key)

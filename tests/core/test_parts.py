@@ -83,6 +83,8 @@ def test_runs_that_share_parts_compute_equal_ones_once(tmp_path: Path) -> None:
     first, again = once(run[0], work, Settings()), once(run[1], work, Settings())
     third = once(run[2], work, Settings(steps=4))
     assert [settings.steps for settings in CALLS] == [3, 4]
+    once(replace(run[2], precision="bf16"), work, Settings())
+    assert [settings.steps for settings in CALLS] == [3, 4, 3]
     assert (first.key, first.record) == (again.key, again.record)
     assert torch.equal(first.state["x"], again.state["x"])
     assert third.key != first.key
