@@ -1,24 +1,20 @@
-"""The seam: what a method is. Cold.
+"""The seam: what a method is, what it may be asked to build, and which of its descendants a budget allows.
 
-An extractor and an expander are functions with named settings; the frozen dataclass is the configuration. Everything
-the command line, the artifacts and the cards know of a method comes from the `Method` record.
-
-Which sizes are asked for: by name, as Python and torch.hub give them, and out of a family. Cold.
-
-Choosing the descendant that a budget allows. Cold until a latency has to be measured.
+An extractor and an expander are functions with named settings; the frozen dataclass is the configuration. Everything that
+the command line, the artifacts and the cards know of a method comes from its `Method` record.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.cost import Convention, Cost, cost
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.settings import Json, check_bounds, from_json, settings_of
+from learngene_zoo.families.vit.spec import TIMM_NAMES, ViTSpec
+from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of
 from learngene_zoo.units import human_count, human_seconds
 
 if TYPE_CHECKING:
@@ -32,31 +28,38 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# The axes of size: what a target may name of a spec.
-AXES = ("layers", "width", "heads", "mlp_ratio", "classes", "image_size")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What to build. What is None comes from the learngene."""
+    """What to build. What is None comes from the learngene.
 
-    layers: int | None = None
-    width: int | None = None
-    heads: int | None = None
-    classes: int | None = None
-    mlp_ratio: float | None = None
-    image_size: int | None = None
-    task: str | None = None
-    dense: bool | None = None  # one class per pixel instead of one per image, as segmentation tasks ask
+    Each number is an axis of size, with the name that it has in a spec (`AXES`). Raises `WrongCall` for an impossible number.
+    """
+
+    layers: Annotated[int | None, "transformer blocks", Bounds(least=1)] = None
+    width: Annotated[int | None, "width of the tokens", Bounds(least=1)] = None
+    heads: Annotated[int | None, "attention heads of each block; they must divide the width", Bounds(least=1)] = None
+    mlp_ratio: Annotated[float | None, "hidden width of the MLPs, as a multiple of the width", Bounds(above=0)] = None
+    classes: Annotated[int | None, "outputs of the head; 0: no head", Bounds(least=0)] = None
+    image_size: Annotated[int | None, "height and width of the images in pixels", Bounds(least=1)] = None
+    task: Annotated[str | None, "the task that the model is for; sets the classes (lgzoo list tasks)"] = None
+    dense: Annotated[bool | None, "one class per pixel instead of one per image"] = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
     def apply(self, spec: ViTSpec) -> ViTSpec:
         """`spec` with what this target names. Raises `WrongCall` for an impossible shape."""
-        return spec.with_(**{name: getattr(self, name) for name in (*AXES, "dense")})
+        return spec.with_(**self.axes(), dense=self.dense)
 
-    def axes(self) -> dict[str, float]:
+    def axes(self) -> dict[str, Any]:
         """The axes of size that it names, with their values."""
         values = {name: getattr(self, name) for name in AXES}
         return {name: value for name, value in values.items() if value is not None}
+
+
+# The axes of size, in the order of options and rows.
+AXES = tuple(setting.name for setting in settings_of(Target()) if setting.kind in (int, float))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,16 +76,7 @@ class Member:
     @property
     def target(self) -> Target:
         """The target that names this member's shape; of stitched ones, with `settings`, exactly this member."""
-        spec = self.spec
-        return Target(
-            layers=spec.layers,
-            width=spec.width,
-            heads=spec.heads,
-            mlp_ratio=spec.mlp_ratio,
-            classes=spec.classes,
-            image_size=spec.image_size,
-            dense=spec.dense,
-        )
+        return Target(**{name: getattr(self.spec, name) for name in AXES}, dense=self.spec.dense)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,55 +164,48 @@ def details_of(config: LearngeneConfig, kind: type[T]) -> T:
     return from_json(kind, dict(config.details), f"details of the {config.method} learngene")
 
 
+def check_axes(expander: Expander, spec: ViTSpec, target: Target) -> None:
+    """Raises `WrongCall` if `target` names a size that the expander cannot change, other than that of the learngene's `spec`."""
+    for name, value in target.axes().items():
+        if name not in expander.axes and value != getattr(spec, name):
+            free = ", ".join(axis for axis in AXES if axis in expander.axes)
+            raise WrongCall(
+                f"{name} is {value}, but all descendants of this learngene have {name} {getattr(spec, name)}; "
+                f"sizes that can be chosen: {free}"
+            )
+
+
 def check_built(expander: Expander, spec: ViTSpec, target: Target, built: ViTSpec) -> None:
-    """Raises `BadPlugin` unless what was built from a learngene of shape `spec` has the shape that was asked for."""
+    """Raises `BadPlugin` unless what was built from a learngene of shape `spec` has the sizes that `target` names."""
     fixed = {name: getattr(spec, name) for name in AXES if name not in expander.axes}
     for name, value in {**fixed, **target.axes()}.items():
         if getattr(built, name) != value:
             kind = type(expander)
             raise BadPlugin(
                 f"{kind.__module__}.{kind.__qualname__} built a model with {name} {getattr(built, name)} instead of {value}; "
-                "an expander that cannot change a size must leave it out of `axes`"
+                "`axes` of an expander holds the sizes that it can change, and no others"
             )
 
 
-def check_axes(expander: Expander, spec: ViTSpec, target: Target) -> None:
-    """Raises `WrongCall` if `target` names a size that the expander cannot change, other than the one that `spec` has."""
-    for name, value in target.axes().items():
-        if name not in expander.axes and value != getattr(spec, name):
-            able = ", ".join(axis for axis in AXES if axis in expander.axes)
-            raise WrongCall(
-                f"{name} is {value}, but this learngene's descendants all have {name} {getattr(spec, name)}; "
-                f"what can be chosen: {able}"
-            )
+# timm's words, accepted wherever sizes are given from Python or torch.hub.
+SYNONYMS = {timm: ours for ours, timm in TIMM_NAMES.items() if ours in AXES}
 
 
-# timm's words, understood wherever sizes are given from Python or torch.hub.
-SYNONYMS = {
-    "depth": "layers",
-    "embed_dim": "width",
-    "num_heads": "heads",
-    "num_classes": "classes",
-    "img_size": "image_size",
-}
-
-
-def named_sizes(target: Target, budget: Budget, sizes: dict[str, Any]) -> tuple[Target, Budget, dict[str, Any]]:
+def named_sizes(target: Target, budget: Budget, sizes: Mapping[str, Any]) -> tuple[Target, Budget, dict[str, Any]]:
     """Target, budget and the expander's settings out of sizes given by name: in our words or timm's."""
-    sizes = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
-    ours = {name: sizes.pop(name) for name in list(sizes) if hasattr(target, name) and name != "apply"}
-    bounds = {name: sizes.pop(name) for name in list(sizes) if name in ("max_params", "max_flops", "max_latency")}
-    return replace(target, **ours), replace(budget, **bounds), sizes
+    rest = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
+    named, bounds = ({f.name: rest.pop(f.name) for f in fields(kind) if f.name in rest} for kind in (Target, Budget))
+    return replace(target, **named), replace(budget, **bounds), rest
 
 
 def narrowed(members: Iterable[Member], target: Target, expander: Expander) -> list[Member]:
-    """The members with the sizes that `target` names, and with the optional settings that `expander` has already."""
-    wanted = target.axes()
+    """The members with the sizes that `target` names, and with those optional settings of `expander` that are not None."""
+    sizes = target.axes()
     fixed = {s.name: s.default for s in settings_of(expander) if s.optional and s.default is not None}
     return [
         member
         for member in members
-        if all(getattr(member.spec, name) == value for name, value in wanted.items())
+        if all(getattr(member.spec, name) == value for name, value in sizes.items())
         and all(member.settings.get(name, value) == value for name, value in fixed.items())
     ]
 

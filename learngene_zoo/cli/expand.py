@@ -10,8 +10,8 @@ import click
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
-from learngene_zoo.cli.job import job_of, job_options, target_options
-from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, options_of
+from learngene_zoo.cli.job import job_of, job_options
+from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, options_of, size_options
 from learngene_zoo.cli.output import print_made
 from learngene_zoo.errors import BadFile, WrongCall, ZooError
 from learngene_zoo.method import Budget, Method, Target
@@ -91,23 +91,17 @@ def _is_learngene(word: str) -> bool:
 
 def expand(
     learngene: str | None,
-    layers: int | None,
-    width: int | None,
-    heads: int | None,
-    classes: int | None,
-    image_size: int | None,
-    task: str | None,
     max_params: int | None,
     max_flops: int | None,
     max_latency: float | None,
     **given: Any,
 ) -> None:
     """Build one descendant and write it."""
-    job = job_of(given)
+    job, target = job_of(given), chosen(Target())
     folder, method = click.get_current_context().meta[FOUND]
     lifecycle.expand(
         folder,
-        target=Target(layers=layers, width=width, heads=heads, classes=classes, image_size=image_size, task=task),
+        target=target,
         budget=Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency),
         expander=chosen(method.expander),
         out=job.out,
@@ -115,7 +109,7 @@ def expand(
         force=job.force,
     )
     where = "" if str(job.out) == "descendant" else f" {job.out}"
-    print_made(job.out, job, f"lgzoo finetune{where}{f' --task {task}' if task else ''}")
+    print_made(job.out, job, f"lgzoo finetune{where}{f' --task {target.task}' if target.task else ''}")
 
 
 command = ExpandCommand(
@@ -129,8 +123,7 @@ command = ExpandCommand(
     "  lgzoo expand --max-params 20M --max-latency 15ms",
     params=[
         click.Argument(["learngene"], required=False),
-        *target_options(),
-        click.Option(["--task"], help="The task it is for: sets the classes (lgzoo list tasks)."),
+        *size_options(),
         click.Option(["--max-params"], type=Count(), help="The most parameters, as 20M."),
         click.Option(["--max-flops"], type=Count(), help="The most FLOPs of one image, as 3G."),
         click.Option(["--max-latency"], type=Seconds(), help="The longest time of one image here, as 15ms."),

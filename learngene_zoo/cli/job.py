@@ -41,18 +41,6 @@ def offline_option() -> click.Option:
     return click.Option(["--offline"], is_flag=True, help="Use what is on this machine; never ask the network.")
 
 
-def target_options() -> list[click.Option]:
-    """The size to build. What is not given comes from the learngene."""
-    positive = click.IntRange(min=1)
-    return [
-        click.Option(["--layers"], type=positive, help="Blocks of the descendant."),
-        click.Option(["--width"], type=positive, help="Width of its tokens."),
-        click.Option(["--heads"], type=positive, help="Attention heads of each block."),
-        click.Option(["--classes", "--num-classes", "classes"], type=positive, help="Outputs of its head."),
-        click.Option(["--image-size"], type=positive, help="Pixels of a side of its images."),
-    ]
-
-
 def job_options(out: str | None, out_help: str = "Where the result is written.") -> list[click.Option]:
     """The options that become a `Job`. `out` is the default place of the result; None: it is only written if asked."""
     return [

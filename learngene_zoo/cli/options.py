@@ -8,7 +8,7 @@ A group with one sub-command per registered method; each method's own settings a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +19,7 @@ from learngene_zoo import registry
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method import Method
+from learngene_zoo.method import Method, Target
 from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
 from learngene_zoo.units import parse_count, parse_seconds
 
@@ -29,46 +29,63 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+ALIASES = {"classes": ("num-classes",)}  # other names of an option
 _KINDS = {int: "integer", float: "number", str: "text", Path: "path"}
 
 
-def options_of(settings: Any, without: tuple[str, ...] = (), helps: dict[str, str] | None = None) -> list[click.Option]:
+class SettingOption(click.Option):
+    """An option derived from a setting."""
+
+    section = "Settings"
+
+
+class SizeOption(SettingOption):
+    """An option derived from a field of `Target`."""
+
+    section = "Sizes"
+
+
+def options_of(
+    settings: Any,
+    without: Container[str] = (),
+    helps: Mapping[str, str] | None = None,
+    kind: type[SettingOption] = SettingOption,
+) -> list[click.Option]:
     """One option for every leaf of a settings instance; its values are the defaults that the help shows."""
     found = [setting for setting in settings_of(settings) if setting.name not in without]
-    return [_option(setting, (helps or {}).get(setting.name, "")) for setting in found]
+    return [_option(setting, (helps or {}).get(setting.name, ""), kind) for setting in found]
 
 
-class SettingOption(click.Option):
-    """An option that came out of a setting."""
+def size_options(*without: str) -> list[click.Option]:
+    """What to build. What is not given comes from the learngene."""
+    return options_of(Target(), without=("dense", *without), kind=SizeOption)
 
 
 class SettingsCommand(click.Command):
-    """A command whose help keeps the settings of what it runs apart from the options that all commands share."""
+    """A command whose help separates sizes and settings from the options that all commands share."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Two sections instead of one."""
-        sections: dict[str, list[tuple[str, str]]] = {"Settings": [], "Options": []}
+        """A section for each."""
+        sections: dict[str, list[tuple[str, str]]] = {"Sizes": [], "Settings": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
             if record is not None:
-                sections["Settings" if isinstance(parameter, SettingOption) else "Options"].append(record)
+                sections[getattr(parameter, "section", "Options")].append(record)
         for title, records in sections.items():
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
 
 
-def _option(setting: Setting, help_text: str) -> SettingOption:
-    """No default is given to click: a preset chosen on the line may have another one."""
+def _option(setting: Setting, help_text: str, kind: type[SettingOption]) -> SettingOption:
+    """No default is given to click: a preset chosen on the command line may have another one."""
     limits = f" ({setting.bounds})" if setting.bounds else ""
     text = f"{setting.help or help_text}{limits}{_shown(setting.default)}"
     if setting.kind is bool:
-        return SettingOption(
-            [f"--{setting.option}/{_opposite(setting.option)}", _parameter(setting)], default=None, help=text
-        )
+        return kind([f"--{setting.option}/{_opposite(setting.option)}", _parameter(setting)], default=None, help=text)
     value = SettingType(setting)
-    names = [f"--{setting.option}", _parameter(setting)]
-    return SettingOption(names, type=value, metavar=value.metavar, multiple=setting.repeated, help=text)
+    names = [f"--{name}" for name in (setting.option, *ALIASES.get(setting.name, ()))]
+    return kind([*names, _parameter(setting)], type=value, metavar=value.metavar, multiple=setting.repeated, help=text)
 
 
 def _opposite(option: str) -> str:

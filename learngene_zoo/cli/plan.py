@@ -9,30 +9,34 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.extract import ancestry_option, preset_option
-from learngene_zoo.cli.job import json_option, offline_option, target_options
-from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of
+from learngene_zoo.cli.job import json_option, offline_option
+from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of, size_options
 from learngene_zoo.cli.output import Row, print_rows
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.cost import Convention
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import preset_of
-from learngene_zoo.method import Member, Method, Target
+from learngene_zoo.method import AXES, Member, Method, Target
 from learngene_zoo.settings import settings_of
+
+SHOWN = ("layers", "width", "heads")  # the sizes in every row
 
 
 def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
-    """One row per member: its shape, its cost, and the expander's settings that lead to it.
+    """One row per member: its sizes, its cost, and the expander's settings that lead to it.
 
-    Where any is stitched all have `front`: what comes before the blocks of this width.
+    Sizes beyond layers, width and heads are in the rows only where the members differ in them; `front`, what comes before the
+    blocks of this width, only where any is stitched.
     """
-    rows: list[Row] = []
     members = list(members)
+    names = [name for name in AXES if name in SHOWN or len({getattr(member.spec, name) for member in members}) > 1]
     stitched = any(member.spec.front for member in members)
+    rows: list[Row] = []
     for member in members:
-        spec, cost = member.spec, member.cost(convention)
-        shape = {"layers": spec.layers, "width": spec.width, "heads": spec.heads}
-        front = {"front": front_text(spec)} if stitched else {}
-        rows.append({**shape, **front, "params": cost.params, "flops": cost.flops, **member.settings})
+        sizes = {name: getattr(member.spec, name) for name in names}
+        front = {"front": front_text(member.spec)} if stitched else {}
+        cost = member.cost(convention)
+        rows.append({**sizes, **front, "params": cost.params, "flops": cost.flops, **member.settings})
     return rows
 
 
@@ -64,14 +68,9 @@ def build(method: Method) -> click.Command:
         convention: Convention,
         offline: bool,
         as_json: bool,
-        layers: int | None,
-        width: int | None,
-        heads: int | None,
-        classes: int | None,
-        image_size: int | None,
         **given: Any,
     ) -> None:
-        target = Target(layers=layers, width=width, heads=heads, classes=classes, image_size=image_size)
+        target = chosen(Target())
         members = lifecycle.plan(
             method.name,
             extractor=chosen(preset_of(method, preset)),
@@ -82,7 +81,8 @@ def build(method: Method) -> click.Command:
             offline=offline,
         )
         if not members:
-            raise WrongCall(f"{method.name} builds no such size; leave out --layers, --width and --heads to see all")
+            named = ", ".join(f"--{name.replace('_', '-')}" for name in target.axes())
+            raise WrongCall(f"{method.name} builds no such size; leave out {named} to see all")
         print_rows(size_rows(members, convention), as_json)
 
     return SettingsCommand(
@@ -96,7 +96,7 @@ def build(method: Method) -> click.Command:
             *options_of(method.expander, without=taken),
             ancestry_option(),
             preset_option(method),
-            *target_options(),
+            *size_options("task"),
             convention_option(),
             offline_option(),
             json_option(),
