@@ -57,11 +57,15 @@ class Found:
 
 @dataclass(frozen=True)
 class Plugins(Generic[T]):
-    """The plugins of a group, each of them a `kind`; `word` names one of them in messages."""
+    """The plugins of a group, each of them a `kind`; `word` names one of them in messages.
+
+    `check` raises `BadPlugin` for one that cannot be used although it is a `kind`.
+    """
 
     group: str
     word: str
     kind: type[T]
+    check: Callable[[T], None] = lambda plugin: None
 
     def found(self) -> tuple[Found, ...]:
         """Every entry point of the group, sorted by name; nothing is imported."""
@@ -107,6 +111,7 @@ class Plugins(Generic[T]):
             raise BadFile(f"{reference} is a {type(plugin).__name__}, not a learngene_zoo {self.kind.__name__}")
         if plugin.name != name:
             raise BadFile(f"{reference} is registered as {name!r} but its own name is {plugin.name!r}")
+        self.check(plugin)
         return plugin
 
     def load_all(self) -> tuple[list[T], list[Broken]]:

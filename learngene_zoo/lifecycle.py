@@ -1,9 +1,7 @@
-"""The verbs: plan, train, extract, expand, finetune, evaluate, plot. The command line, torch.hub and tests call these.
+"""The verbs: train, plan, extract, expand, finetune, evaluate, plot. The command line, torch.hub and tests call these.
 
-Each takes names, paths or objects, does one thing, and returns the object it made; with `out` it also writes it.
-Cold at its top: `plan` needs no torch.
-
-What an extraction works on: its preset, ancestry models and tasks, where the call does not name them. Cold.
+Each takes names, paths or objects, does one thing, and returns the object it made; with `out` it also writes it. Last come the
+defaults of an extraction: its preset, ancestry models and tasks, where a call does not name them.
 """
 
 from __future__ import annotations
@@ -11,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from learngene_zoo import registry
 from learngene_zoo.artifacts import learngene as learngenes
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig, versions
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.errors import BadPlugin, WrongCall, unknown
 from learngene_zoo.families.cost import Convention
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import (
@@ -31,14 +29,16 @@ from learngene_zoo.method import (
     check_axes,
     check_built,
     choose,
+    family,
     named_sizes,
-    narrowed,
 )
 from learngene_zoo.recipe import Recipe
+from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.runs.folder import begin, finish
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import to_json, with_settings
+from learngene_zoo.storage import claim, new_file
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, DEFAULT_TASKS, SOURCE_TASK, open_task
 
 if TYPE_CHECKING:
@@ -46,11 +46,46 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
 
+T = TypeVar("T")
 
-# The source task has as many images as are wanted, and attributes, which no augmentation leaves true.
+# Not augmented: the attributes of the source task would not be true of images that were moved.
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
 
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=1e-3, warmup=1.0)
+
+
+def train(
+    task: str = SOURCE_TASK,
+    *,
+    spec: ViTSpec,
+    recipe: Recipe = TRAIN,
+    init: Literal["timm", "fan_in"] = "timm",
+    out: str | Path | None = None,
+    run: Run | None = None,
+    force: bool = False,
+) -> Descendant:
+    """Train a model of any size from scratch: an ancestry model, or one to compare descendants with.
+
+    The task sets `spec.classes`. Raises `TrainingFailed` if the loss is still near that of guessing after a tenth of the steps.
+    """
+    from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.training.fit import fit
+
+    run = run or Run()
+    data = open_task(task, offline=run.offline)
+    spec = spec.with_(classes=data.classes, dense=data.dense)
+    settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
+    run = begin(_place(out), "train", settings, run, force)
+    start = assemble(
+        spec,
+        {},
+        seed=derive_seed(run.seed, "init"),
+        scheme=init,
+        mean=data.mean,
+        std=data.std,
+        provenance={"method": "train", "init": init, "versions": versions()},
+    )
+    return _kept(fit(start, data, recipe, run, guard=True), out, run, force)
 
 
 def plan(
@@ -65,7 +100,8 @@ def plan(
 ) -> list[Member]:
     """Every descendant that a method would build from these ancestries, or that an existing learngene builds.
 
-    Sorted by cost, smallest first. `target` narrows the list (layers, width, heads) or sets classes and image size.
+    Sorted by cost, smallest first. `target` narrows the list (layers, width, heads) or sets classes and image size. Raises
+    `WrongCall` if it names a size that the method's descendants all have in common.
     """
     from learngene_zoo.artifacts.ancestry import ancestry_spec
 
@@ -81,16 +117,6 @@ def plan(
     return sorted(members, key=lambda member: member.cost(convention))
 
 
-def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
-    """The members of an expander's grid that have the shape `target` names, with its classes and image size.
-
-    Where a member needs a setting that the expander has been told already, it must be the same one.
-    """
-    check_axes(expander, config.spec, target)
-    spec = config.spec.with_(classes=target.classes, image_size=target.image_size, dense=target.dense)
-    return narrowed(expander.family(replace(config, spec=spec)), target, expander)
-
-
 def extract(
     name: str,
     *,
@@ -104,8 +130,8 @@ def extract(
 ) -> Learngene:
     """Condense ancestry models into a learngene by the method `name`.
 
-    `extractor` holds the settings; without it the preset's are used ("mini" if none is named). The result is written to
-    `out` with everything that is needed to repeat it.
+    `extractor` holds the settings; without it those of the preset are used (default: "mini"). The result records everything that
+    is needed to repeat it.
     """
     from learngene_zoo.artifacts.ancestry import open_ancestry
 
@@ -114,7 +140,7 @@ def extract(
     extractor = extractor or preset_of(method, preset)
     sources, references = sources_for(method, ancestries), references_for(method, tasks)
     opened = [open_ancestry(source, offline=run.offline) for source in sources]
-    extractor.outline([ancestry.spec for ancestry in opened])  # refuses what cannot be before anything is written
+    extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
     needed = references if extractor.needs_tasks() and method.uses_tasks(extractor) else []
     data = [open_task(reference, offline=run.offline) for reference in needed]
     check_distinct(data)
@@ -125,7 +151,7 @@ def extract(
         "tasks": [to_json(task.record) for task in data],
     }
     run = begin(_place(out), "extract", settings, run, force)
-    made = extractor(opened, data, run)
+    made = returned(extractor, Learngene, extractor(opened, data, run))
     learngene = made.with_config(
         settings=to_json(extractor),
         ancestries=tuple(ancestry.record for ancestry in opened)
@@ -148,30 +174,27 @@ def expand(
     force: bool = False,
     **sizes: Any,
 ) -> Descendant:
-    """Build one descendant of a learngene: by size, or the largest that a budget allows.
+    """Build one descendant of a learngene: by size, or the largest that fits a budget.
 
-    Sizes, budgets and the expander's settings may also be given by name (`layers=7`, `max_params=20_000_000`, and timm's
-    words `depth`, `embed_dim`, `num_heads`, `num_classes`).
+    Sizes, budgets and the expander's settings can also be given by name (`layers=7`, `max_params=20_000_000`, and timm's
+    words `depth`, `embed_dim`, `num_heads`, `num_classes`, `img_size`). Raises `WrongCall` for a size that this learngene cannot
+    be expanded to, and `BadPlugin` if the expander builds another one than it was given.
     """
-    run = run or Run()
-    gene = learngene if isinstance(learngene, Learngene) else learngenes.load(shelf.find(learngene))
-    expander = expander or registry.load(gene.config.method).expander
-    target, budget, rest = named_sizes(target or Target(), budget or Budget(), sizes)
-    expander = with_settings(expander, rest)
-    if out is not None:
-        from learngene_zoo.storage import claim
+    from learngene_zoo.artifacts.descendant import Descendant
 
+    run = run or Run()
+    gene = _opened(learngene)
+    target, budget, settings = named_sizes(target or Target(), budget or Budget(), sizes)
+    expander = with_settings(expander or registry.load(gene.config.method).expander, settings)
+    if out is not None:
         claim(Path(out), force)
-    if target.task is not None and (target.classes is None or target.dense is None):
-        data = open_task(target.task, offline=run.offline)
-        classes = data.classes if target.classes is None else target.classes
-        target = replace(target, classes=classes, dense=data.dense if target.dense is None else target.dense)
+    target = _for_task(target, run)
     if budget:
-        member = _affordable(gene.config, expander, target, budget, run)
+        member = _largest(gene.config, expander, target, budget, run)
         expander = with_settings(expander, member.settings)
         target = replace(member.target, task=target.task)
     check_axes(expander, gene.config.spec, target)
-    descendant = expander(gene, target, run)
+    descendant = returned(expander, Descendant, expander(gene, target, run))
     check_built(expander, gene.config.spec, target, descendant.spec)
     descendant = replace(
         descendant,
@@ -187,41 +210,6 @@ def expand(
         },
     )
     return _kept(descendant, out, run, force)
-
-
-def train(
-    task: str = SOURCE_TASK,
-    *,
-    spec: ViTSpec,
-    recipe: Recipe = TRAIN,
-    init: Literal["timm", "fan_in"] = "timm",
-    out: str | Path | None = None,
-    run: Run | None = None,
-    force: bool = False,
-) -> Descendant:
-    """Train a model from scratch: an ancestry model, or a scratch model of any size.
-
-    `spec.classes` is taken from the task. Raises `TrainingFailed` if the loss is still near chance after a tenth of the
-    budget.
-    """
-    from learngene_zoo.artifacts.descendant import assemble
-    from learngene_zoo.training.fit import fit
-
-    run = run or Run()
-    data = open_task(task, offline=run.offline)
-    spec = spec.with_(classes=data.classes, dense=data.dense)
-    settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
-    run = begin(_place(out), "train", settings, run, force)
-    start = assemble(
-        spec,
-        {},
-        seed=derive_seed(run.seed, "init"),
-        scheme=init,
-        mean=data.mean,
-        std=data.std,
-        provenance={"method": "train", "init": init, "versions": versions()},
-    )
-    return _kept(fit(start, data, recipe, run, guard=True), out, run, force)
 
 
 def finetune(
@@ -277,16 +265,15 @@ def evaluate(
 def plot(
     learngene: str | Path | Learngene, path: str | Path, *, expander: Expander | None = None, force: bool = False
 ) -> Path:
-    """Draw a learngene as its method draws it, as PNG or SVG by the suffix of `path`.
+    """Draw a learngene as its method does, as PNG or SVG by the suffix of `path`.
 
-    Where the picture shows one descendant among all, it is the one that the expander's settings name.
+    Where the picture highlights one descendant, it is the one that the expander's settings name.
     """
     from learngene_zoo import plotting
-    from learngene_zoo.storage import new_file
 
     path = Path(path)
     plotting.check_suffix(path)
-    gene = learngene if isinstance(learngene, Learngene) else learngenes.load(shelf.find(learngene))
+    gene = _opened(learngene)
     method = registry.load(gene.config.method)
     if method.plot is None:
         raise WrongCall(f"the method {method.name} draws no picture of its learngenes")
@@ -296,7 +283,28 @@ def plot(
     return path
 
 
-def _affordable(config: LearngeneConfig, expander: Expander, target: Target, budget: Budget, run: Run) -> Member:
+def returned(function: Extractor | Expander, kind: type[T], made: object) -> T:
+    """What a plugin's `function` made. Raises `BadPlugin` if it is not a `kind`."""
+    if not isinstance(made, kind):
+        name = f"{type(function).__module__}.{type(function).__qualname__}"
+        raise BadPlugin(f"{name} returned {type(made).__name__}; expected {kind.__name__}")
+    return made
+
+
+def _opened(learngene: str | Path | Learngene) -> Learngene:
+    return learngene if isinstance(learngene, Learngene) else learngenes.load(shelf.find(learngene))
+
+
+def _for_task(target: Target, run: Run) -> Target:
+    """The target with the classes of its task, and one of them per pixel or per image as the task has it."""
+    if target.task is None or not (target.classes is None or target.dense is None):
+        return target
+    data = open_task(target.task, offline=run.offline)
+    classes = data.classes if target.classes is None else target.classes
+    return replace(target, classes=classes, dense=data.dense if target.dense is None else target.dense)
+
+
+def _largest(config: LearngeneConfig, expander: Expander, target: Target, budget: Budget, run: Run) -> Member:
     from learngene_zoo.latency import latency
 
     return choose(family(config, expander, target), budget, lambda member: latency(member.spec, run))
@@ -307,9 +315,7 @@ def _place(out: str | Path | None) -> Path | None:
 
 
 def _kept(made: Any, out: str | Path | None, run: Run, force: bool) -> Any:
-    """What was made, written to `out` by the first process if a place was given; the run is then finished."""
-    from learngene_zoo.runs.distributed import is_first
-
+    """What was made; with `out`, written there by the first process, which finishes the run."""
     if out is not None and is_first():
         made.save(Path(out), force)
         finish(run)

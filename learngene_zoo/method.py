@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+Tasks = Literal["none", "one", "many"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +146,7 @@ class Method:
     expander: Expander  # with its default settings
     presets: Mapping[str, Extractor]  # "mini" is the default; "smoke" is what check_method runs; "paper" the paper's
     ancestries: tuple[int, int | None] = (1, 1)  # least and most (None: any number)
-    tasks: Literal["none", "one", "many"] = "many"  # what the extraction trains on; "one" and "many" need at least one
+    tasks: Tasks = "many"  # what the extraction trains on; "one" and "many" need at least one
     details: type | None = None  # what `config.details` of its learngenes hold, as a frozen dataclass: see `details_of`
     inherits: bool = True  # whether descendants get anything from the learngene but its shape
     uses_tasks: Callable[[Extractor], bool] = lambda extractor: True  # False where settings make data needless
@@ -198,13 +199,19 @@ def named_sizes(target: Target, budget: Budget, sizes: Mapping[str, Any]) -> tup
     return replace(target, **named), replace(budget, **bounds), rest
 
 
-def narrowed(members: Iterable[Member], target: Target, expander: Expander) -> list[Member]:
-    """The members with the sizes that `target` names, and with those optional settings of `expander` that are not None."""
+def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
+    """The members of an expander's grid with the sizes that `target` names.
+
+    A member is left out if its settings differ from an optional setting that `expander` has. Raises `WrongCall` if `target` names a
+    size that the expander cannot change.
+    """
+    check_axes(expander, config.spec, target)
+    spec = config.spec.with_(classes=target.classes, image_size=target.image_size, dense=target.dense)
     sizes = target.axes()
     fixed = {s.name: s.default for s in settings_of(expander) if s.optional and s.default is not None}
     return [
         member
-        for member in members
+        for member in expander.family(replace(config, spec=spec))
         if all(getattr(member.spec, name) == value for name, value in sizes.items())
         and all(member.settings.get(name, value) == value for name, value in fixed.items())
     ]

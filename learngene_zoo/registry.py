@@ -1,14 +1,77 @@
-"""Which methods there are: a read-only view of the entry points in the group `learngene_zoo.methods`."""
+"""Which methods there are: a read-only view of the entry points in the group `learngene_zoo.methods`.
+
+A method whose record contradicts itself is refused by name, as a plugin that fails to import is.
+"""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Any, get_args
 
 from learngene_zoo.entry_points import Broken, Plugins
-from learngene_zoo.method import Method
+from learngene_zoo.errors import BadPlugin
+from learngene_zoo.method import AXES, Expander, Extractor, Method, Tasks
 
 GROUP = "learngene_zoo.methods"
-METHODS = Plugins(GROUP, "method", Method)
+PRESETS = ("mini", "smoke")  # that every method has
+
+
+def check_method_record(method: Method) -> None:
+    """Raises `BadPlugin` for a record that no command could use."""
+    for fault in _faults(method):
+        raise BadPlugin(f"the record of the method {method.name!r} is wrong: {fault}")
+
+
+def _faults(method: Method) -> Iterator[str]:
+    if not (isinstance(method.name, str) and method.name.isidentifier()):
+        yield f"name is {method.name!r}; expected letters, digits and underscores"
+    if method.tasks not in get_args(Tasks):
+        yield f"tasks is {method.tasks!r}; expected one of {', '.join(get_args(Tasks))}"
+    if not _is_range(method.ancestries):
+        yield f"ancestries is {method.ancestries!r}; expected the least and the greatest number, or (least, None)"
+    if method.details is not None and not (isinstance(method.details, type) and is_dataclass(method.details)):
+        yield f"details is {method.details!r}; expected a dataclass or None"
+    if method.plot is not None and not (isinstance(method.plot, str) and ":" in method.plot):
+        yield f"plot is {method.plot!r}; expected 'package.module:function' or None"
+    yield from _faults_of_presets(method.presets)
+    yield from _faults_of_expander(method.expander)
+
+
+def _is_range(numbers: Any) -> bool:
+    try:
+        least, most = numbers
+        return least >= 0 and (most is None or most >= least)
+    except (TypeError, ValueError):
+        return False
+
+
+def _faults_of_presets(presets: Any) -> Iterator[str]:
+    if not isinstance(presets, Mapping):
+        yield f"presets is {presets!r}; expected a mapping from names to extractors"
+        return
+    absent = [name for name in PRESETS if name not in presets]
+    if absent:
+        yield f"it lacks the preset {' and '.join(absent)}"
+    for name, preset in presets.items():
+        if not isinstance(preset, Extractor):
+            yield f"its preset {name} is {preset!r}; expected an Extractor"
+    kinds = sorted({type(preset).__name__ for preset in presets.values()})
+    if len({type(preset) for preset in presets.values()}) > 1:
+        yield f"its presets are of several types, {', '.join(kinds)}; expected one"
+
+
+def _faults_of_expander(expander: Any) -> Iterator[str]:
+    if not isinstance(expander, Expander):
+        yield f"expander is {expander!r}; expected an Expander"
+        return
+    strange = sorted(set(expander.axes) - set(AXES))
+    if strange:
+        yield f"axes of its expander has {strange[0]!r}; expected some of {', '.join(AXES)}"
+
+
+METHODS = Plugins(GROUP, "method", Method, check_method_record)
 
 
 def references() -> dict[str, str]:

@@ -12,7 +12,7 @@ from learngene_zoo.cli.job import job_of, job_options
 from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of
 from learngene_zoo.cli.output import print_made
 from learngene_zoo.lifecycle import preset_of
-from learngene_zoo.method import Method, Target
+from learngene_zoo.method import Method, Target, family
 
 
 def ancestry_option() -> click.Option:
@@ -64,7 +64,7 @@ def build(method: Method) -> click.Command:
 
 def _a_depth(made: Learngene, method: Method) -> int:
     """A number of layers that this learngene can build; 7 if it can."""
-    members = lifecycle.family(made.config, method.expander, Target())
+    members = family(made.config, method.expander, Target())
     return min((member.spec.layers for member in members), key=lambda layers: abs(layers - 7), default=7)
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ALIASES = {"classes": ("num-classes",)}  # other names of an option
-_KINDS = {int: "integer", float: "number", str: "text", Path: "path"}
+_KINDS = {int: "an integer", float: "a number", str: "a text", Path: "a path"}
 
 
 class SettingOption(click.Option):
@@ -136,7 +136,7 @@ class SettingType(click.ParamType):
     @property
     def metavar(self) -> str:
         """What stands for the value in the help."""
-        one = "|".join(self.setting.choices) if self.setting.choices else _KINDS[self.setting.kind].upper()
+        one = "|".join(self.setting.choices) if self.setting.choices else _KINDS[self.setting.kind].split()[-1].upper()
         many = f"{one},..." if self.setting.repeated else one
         return f"[{many}]" if self.setting.choices else many
 
@@ -156,9 +156,11 @@ class SettingType(click.ParamType):
         try:
             value = self.setting.kind(text)
         except ValueError:
-            self.fail(f"{text!r} is no {_KINDS[self.setting.kind]}", param, ctx)
+            self.fail(f"{text!r} is not {_KINDS[self.setting.kind]}", param, ctx)
         if isinstance(value, float) and not math.isfinite(value):
-            self.fail(f"{text!r} is no finite number", param, ctx)
+            self.fail(f"{text!r} is not a finite number", param, ctx)
+        if self.setting.bounds and value not in self.setting.bounds:
+            self.fail(f"{text} is out of range; it must be {self.setting.bounds}", param, ctx)
         return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -97,15 +97,15 @@ def test_settings_that_only_fit_together_are_set_together() -> None:
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        (["--rounds", "x"], ["--rounds", "'x' is no integer"]),
-        (["--rounds", "1.5"], ["--rounds", "no integer"]),
-        (["--rounds", "none"], ["--rounds", "no integer"]),
-        (["--rate", "fast"], ["--rate", "no number"]),
-        (["--rate", "nan"], ["--rate", "no finite number"]),
-        (["--rate", "inf"], ["--rate", "no finite number"]),
+        (["--rounds", "x"], ["--rounds", "'x' is not an integer"]),
+        (["--rounds", "1.5"], ["--rounds", "not an integer"]),
+        (["--rounds", "none"], ["--rounds", "not an integer"]),
+        (["--rate", "fast"], ["--rate", "not a number"]),
+        (["--rate", "nan"], ["--rate", "not a finite number"]),
+        (["--rate", "inf"], ["--rate", "not a finite number"]),
         (["--side", "up"], ["--side", "'left', 'right'"]),
         (["--sides", "left,up"], ["--sides", "'up'", "'left', 'right'"]),
-        (["--keep", "1,x"], ["--keep", "'x' is no integer"]),
+        (["--keep", "1,x"], ["--keep", "'x' is not an integer"]),
         (["--rund", "1"], ["--rund", "--rounds"]),
     ],
 )
