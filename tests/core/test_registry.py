@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from learngene_zoo import entry_points, registry
-from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
 
 
 @pytest.fixture
@@ -71,6 +73,42 @@ def test_a_broken_plugin_is_reported_and_disturbs_nobody(site: Path, source: str
     assert broken.name == "broken"
     with pytest.raises(BadFile, match=says):
         registry.load("broken")
+
+
+SCRATCH = registry.load("scratch")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tasks": "both"}, "tasks is 'both'; expected one of none, one, many"),
+        ({"ancestries": (2, 1)}, r"ancestries is \(2, 1\); expected the least and the greatest number"),
+        ({"ancestries": 1}, "ancestries is 1; expected the least"),
+        ({"name": "two words"}, "name is 'two words'; expected letters, digits"),
+        ({"details": {"kept": 3}}, "details is .*; expected a dataclass or None"),
+        ({"plot": "draw"}, "plot is 'draw'; expected 'package.module:function'"),
+        ({"presets": {"mini": SCRATCH.extractor}}, "lacks the preset smoke"),
+        ({"presets": {"mini": SCRATCH.extractor, "smoke": 3}}, "preset smoke is 3; expected an Extractor"),
+        ({"presets": None}, "presets is None; expected a mapping"),
+        ({"expander": None}, "expander is None; expected an Expander"),
+        (
+            {"expander": type("Odd", (type(SCRATCH.expander),), {"axes": {"depth"}})()},
+            "axes of its expander has 'depth'",
+        ),
+    ],
+)
+def test_a_record_that_no_command_could_use_is_refused(changes: dict[str, Any], says: str) -> None:
+    registry.check_method_record(SCRATCH)
+    with pytest.raises(BadPlugin, match=f"the record of the method .* is wrong: .*{says}"):
+        registry.check_method_record(replace(SCRATCH, **changes))
+
+
+def test_a_plugin_with_a_wrong_record_is_reported(site: Path) -> None:
+    source = "from dataclasses import replace\nfrom lgzoo_baselines.scratch import SCRATCH\n"
+    source += "METHOD = replace(SCRATCH, name='wrong', tasks='both')"
+    install(site, "zoo_wrong", "wrong = zoo_wrong:METHOD", source)
+    _, [broken] = registry.methods()
+    assert "the method 'wrong' is wrong: tasks is 'both'" in broken.reason
 
 
 def test_a_method_in_tree_stays_when_a_stranger_claims_its_name(site: Path) -> None:
