@@ -88,7 +88,8 @@ def lsamd_vit(task: str | None = None, *, pretrained: bool = True, **options: _A
     task: a task of the catalogue ("digits"), which sets the number of classes.
     pretrained: False gives the same size with random weights.
     options: layers (depth), classes (num_classes), image_size (img_size); max_params, max_flops, max_latency;
-        learngene (a folder or a name of the shelf; default: the bundled one); seed of the new head.
+        learngene (a folder or a name of the shelf; default: the bundled one); seed of the new head; control ("shuffled" or
+        "stem" destroys what was inherited).
     """
     from learngene_zoo.torch_hub import method_vit
 

@@ -15,7 +15,7 @@ from learngene_zoo import registry
 from learngene_zoo.artifacts import learngene as learngenes
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.artifacts.records import LearngeneConfig, versions
+from learngene_zoo.artifacts.records import Control, LearngeneConfig, versions
 from learngene_zoo.errors import BadPlugin, WrongCall, unknown
 from learngene_zoo.families.cost import Convention
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -154,9 +154,8 @@ def extract(
     made = returned(extractor, Learngene, extractor(opened, data, run))
     learngene = made.with_config(
         settings=to_json(extractor),
-        ancestries=tuple(ancestry.record for ancestry in opened)
-        or made.config.ancestries,  # a control's are those of what it controls for
-        tasks=tuple(task.record for task in data) or made.config.tasks,
+        ancestries=tuple(ancestry.record for ancestry in opened),
+        tasks=tuple(task.record for task in data),
         seed=run.seed,
         versions=versions(),
     )
@@ -169,6 +168,7 @@ def expand(
     target: Target | None = None,
     budget: Budget | None = None,
     expander: Expander | None = None,
+    control: Control | None = None,
     out: str | Path | None = None,
     run: Run | None = None,
     force: bool = False,
@@ -177,8 +177,9 @@ def expand(
     """Build one descendant of a learngene: by size, or the largest that fits a budget.
 
     Sizes, budgets and the expander's settings can also be given by name (`layers=7`, `max_params=20_000_000`, and timm's
-    words `depth`, `embed_dim`, `num_heads`, `num_classes`, `img_size`). Raises `WrongCall` for a size that this learngene cannot
-    be expanded to, and `BadPlugin` if the expander builds another one than it was given.
+    words `depth`, `embed_dim`, `num_heads`, `num_classes`, `img_size`). `control` replaces what is inherited, see
+    `artifacts/controls.py`. Raises `WrongCall` for a size that this learngene cannot be expanded to, and `BadPlugin` if the
+    expander builds another one than it was given.
     """
     from learngene_zoo.artifacts.descendant import Descendant
 
@@ -196,6 +197,11 @@ def expand(
     check_axes(expander, gene.config.spec, target)
     descendant = returned(expander, Descendant, expander(gene, target, run))
     check_built(expander, gene.config.spec, target, descendant.spec)
+    control = control or gene.config.control
+    if control is not None:
+        from learngene_zoo.artifacts.controls import controlled
+
+        descendant = controlled(descendant, control, run.seed)
     descendant = replace(
         descendant,
         task=target.task,
@@ -203,6 +209,7 @@ def expand(
             "method": gene.config.method,
             "learngene": shelf.reference(gene.folder) if gene.folder else "in memory",
             "settings": to_json(expander),
+            **({"control": control} if control else {}),
             "ancestries": to_json(gene.config.ancestries),
             "seed": run.seed,
             "versions": versions(),

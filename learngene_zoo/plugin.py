@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant as Descendant
     from learngene_zoo.artifacts.descendant import assemble as assemble
     from learngene_zoo.artifacts.descendant import fingerprint_of as fingerprint_of
-    from learngene_zoo.artifacts.descendant import shuffled as shuffled
-    from learngene_zoo.artifacts.descendant import stem_only as stem_only
     from learngene_zoo.artifacts.hub import Repository as Repository
     from learngene_zoo.artifacts.hub import licence_on_card as licence_on_card
     from learngene_zoo.artifacts.learngene import Learngene as Learngene
@@ -79,7 +77,6 @@ if TYPE_CHECKING:
     from learngene_zoo.settings import settings_of as settings_of
     from learngene_zoo.settings import to_json as to_json
     from learngene_zoo.settings import with_settings as with_settings
-    from learngene_zoo.storage import WEIGHTS as WEIGHTS
     from learngene_zoo.storage import StateDict as StateDict
     from learngene_zoo.storage import nearest_parent as nearest_parent
     from learngene_zoo.storage import read_json as read_json
@@ -141,11 +138,10 @@ if TYPE_CHECKING:
 # Module (below learngene_zoo): its names; NAME=ORIGINAL where it is called differently there, NAME= for the module itself.
 _HOMES = {
     "artifacts.ancestry": "Ancestry open_ancestry sha256 split_source",
-    "artifacts.descendant": "Descendant assemble fingerprint_of shuffled stem_only",
+    "artifacts.descendant": "Descendant assemble fingerprint_of",
     "artifacts.hub": "Repository fetch_from_hub=fetch licence_on_card",
-    "artifacts.learngene": "Learngene load_learngene=load read_learngene_config=read_config",
+    "artifacts.learngene": "Learngene",
     "artifacts.records": "LearngeneConfig TaskRecord",
-    "artifacts.shelf": "find_artifact=find",
     "errors": "BadData BadFile TrainingFailed Unavailable WrongCall unknown",
     "families.cost": "Cost count_params=params",
     "families.initialisation": "initial",
@@ -163,7 +159,7 @@ _HOMES = {
     "runs.run": "Run",
     "seeds": "derive_seed noise uniform",
     "settings": "Bounds FLAT Json check_bounds from_json settings_of to_json with_settings",
-    "storage": "StateDict WEIGHTS nearest_parent read_json write_json",
+    "storage": "StateDict nearest_parent read_json write_json",
     "tasks.batches": "Batches open_loader",
     "tasks.catalogue": "open_task",
     "tasks.checking": "IGNORED",

@@ -69,7 +69,7 @@ def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> Non
     assert all(Path(file).is_relative_to(site) for file in files)
     assert not names or Path(cards) == site / "learngene_zoo" / "cards"
     assert names == sorted(card.parent.name for card in (ROOT / "cards").glob("*/config.json"))
-    assert {"lsamd", "scratch", "pretrain_finetune", "shuffled", "stem"} <= set(methods)
+    assert {"lsamd", "scratch", "pretrain_finetune"} <= set(methods)
     assert (site / "learngene_zoo" / "py.typed").is_file()
 
 

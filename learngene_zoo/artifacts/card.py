@@ -65,7 +65,8 @@ def descendant_card(config: Mapping[str, Any]) -> str:
     inherited = LearngeneConfig(method="", spec=spec, ancestries=tuple(ancestries)).licence
     licence = inherited if ancestries else str(ours.get("licence", "unknown"))
     method = str(ours.get("method", "unknown"))
-    name = f"vit-{spec.layers}-layers-{'-'.join(str(part.width) for part in spec.sizes)}-wide-{method}"
+    control = f"-{ours['control']}" if "control" in ours else ""
+    name = f"vit-{spec.layers}-layers-{'-'.join(str(part.width) for part in spec.sizes)}-wide-{method}{control}"
     metrics = ours.get("metrics") or {}
     front = {
         **_licence(licence),
@@ -77,9 +78,13 @@ def descendant_card(config: Mapping[str, Any]) -> str:
         "model-index": _model_index(name, _kind(spec), metrics, tasks),
     }
     made = {
-        key: ours[key] for key in ("method", "learngene", "seed", "settings", "recipe", "training_seed") if key in ours
+        key: ours[key]
+        for key in ("method", "control", "learngene", "seed", "settings", "recipe", "training_seed")
+        if key in ours
     }
     origin = {"train": "trained from scratch"}.get(method, f"built from a learngene of {_plain(method)}")
+    if control:
+        origin += f", under the control {_code(ours['control'])}"
     return _page(
         front,
         f"# {_plain(name)}",

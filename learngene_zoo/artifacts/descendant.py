@@ -20,7 +20,7 @@ from learngene_zoo.families.initialisation import Scheme, initial
 from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.families.model import check_state, model_of, shapes, shapes_in
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import is_head, is_last_norm, is_stem
+from learngene_zoo.families.vit.table import is_head
 from learngene_zoo.families.vit.timm_config import (
     check_agreement,
     check_keys,
@@ -254,16 +254,3 @@ def fingerprint_of(descendant: Descendant) -> str:
         digest.update(f"{name} {tensor.dtype}".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
-
-
-def shuffled(descendant: Descendant, seed: int) -> Descendant:
-    """The control: every inherited tensor's entries permuted. What it still gains is the scale of the numbers alone."""
-    return descendant.with_state(surgery.shuffled(descendant.state, descendant.inherited, seed))
-
-
-def stem_only(descendant: Descendant, seed: int) -> Descendant:
-    """The control: of what is inherited only stem and last norm stay; the blocks are drawn anew."""
-    kept = {name for name in descendant.inherited if is_stem(name) or is_last_norm(name)}
-    drawn = initial(descendant.spec, seed, names=descendant.inherited - kept)
-    state = {name: drawn[name] if name in drawn else descendant.state[name] for name in descendant.state}
-    return descendant.with_state(state, inherited=frozenset(kept))

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.artifacts.records import FORMAT, LearngeneConfig
+from learngene_zoo.artifacts.records import CONTROLS, FORMAT, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import (
@@ -49,7 +49,10 @@ class Learngene:
         from learngene_zoo.artifacts.card import learngene_card
 
         with new_folder(path, force) as draft:
-            write_json(draft / CONFIG, to_json(self.config))
+            config = to_json(self.config)
+            if self.config.control is None:
+                del config["control"]  # earlier versions know no such key, and need it for nothing
+            write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, self.state)
             (draft / "README.md").write_text(learngene_card(self.config), encoding="utf-8")
         return path
@@ -65,7 +68,18 @@ def read_config(folder: Path) -> LearngeneConfig:
         raise BadFile(
             f"{path}: format is {data.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or make it again"
         )
-    return from_json(LearngeneConfig, data, str(path))
+    return _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
+
+
+def _upgraded(config: LearngeneConfig, where: str) -> LearngeneConfig:
+    """The config as this version writes it.
+
+    Controls once were methods, `shuffled` and `stem`, whose learngenes held another one: it is that one, under that control.
+    """
+    if config.method not in CONTROLS or "config" not in config.details:
+        return config
+    held = from_json(LearngeneConfig, config.details["config"], f"{where}: details: config")
+    return replace(held, control=config.method)
 
 
 def load(folder: Path) -> Learngene:

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, Literal, get_args
 
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.version import __version__
 
 FORMAT = 1
+
+Control = Literal["shuffled", "stem"]  # see controls.py
+CONTROLS: tuple[Control, ...] = get_args(Control)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +48,8 @@ class LearngeneConfig:
     """Everything about a learngene but its tensors.
 
     `spec` is the shape that a target's silent fields are taken from (mostly the ancestry's). `details` is the method's
-    own, documented by the method. `settings` rebuild the extractor.
+    own, documented by the method. `settings` rebuild the extractor. `control` is the one that descendants are built under unless
+    the user names one.
     """
 
     method: str
@@ -58,6 +62,7 @@ class LearngeneConfig:
     versions: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
+    control: Control | None = None
 
     @property
     def licence(self) -> str:

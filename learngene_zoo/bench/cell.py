@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from learngene_zoo.artifacts.records import Control
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import Json, fingerprint, to_json
-
-Control = Literal["shuffled", "stem"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +20,7 @@ class Arm:
     preset: str = "mini"
     settings: Mapping[str, Json] = field(default_factory=dict)  # of the extractor, what differs from the preset
     expand: Mapping[str, Json] = field(default_factory=dict)  # of the expander, what differs from its defaults
-    control: Control | None = None  # the descendants are destroyed in this way before they are trained
+    control: Control | None = None  # what descendants inherit is destroyed in this way before they are trained
     ancestries: tuple[str, ...] = ()  # () is the bundled one
     tasks: tuple[str, ...] = ()  # what the extraction sees; () is the method's default
     leave_out: bool = False  # the extraction does not see the cell's own task

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from learngene_zoo import registry
-from learngene_zoo.bench.cell import Control, label
+from learngene_zoo.artifacts.records import Control
+from learngene_zoo.bench.cell import label
 from learngene_zoo.bench.statistics import Scope
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.cost import Convention

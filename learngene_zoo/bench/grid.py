@@ -12,7 +12,8 @@ from functools import cache
 from typing import Literal
 
 from learngene_zoo import lifecycle, registry
-from learngene_zoo.bench.cell import Arm, Cell, Control, label
+from learngene_zoo.artifacts.records import CONTROLS
+from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.lifecycle import preset_of, references_for
 from learngene_zoo.method import Member
@@ -26,11 +27,7 @@ SCRATCH = (
     Arm(name="scratch fan_in", method="scratch", expand={"init": "fan_in"}),
 )
 
-CONTROLS: tuple[Control, ...] = ("shuffled", "stem")
-
 MOST_NAMED = 18  # sizes that an error lists
-
-COMES_ALONG = ("scratch", *CONTROLS)  # methods that every grid has as arms, without being asked
 
 
 def targets(reference: str, only: Collection[str] = ()) -> tuple[str, ...]:
@@ -64,7 +61,7 @@ def standard_arms(
             raise WrongCall(f"there is no method to set: {name} is none of {', '.join(methods)}")
     arms = []
     for name in dict.fromkeys(methods):
-        if name in COMES_ALONG:
+        if name == "scratch":
             raise WrongCall(f"{name} is in every grid already; name the methods to compare it with")
         method = registry.load(name)
         changed = dict((settings or {}).get(name, {}))

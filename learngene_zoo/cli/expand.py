@@ -10,6 +10,7 @@ import click
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.cli.job import job_of, job_options
 from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, options_of, size_options
 from learngene_zoo.cli.output import print_made
@@ -94,6 +95,7 @@ def expand(
     max_params: int | None,
     max_flops: int | None,
     max_latency: float | None,
+    control: Control | None,
     **given: Any,
 ) -> None:
     """Build one descendant and write it."""
@@ -104,6 +106,7 @@ def expand(
         target=target,
         budget=Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency),
         expander=chosen(method.expander),
+        control=control,
         out=job.out,
         run=job.run,
         force=job.force,
@@ -120,13 +123,19 @@ command = ExpandCommand(
     "is 20 million parameters, 3G are 3 billion multiply-adds, 15ms is the time of one image on this machine. "
     "Its method's own options: lgzoo expand LEARNGENE --help.",
     epilog="\b\nExamples:\n  lgzoo expand --layers 7\n  lgzoo expand lsamd --layers 9 --task digits -o nine\n"
-    "  lgzoo expand --max-params 20M --max-latency 15ms",
+    "  lgzoo expand --max-params 20M --max-latency 15ms\n  lgzoo expand lsamd --layers 9 --control shuffled",
     params=[
         click.Argument(["learngene"], required=False),
         *size_options(),
         click.Option(["--max-params"], type=Count(), help="The most parameters, as 20M."),
         click.Option(["--max-flops"], type=Count(), help="The most FLOPs of one image, as 3G."),
         click.Option(["--max-latency"], type=Seconds(), help="The longest time of one image here, as 15ms."),
+        click.Option(
+            ["--control"],
+            type=click.Choice(CONTROLS),
+            help="Build the model without what it would inherit, for comparison: shuffled permutes the entries of every "
+            "inherited tensor; stem inherits only the patch embedding, tokens, positions and final norm.",
+        ),
         *job_options("descendant"),
     ],
 )

@@ -101,6 +101,7 @@ def _learngene(folder: Path, convention: Convention, as_json: bool) -> None:
     facts: dict[str, Json] = {
         "learngene": str(folder),
         "method": config.method,
+        "control": config.control,
         "ancestry": [record.source for record in config.ancestries],
         "tasks": [task.name for task in config.tasks],
         "licence": config.licence,
@@ -168,6 +169,7 @@ def _model(folder: Path, convention: Convention) -> Row:
         "params": found.params,
         "flops": found.flops,
         "method": ours.get("method"),
+        **({"control": ours["control"]} if "control" in ours else {}),
         "task": ours.get("task"),
         metric: metrics.get(metric),
     }

@@ -38,7 +38,7 @@ COMMON = frozenset(
         "device", "seed", "precision", "threads", "workers", "out", "force", "resume", "quiet", "offline",
         "json", "ancestry", "task", "preset", "debug", "help", "layers", "width", "heads", "classes",
         "num_classes", "image_size", "max_params", "max_flops", "max_latency", "learngene", "tracker",
-        "convention"
+        "convention", "control"
     )
 )  # fmt: skip
 # What `plan` must not need. Blocked even if it is imported already, so that a test run cannot hide an import.

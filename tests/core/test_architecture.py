@@ -144,7 +144,7 @@ COLD = (
     "families.cost families.input_format families.vit.spec families.vit.table families.vit.timm_config runs artifacts tasks.task "
     "tasks.catalogue bench cli"
 )
-HOT_OF_OURS = {"learngene_zoo.artifacts.descendant", "learngene_zoo.bench.probe"}
+HOT_OF_OURS = {"learngene_zoo.artifacts.controls", "learngene_zoo.artifacts.descendant", "learngene_zoo.bench.probe"}
 
 
 def cold() -> list[str]:

@@ -116,8 +116,8 @@ def test_a_grid_without_cells_says_why(changes: dict[str, Any], words: str) -> N
 def test_methods_are_named_as_they_are_registered() -> None:
     with pytest.raises(WrongCall, match="did you mean lsamd"):
         standard_arms(["lsmd"])
-    with pytest.raises(WrongCall, match="shuffled is in every grid already"):
-        standard_arms(["shuffled"])
+    with pytest.raises(WrongCall, match="scratch is in every grid already"):
+        standard_arms(["scratch"])
     with pytest.raises(WrongCall, match="at least one method"):
         standard_arms([])
     with pytest.raises(WrongCall, match="no setting named 'tip'"):

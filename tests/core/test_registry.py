@@ -32,7 +32,7 @@ def install(site: Path, package: str, points: str, source: str = "") -> None:
 
 def test_the_methods_in_tree_are_found_and_load() -> None:
     good, broken = registry.methods()
-    assert {"lsamd", "scratch", "pretrain_finetune", "shuffled", "stem"} <= {method.name for method in good}
+    assert {"lsamd", "scratch", "pretrain_finetune"} <= {method.name for method in good}
     assert not broken
 
 

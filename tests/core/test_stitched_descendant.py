@@ -17,13 +17,12 @@ from safetensors.torch import save_file
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, spec_at
+from learngene_zoo.artifacts.controls import controlled
 from learngene_zoo.artifacts.descendant import (
     Descendant,
     assemble,
     fingerprint_of,
     load_descendant,
-    shuffled,
-    stem_only,
 )
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.cli.main import main
@@ -188,10 +187,10 @@ def test_a_missing_stitch_is_named(tmp_path: Path) -> None:
 
 def test_controls_reach_the_stitches() -> None:
     case, name = made(), "blocks.1.stitch.weight"
-    mixed = shuffled(case, 3)
+    mixed = controlled(case, "shuffled", 3)
     assert not torch.equal(mixed.state[name], case.state[name])
     assert torch.equal(mixed.state[name].flatten().sort().values, case.state[name].flatten().sort().values)
-    bare = stem_only(case, 3)
+    bare = controlled(case, "stem", 3)
     assert torch.equal(bare.state[name], initial(SPEC, 3)[name])
     assert torch.equal(bare.state["pos_embed"], case.state["pos_embed"])
     assert torch.equal(bare.state["norm.weight"], case.state["norm.weight"])

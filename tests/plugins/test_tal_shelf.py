@@ -11,7 +11,7 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 
 from learngene_zoo import lifecycle, torch_hub
-from learngene_zoo.artifacts.descendant import shuffled
+from learngene_zoo.artifacts.controls import controlled
 from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.runs.run import Run
@@ -49,7 +49,9 @@ def test_an_untrained_model_knows_its_task(learngene: Learngene, task: str, laye
     made = lifecycle.expand(learngene, layers=layers, width=width, task=task, run=OFFLINE)
     data = open_task(task)
     right = evaluate(made.model(), data, "validation", made.input_format, OFFLINE, images=300).value
-    by_chance = evaluate(shuffled(made, 0).model(), data, "validation", made.input_format, OFFLINE, images=300).value
+    by_chance = evaluate(
+        controlled(made, "shuffled", 0).model(), data, "validation", made.input_format, OFFLINE, images=300
+    ).value
     assert right > 4 / data.classes
     assert by_chance < right / 2
 

@@ -1,0 +1,111 @@
+"""Controls destroy what a descendant inherited and leave the rest; every way to ask for one gives the same model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+import learngene_zoo
+from learngene_zoo import torch_hub
+from learngene_zoo.artifacts.controls import controlled
+from learngene_zoo.artifacts.descendant import Descendant, assemble, fingerprint_of, load_descendant
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import CONTROLS, Control, LearngeneConfig
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families import surgery
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import is_head, is_last_norm, is_stem
+from learngene_zoo.runs.run import Run
+
+SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
+PARTS = surgery.without_head(initial(SPEC, 7))
+
+
+def made() -> Descendant:
+    """A descendant that inherits everything but its head."""
+    return assemble(SPEC, PARTS, seed=1, provenance={"method": "lsamd", "seed": 3})
+
+
+def test_the_shuffled_control_keeps_every_distribution() -> None:
+    start = made()
+    control = controlled(start, "shuffled", 5)
+    for name, tensor in start.state.items():
+        assert torch.equal(control.state[name].flatten().sort()[0], tensor.flatten().sort()[0])
+    constant = {name for name in PARTS if PARTS[name].unique().numel() == 1}
+    moved = {name for name in start.state if not torch.equal(control.state[name], start.state[name])}
+    assert moved == start.inherited - constant
+    again, other = controlled(start, "shuffled", 5), controlled(start, "shuffled", 6)
+    assert fingerprint_of(control) == fingerprint_of(again) != fingerprint_of(other)
+    assert (control.inherited, control.provenance, control.folder) == (start.inherited, start.provenance, None)
+
+
+def test_the_stem_control_keeps_stem_and_norm() -> None:
+    start = made()
+    control = controlled(start, "stem", 5)
+    kept = {name for name in start.inherited if is_stem(name) or is_last_norm(name)}
+    assert control.inherited == kept
+    drawn = initial(SPEC, 5)
+    assert list(control.state) == list(start.state)
+    for name in start.state:
+        source = start.state if name in kept or is_head(name) else drawn
+        assert torch.equal(control.state[name], source[name]), name
+
+
+def test_a_control_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(WrongCall, match="no control named 'shuffle'; did you mean shuffled"):
+        controlled(made(), "shuffle", 0)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def learngene(tmp_path: Path) -> Path:
+    """All blocks of a model, as LSAMD keeps them."""
+    config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 2]})
+    return Learngene(config=config, state=PARTS).save(tmp_path / "learngene")
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_every_way_to_ask_for_a_control_gives_the_same_model(control: Control, learngene: Path, tmp_path: Path) -> None:
+    words = [
+        "expand",
+        str(learngene),
+        "--layers",
+        "3",
+        "--control",
+        control,
+        "--seed",
+        "4",
+        "-o",
+        str(tmp_path / "made"),
+    ]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.stderr
+    there = load_descendant(tmp_path / "made")
+    here = learngene_zoo.expand(learngene, layers=3, control=control, run=Run(seed=4))
+    plain = learngene_zoo.expand(learngene, layers=3, run=Run(seed=4))
+    hub = torch_hub.build(learngene, depth=3, control=control, seed=4).state_dict()
+    wanted = controlled(plain, control, 4)
+    assert here.inherited == there.inherited == wanted.inherited
+    assert fingerprint_of(here) == fingerprint_of(there) == fingerprint_of(wanted) != fingerprint_of(plain)
+    assert all(torch.equal(hub[name], wanted.state[name]) for name in wanted.state)
+
+
+def test_a_descendant_says_which_control_it_is_under(learngene: Path, tmp_path: Path) -> None:
+    model = learngene_zoo.expand(learngene, layers=2, control="stem", out=tmp_path / "made")
+    assert model.provenance["control"] == load_descendant(tmp_path / "made").provenance["control"] == "stem"
+    card = (tmp_path / "made" / "README.md").read_text()
+    assert "built from a learngene of lsamd, under the control `stem`" in card
+    row = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "made"), "--json"]).stdout)
+    assert (row["method"], row["control"]) == ("lsamd", "stem")
+    assert "control" not in learngene_zoo.expand(learngene, layers=2).provenance
+
+
+def test_an_unknown_control_is_a_wrong_call(learngene: Path) -> None:
+    result = CliRunner().invoke(main, ["expand", str(learngene), "--control", "stam"])
+    assert result.exit_code == 2
+    assert "stam" in result.stderr
