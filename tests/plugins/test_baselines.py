@@ -124,7 +124,7 @@ def test_a_size_that_was_not_pretrained_is_refused() -> None:
     learngene = made("pretrain_finetune", depths=(1, 3), epochs=0)
     with pytest.raises(WrongCall, match="no model with 2 layers was pretrained; there are 1, 3"):
         expanded(learngene)
-    with pytest.raises(WrongCall, match="descendants all have width 32"):
+    with pytest.raises(WrongCall, match="width is 64, but all descendants of this learngene have width 32"):
         expanded(learngene, Target(layers=1, width=64))
 
 
