@@ -22,8 +22,7 @@ from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.surgery import take_blocks, without_head
-from learngene_zoo.families.vit.spec import ARCHITECTURES
-from learngene_zoo.families.vit.timm_config import ARCHITECTURE
+from learngene_zoo.families.vit.timm_names import ARCHITECTURE, ARCHITECTURES
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import WEIGHTS
 
@@ -40,7 +39,7 @@ def main() -> None:
         learngene, plain = _prepare(Path(place))
 
         def ours() -> torch.nn.Module:
-            parts = take_blocks(load(learngene).state, SOURCES)
+            parts = take_blocks(load(learngene).state, SPEC, SOURCES)
             return assemble(SPEC, parts, seed=Run().seed).model()
 
         def theirs() -> torch.nn.Module:
@@ -58,10 +57,10 @@ def main() -> None:
 
 def _prepare(place: Path) -> tuple[Path, Path]:
     """The learngene's folder, and the file with all 12 layers of the descendant that comes from it."""
-    blocks = without_head(initial(SPEC.with_(layers=KEPT), 0))
+    blocks = without_head(initial(SPEC.with_(layers=KEPT), 0), SPEC)
     config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 4, 5, 7, 8]})
     learngene = Learngene(config=config, state=blocks).save(place / "learngene")
-    whole = assemble(SPEC, take_blocks(blocks, SOURCES), seed=Run().seed).save(place / "whole")
+    whole = assemble(SPEC, take_blocks(blocks, SPEC, SOURCES), seed=Run().seed).save(place / "whole")
     return learngene, whole / WEIGHTS
 
 

@@ -25,7 +25,8 @@ import torch
 from machine import write
 
 from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.vit.spec import ViTSpec, architecture
+from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.storage import StateDict
 from lgzoo_pool.details import details_of
 from lgzoo_pool.least_squares import moments, solve

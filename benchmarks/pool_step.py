@@ -28,7 +28,8 @@ from machine import medians, write
 
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import model_of
-from learngene_zoo.families.vit.spec import ViTSpec, architecture
+from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.training.objectives import Classification

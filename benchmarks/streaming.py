@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from learngene_zoo.families.input_format import InputFormat
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.catalogue import open_task
 

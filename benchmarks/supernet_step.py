@@ -25,7 +25,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import model_of
-from learngene_zoo.families.vit.spec import ViTSpec, architecture
+from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.training.objectives import Classification
 from learngene_zoo.training.step import parameter_groups

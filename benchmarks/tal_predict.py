@@ -32,7 +32,8 @@ from machine import read, write
 from torch import Tensor
 from torch.nn import functional
 
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.timm_names import ARCHITECTURES
 from lgzoo_tal.class_position import class_position
 from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.graph import Graph, graph_of

@@ -35,7 +35,8 @@ from torch.nn import functional
 
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import model_of
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.timm_names import ARCHITECTURES
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.training.step import parameter_groups
 from lgzoo_tal.course import Guidance

@@ -5,13 +5,13 @@ from __future__ import annotations
 import statistics
 import time
 
-from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.runs.run import Run
 
 WARM_UP, REPEATS = 5, 30
 
 
-def latency(spec: ViTSpec, run: Run) -> float:
+def latency(spec: Spec, run: Run) -> float:
     """Seconds of one forward pass: batch 1, eval mode, median of 30 after a warm-up of 5.
 
     The weights are random: latency does not depend on them.

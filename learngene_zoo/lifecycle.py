@@ -18,7 +18,7 @@ from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, versions
 from learngene_zoo.errors import BadPlugin, WrongCall, unknown
 from learngene_zoo.families.cost import Convention
-from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import (
     Budget,
     Expander,
@@ -57,7 +57,7 @@ FINETUNE = Recipe(epochs=20, batch_size=64, lr=1e-3, warmup=1.0)
 def train(
     task: str = SOURCE_TASK,
     *,
-    spec: ViTSpec,
+    spec: Spec,
     recipe: Recipe = TRAIN,
     init: Literal["timm", "fan_in"] = "timm",
     out: str | Path | None = None,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.cost import Convention, Cost, cost
-from learngene_zoo.families.vit.spec import TIMM_NAMES, ViTSpec
+from learngene_zoo.families.spec import TIMM_NAMES, Spec
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of
 from learngene_zoo.units import human_count, human_seconds
 
@@ -49,7 +49,7 @@ class Target:
     def __post_init__(self) -> None:
         check_bounds(self)
 
-    def apply(self, spec: ViTSpec) -> ViTSpec:
+    def apply(self, spec: Spec) -> Spec:
         """`spec` with what this target names. Raises `WrongCall` for an impossible shape."""
         return spec.with_(**self.axes(), dense=self.dense)
 
@@ -67,7 +67,7 @@ AXES = tuple(setting.name for setting in settings_of(Target()) if setting.kind i
 class Member:
     """One descendant that an expander can build: its shape, and the expander's settings that lead to it."""
 
-    spec: ViTSpec
+    spec: Spec
     settings: Mapping[str, Json] = field(default_factory=dict)
 
     def cost(self, convention: Convention = "exact") -> Cost:
@@ -88,7 +88,7 @@ class Extractor(ABC):
         check_bounds(self)
 
     @abstractmethod
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The config that an extraction would write, as far as it is known beforehand. Cold."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Extractor(ABC):
         """Whether these settings need data at all."""
         return True
 
-    def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> Iterable[Work]:
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> Iterable[Work]:
         """What an extraction will compute, from the ancestries' shapes and the tasks' numbers of training images."""
         return ()
 
@@ -151,7 +151,7 @@ class Method:
     inherits: bool = True  # whether descendants get anything from the learngene but its shape
     uses_tasks: Callable[[Extractor], bool] = lambda extractor: True  # False where settings make data needless
     # From the settings, the ancestries and the tasks' numbers of training images; None: the ancestry is trained on each task.
-    work: Callable[[Extractor, Sequence[ViTSpec], Sequence[int]], Iterable[Work]] | None = None
+    work: Callable[[Extractor, Sequence[Spec], Sequence[int]], Iterable[Work]] | None = None
     plot: str | None = None  # "package.module:function", which draws: (learngene, expander) -> matplotlib Figure
 
     @property
@@ -165,7 +165,7 @@ def details_of(config: LearngeneConfig, kind: type[T]) -> T:
     return from_json(kind, dict(config.details), f"details of the {config.method} learngene")
 
 
-def check_axes(expander: Expander, spec: ViTSpec, target: Target) -> None:
+def check_axes(expander: Expander, spec: Spec, target: Target) -> None:
     """Raises `WrongCall` if `target` names a size that the expander cannot change, other than that of the learngene's `spec`."""
     for name, value in target.axes().items():
         if name not in expander.axes and value != getattr(spec, name):
@@ -176,7 +176,7 @@ def check_axes(expander: Expander, spec: ViTSpec, target: Target) -> None:
             )
 
 
-def check_built(expander: Expander, spec: ViTSpec, target: Target, built: ViTSpec) -> None:
+def check_built(expander: Expander, spec: Spec, target: Target, built: Spec) -> None:
     """Raises `BadPlugin` unless what was built from a learngene of shape `spec` has the sizes that `target` names."""
     fixed = {name: getattr(spec, name) for name in AXES if name not in expander.axes}
     for name, value in {**fixed, **target.axes()}.items():

@@ -29,25 +29,22 @@ if TYPE_CHECKING:
     from learngene_zoo.errors import WrongCall as WrongCall
     from learngene_zoo.errors import unknown as unknown
     from learngene_zoo.families.cost import Cost as Cost
+    from learngene_zoo.families.family import table_of as table_of
     from learngene_zoo.families.initialisation import initial as initial
-    from learngene_zoo.families.input_format import InputFormat as InputFormat
     from learngene_zoo.families.model import empty as empty
     from learngene_zoo.families.model import model_of as model_of
     from learngene_zoo.families.model import shapes as shapes
     from learngene_zoo.families.model import shapes_in as shapes_in
     from learngene_zoo.families.model import state_of as state_of
     from learngene_zoo.families.model import uninitialised as uninitialised
+    from learngene_zoo.families.spec import LIMITS as LIMITS
+    from learngene_zoo.families.spec import InputFormat as InputFormat
+    from learngene_zoo.families.spec import Segment as Segment
+    from learngene_zoo.families.spec import Spec as Spec
     from learngene_zoo.families.surgery import only as only
     from learngene_zoo.families.surgery import resize_positions as resize_positions
     from learngene_zoo.families.surgery import take_blocks as take_blocks
     from learngene_zoo.families.surgery import without_head as without_head
-    from learngene_zoo.families.vit.spec import LIMITS as LIMITS
-    from learngene_zoo.families.vit.spec import Segment as Segment
-    from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
-    from learngene_zoo.families.vit.table import block_of as block_of
-    from learngene_zoo.families.vit.table import inner_name as inner_name
-    from learngene_zoo.families.vit.table import is_head as is_head
-    from learngene_zoo.families.vit.table import is_stem as is_stem
     from learngene_zoo.intervals import proportion as proportion
     from learngene_zoo.method import AXES as AXES
     from learngene_zoo.method import Expander as Expander
@@ -144,12 +141,12 @@ _HOMES = {
     "artifacts.records": "LearngeneConfig TaskRecord",
     "errors": "BadData BadFile TrainingFailed Unavailable WrongCall unknown",
     "families.cost": "Cost count_params=params",
+    "families.family": "table_of",
     "families.initialisation": "initial",
-    "families.input_format": "InputFormat",
     "families.model": "empty model_of shapes shapes_in state_of uninitialised",
+    "families.spec": "InputFormat LIMITS Segment Spec",
     "families.surgery": "only resize_positions take_blocks without_head",
-    "families.vit.spec": "LIMITS Segment ViTSpec",
-    "families.vit.table": "block_of inner_name is_head is_stem",
+    "families.vit.spec": "ViTSpec",
     "intervals": "proportion",
     "method": "AXES details_of Expander Extractor Member Method Target Work",
     "plotting": "plotting=",

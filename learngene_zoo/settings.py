@@ -210,11 +210,13 @@ def to_json(value: Any) -> Json:
 def from_json(cls: type[T], data: Json, where: str) -> T:
     """The strict inverse of `to_json`: every type is checked, nothing extra is accepted, what is absent is the default.
 
-    `where` names the file (and the place in it) in errors. Raises `BadFile`.
+    A class with subclasses says by its classmethod `variant` which of them the data are of. `where` names the file (and
+    the place in it) in errors. Raises `BadFile`.
     """
-    hints = _hints(cls)  # type: ignore[arg-type]
     if not isinstance(data, dict):
         raise BadFile(f"{where}: an object is wanted here, not {_short(data)}")
+    cls = _variant(cls, data, where)
+    hints = _hints(cls)  # type: ignore[arg-type]
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
     flat = {field.name: to_json(field.default) for field in fields if field.metadata == FLAT}
     known = (set(hints) - set(flat)).union(*flat.values())
@@ -233,6 +235,14 @@ def from_json(cls: type[T], data: Json, where: str) -> T:
             raise BadFile(f"{where}: the key {field.name!r} is missing")
     try:
         return cls(**values)
+    except WrongCall as error:
+        raise BadFile(f"{where}: {error}") from error
+
+
+def _variant(cls: type[T], data: Mapping[str, Json], where: str) -> type[T]:
+    choose = getattr(cls, "variant", None)
+    try:
+        return choose(data) if choose else cls
     except WrongCall as error:
         raise BadFile(f"{where}: {error}") from error
 

@@ -225,3 +225,12 @@ def new_file(path: Path, force: bool = False) -> Iterator[Path]:
         raise Unavailable(f"{path} could not be written: {error.strerror or error}; nothing was changed") from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def refuse_pickle(path: Path) -> None:
+    """Raises `BadFile` for a weights file that could run code when it is opened."""
+    if path.suffix.lower() in (".bin", ".ckpt", ".npz", ".pickle", ".pkl", ".pt", ".pth", ".tar"):
+        raise BadFile(
+            f"{path} is not a safetensors file and may run code when opened; "
+            "convert it: timm.models.save_for_hf(model, folder, safe_serialization=True)"
+        )

@@ -1,9 +1,10 @@
 """`import learngene_zoo.timm`: from then on timm knows our architectures, and opens folders of dense and stitched models."""
 
-from learngene_zoo.families.vit.dense import DenseVisionTransformer, learngene_dense_vit
-from learngene_zoo.families.vit.stitched import (
+from learngene_zoo.families.vit.modules import (
+    DenseVisionTransformer,
     StitchedDenseVisionTransformer,
     StitchedVisionTransformer,
+    learngene_dense_vit,
     learngene_stitched_dense_vit,
     learngene_stitched_vit,
 )

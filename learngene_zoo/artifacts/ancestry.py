@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.artifacts.hub import Repository, fetch, licence_on_card
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
-from learngene_zoo.families.input_format import InputFormat
-from learngene_zoo.families.vit import timm_config
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec, architecture
+from learngene_zoo.families import timm_config
+from learngene_zoo.families.family import families, host_of
+from learngene_zoo.families.spec import InputFormat, Spec
+from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, fingerprint_of_state, read_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, fingerprint_of_state, read_json, refuse_pickle
 
 if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
+    from learngene_zoo.families.model import Model
 
 BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
 
@@ -36,7 +37,7 @@ class Ancestry:
     class_names: tuple[str, ...] = ()
 
     @property
-    def spec(self) -> ViTSpec:
+    def spec(self) -> Spec:
         """Its shape."""
         return self.record.spec
 
@@ -53,7 +54,7 @@ class Ancestry:
         spec, record = self.spec, self.record
         return InputFormat(image_size=spec.image_size, channels=spec.channels, mean=record.mean, std=record.std)
 
-    def model(self) -> VisionTransformer:
+    def model(self) -> Model:
         """timm's module in eval mode, in memory of its own."""
         from learngene_zoo.families.model import model_of
 
@@ -67,7 +68,7 @@ class Ancestry:
 class _Found:
     """What is known of an ancestry model before its weights are read."""
 
-    spec: ViTSpec
+    spec: Spec
     images: Mapping[str, Any]  # timm's pretrained_cfg
     weights: Path
     licence: str = "unknown"
@@ -106,7 +107,7 @@ def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
     )
 
 
-def ancestry_spec(source: str, *, offline: bool = False) -> ViTSpec:
+def ancestry_spec(source: str, *, offline: bool = False) -> Spec:
     """The spec of an ancestry model without its weights; cold for the architectures of `spec.py`.
 
     Raises as `open_ancestry` does.
@@ -114,14 +115,14 @@ def ancestry_spec(source: str, *, offline: bool = False) -> ViTSpec:
     return _of_one_width(spec_at(source, offline=offline), source)
 
 
-def _of_one_width(spec: ViTSpec, source: str) -> ViTSpec:
-    if spec.front:  # methods would take blocks out of it that do not fit together
+def _of_one_width(spec: Spec, source: str) -> Spec:
+    if spec.stitched:  # methods would take blocks out of it that do not fit together
         widths = ", ".join(str(segment.width) for segment in spec.sizes)
         raise WrongCall(f"{source} is a stitched model (widths {widths}); an ancestry model has one width")
     return spec
 
 
-def spec_at(source: str, *, offline: bool = False) -> ViTSpec:
+def spec_at(source: str, *, offline: bool = False) -> Spec:
     """The spec of any model that an ancestry's source can name: also of a stitched one, which no method condenses."""
     scheme, name = split_source(source)
     if scheme == "timm":
@@ -174,7 +175,7 @@ def _find_timm(name: str, offline: bool) -> _Found:
         raise Unavailable(f"timm:{name} has no weights on the Hub; choose another tag ({_tags(name)})")
     repository = Repository(cfg.hf_hub_id)
     if cfg.hf_hub_filename:
-        timm_config.refuse_pickle(Path(cfg.hf_hub_filename))
+        refuse_pickle(Path(cfg.hf_hub_filename))
     weights = fetch(repository, cfg.hf_hub_filename or WEIGHTS, offline=offline)
     licence = licence_on_card(replace(repository, revision=weights.commit), offline=offline)
     return _Found(
@@ -225,7 +226,7 @@ def _local_path(scheme: str, name: str) -> str:
     return name
 
 
-def _local_config(reference: str) -> tuple[ViTSpec, Mapping[str, Any], Path]:
+def _local_config(reference: str) -> tuple[Spec, Mapping[str, Any], Path]:
     """Spec, image settings and weights file of a folder, of a safetensors file, or of FILE.safetensors#architecture."""
     file, hash_sign, name = reference.rpartition("#")
     if hash_sign and not Path(reference).exists():
@@ -248,7 +249,7 @@ def _existing(path: Path) -> Path:
     if not path.exists():
         raise _nothing_at(str(path))
     if path.is_file():
-        timm_config.refuse_pickle(path)
+        refuse_pickle(path)
         if path.suffix != ".safetensors":
             raise BadFile(f"{path} is no safetensors file; an ancestry is a folder or a .safetensors file")
     return path
@@ -258,7 +259,7 @@ def _existing_weights(weights: Path) -> Path:
     """The weights file of a folder; if there is none, the error says what lies there instead."""
     if not weights.is_file():
         for file in sorted(weights.parent.iterdir()):
-            timm_config.refuse_pickle(file)
+            refuse_pickle(file)
         raise BadFile(f"{weights} does not exist; the folder holds no weights")
     return weights
 
@@ -271,7 +272,7 @@ def _nothing_at(name: str) -> WrongCall:
         return WrongCall(f"there is no ancestry at {name}; did you mean timm:{name}?")
     if name.count("/") == 1 and not name.startswith((".", "/")):
         return WrongCall(f"there is no ancestry at {name}; did you mean hf-hub:{name}?")
-    close = str(unknown("ancestry", name, [f"timm:{known}" for known in ARCHITECTURES]))
+    close = str(unknown("ancestry", name, [f"timm:{known}" for kind in families() for known in kind.architectures]))
     return WrongCall(close if "did you mean" in close else f"there is no file or folder {name} to open as an ancestry")
 
 
@@ -292,12 +293,10 @@ def _tensors(found: _Found) -> StateDict:
 
 def _converted(stored: Tensors, found: _Found) -> StateDict:
     """Tensors in timm's layout, out of one of the other layouts that timm knows."""
-    from timm.models.vision_transformer import checkpoint_filter_fn
-
     from learngene_zoo.families.model import empty
 
     try:
-        return checkpoint_filter_fn(dict(stored), empty(found.spec))
+        return host_of(found.spec).converted(dict(stored), empty(found.spec))
     except Exception as error:  # timm guesses the layout by a name or two; what it then meets may break it anywhere
         raise BadFile(f"{found.weights} is in no layout that timm can convert: {error!r}") from error
 

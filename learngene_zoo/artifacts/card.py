@@ -13,7 +13,7 @@ from typing import Any
 
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord
 from learngene_zoo.families.cost import cost
-from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import from_json, to_json
 
 # The Hub's identifiers that models and data sets of this zoo have; any other licence is its "other", with a name.
@@ -58,7 +58,7 @@ def learngene_card(config: LearngeneConfig) -> str:
 def descendant_card(config: Mapping[str, Any]) -> str:
     """The README.md of a model's folder, from its config.json: timm's layout with our record under `learngene`."""
     ours: Mapping[str, Any] = config["learngene"]
-    spec = from_json(ViTSpec, to_json(ours["spec"]), "learngene: spec")
+    spec = from_json(Spec, to_json(ours["spec"]), "learngene: spec")
     ancestries = [from_json(AncestryRecord, item, "ancestry") for item in to_json(ours.get("ancestries", ()))]
     trained_on = ours.get("trained_on")
     tasks = [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
@@ -137,7 +137,7 @@ def _json(data: Any) -> str:
     return _fence(text.replace("```", "'''"), "json")
 
 
-def _shape(spec: ViTSpec) -> str:
+def _shape(spec: Spec) -> str:
     price = cost(spec)
     first, *rest = spec.sizes
     blocks = [f"{first.layers} layers of width {first.width} with {first.heads} heads"]
@@ -194,22 +194,22 @@ def _datasets(records: Iterable[TaskRecord]) -> list[str]:
     return sorted({match[1] for match in matches if match})
 
 
-def _kind(spec: ViTSpec) -> str:
+def _kind(spec: Spec) -> str:
     """The Hub's word for what a model does."""
     return "image-segmentation" if spec.dense else "image-classification"
 
 
-def _use(spec: ViTSpec) -> str:
+def _use(spec: Spec) -> str:
     """How to open a model."""
     opened = 'model = timm.create_model("local-dir:FOLDER", pretrained=True)'
-    if not (spec.dense or spec.front):
+    if not (spec.dense or spec.stitched):
         return "\n\n".join(
             [_fence(f"import timm\n\n{opened}", "python"), "`FOLDER` is this folder; nothing but timm is needed."]
         )
-    known = " and ".join(["the stitches"] * bool(spec.front) + ["the dense head"] * spec.dense)
+    known = " and ".join(["the stitches"] * spec.stitched + ["the dense head"] * spec.dense)
     ours = f"import learngene_zoo.timm  # makes {known} known to timm"
     told = ["The model gives logits for every pixel."] * spec.dense
-    told += ["A linear layer, the stitch, leads from each width to the next."] * bool(spec.front)
+    told += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched
     return "\n\n".join(
         [
             _fence(f"import timm\n\n{ours}\n\n{opened}", "python"),

@@ -10,8 +10,8 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.errors import unknown
 from learngene_zoo.families import surgery
+from learngene_zoo.families.family import table_of
 from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.vit.table import is_last_norm, is_stem
 
 
 def controlled(descendant: Descendant, control: Control, seed: int) -> Descendant:
@@ -30,6 +30,7 @@ def _shuffled(descendant: Descendant, seed: int) -> Descendant:
 
 
 def _stem_only(descendant: Descendant, seed: int) -> Descendant:
-    kept = {name for name in descendant.inherited if is_stem(name) or is_last_norm(name)}
+    table = table_of(descendant.spec)
+    kept = {name for name in descendant.inherited if table.is_stem(name) or table.is_final_norm(name)}
     drawn = initial(descendant.spec, seed, names=descendant.inherited - kept)
     return descendant.with_state({**descendant.state, **drawn}, inherited=frozenset(kept))

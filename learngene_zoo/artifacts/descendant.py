@@ -11,17 +11,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import Convention, Cost, cost
+from learngene_zoo.families.family import table_of
 from learngene_zoo.families.initialisation import Scheme, initial
-from learngene_zoo.families.input_format import InputFormat
-from learngene_zoo.families.model import check_state, model_of, shapes, shapes_in
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import is_head
-from learngene_zoo.families.vit.timm_config import (
+from learngene_zoo.families.model import Model, check_state, model_of, shapes, shapes_in
+from learngene_zoo.families.spec import InputFormat, Spec
+from learngene_zoo.families.timm_config import (
     check_agreement,
     check_keys,
     image_settings,
@@ -31,9 +30,6 @@ from learngene_zoo.families.vit.timm_config import (
 )
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, new_folder, read_json, write_json, write_tensors
-
-if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
 
 FORMAT = 1
 
@@ -46,7 +42,7 @@ class Descendant:
     images are normalised.
     """
 
-    spec: ViTSpec
+    spec: Spec
     state: StateDict
     inherited: frozenset[str] = frozenset()
     provenance: Mapping[str, Json] = field(default_factory=dict)
@@ -89,7 +85,7 @@ class Descendant:
         """Parameters and FLOPs of one image."""
         return cost(self.spec, convention)
 
-    def model(self, device: str = "cpu") -> VisionTransformer:
+    def model(self, device: str = "cpu") -> Model:
         """timm's module in eval mode, trainable, in memory of its own, fp32."""
         images = pretrained_cfg(self.spec, mean=self.mean, std=self.std, licence=self.licence)
         labels = {"label_names": list(self.class_names)} if self.class_names else {}
@@ -110,12 +106,12 @@ class Descendant:
         if self.task in (task, None) and self.spec.classes == len(names) and self.spec.dense == dense:
             return replace(self, task=task, class_names=names)
         spec = self.spec.with_(classes=len(names), dense=dense)
-        fresh = assemble(spec, surgery.without_head(self.state), seed=seed, mean=self.mean, std=self.std)
+        fresh = assemble(spec, surgery.without_head(self.state, self.spec), seed=seed, mean=self.mean, std=self.std)
         return replace(
             self,
             spec=spec,
             state=fresh.state,
-            inherited=frozenset(name for name in self.inherited if not is_head(name)),
+            inherited=frozenset(name for name in self.inherited if not table_of(spec).is_head(name)),
             task=task,
             class_names=names,
             folder=None,
@@ -143,7 +139,7 @@ class Descendant:
 
 
 def assemble(
-    spec: ViTSpec,
+    spec: Spec,
     parts: StateDict,
     *,
     seed: int,
@@ -182,7 +178,7 @@ class _Record:
     """What we read under the key `learngene`; everything else there is provenance."""
 
     format: int
-    spec: ViTSpec
+    spec: Spec
     inherited: tuple[str, ...] = ()
     task: str | None = None
 

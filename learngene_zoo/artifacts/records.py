@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, get_args
 
-from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.version import __version__
 
 FORMAT = 1
@@ -22,7 +22,7 @@ class AncestryRecord:
     """Where an ancestry model came from, exactly."""
 
     source: str  # as it was asked for: "timm:deit_base_patch16_224.fb_in1k"
-    spec: ViTSpec
+    spec: Spec
     revision: str | None = None  # 40 hexadecimal digits on the Hub; None for a local file
     sha256: str | None = None  # of its weights file
     licence: str = "unknown"
@@ -53,7 +53,7 @@ class LearngeneConfig:
     """
 
     method: str
-    spec: ViTSpec
+    spec: Spec
     format: int = FORMAT
     settings: Mapping[str, Any] = field(default_factory=dict)
     ancestries: tuple[AncestryRecord, ...] = ()

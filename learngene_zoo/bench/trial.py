@@ -113,8 +113,8 @@ def chance(cell: Cell) -> int:
 def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     """The descendant before training, under its arm's control; a head that is not inherited is the same in all arms."""
     from learngene_zoo.artifacts.controls import controlled
+    from learngene_zoo.families.family import table_of
     from learngene_zoo.families.initialisation import initial
-    from learngene_zoo.families.vit.table import is_head
 
     target, expander = size_of(cell, learngene, task)
     start = lifecycle.expand(learngene, target=target, expander=expander, run=run)
@@ -122,7 +122,7 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     if cell.arm.control is not None:  # the blocks of `stem` are those of the arm `scratch timm`
         seed = run.seed if cell.arm.control == "stem" else derive_seed(run.seed, "shuffle")
         start = controlled(start, cell.arm.control, seed)
-    own_head = {name for name in start.state if is_head(name)} - start.inherited
+    own_head = {name for name in start.state if table_of(start.spec).is_head(name)} - start.inherited
     return start.with_state({**start.state, **initial(start.spec, run.seed, names=own_head)})
 
 

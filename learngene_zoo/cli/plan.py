@@ -14,7 +14,7 @@ from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, opti
 from learngene_zoo.cli.output import Row, print_rows
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.cost import Convention
-from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.method import AXES, Member, Method, Target
 from learngene_zoo.settings import settings_of
@@ -30,7 +30,7 @@ def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
     """
     members = list(members)
     names = [name for name in AXES if name in SHOWN or len({getattr(member.spec, name) for member in members}) > 1]
-    stitched = any(member.spec.front for member in members)
+    stitched = any(member.spec.stitched for member in members)
     rows: list[Row] = []
     for member in members:
         sizes = {name: getattr(member.spec, name) for name in names}
@@ -40,9 +40,9 @@ def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
     return rows
 
 
-def front_text(spec: ViTSpec) -> str:
+def front_text(spec: Spec) -> str:
     """The segments before the last as `layers x width`, such as "4x192+5x384"; "" for a plain model."""
-    return "+".join(f"{segment.layers}x{segment.width}" for segment in spec.front)
+    return "+".join(f"{segment.layers}x{segment.width}" for segment in spec.sizes[:-1])
 
 
 def convention_option() -> click.Option:

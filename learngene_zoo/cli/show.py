@@ -163,7 +163,7 @@ def _model(folder: Path, convention: Convention) -> Row:
         "layers": spec.layers,
         "width": spec.width,
         "heads": spec.heads,
-        **({"front": front_text(spec)} if spec.front else {}),
+        **({"front": front_text(spec)} if spec.stitched else {}),
         "classes": spec.classes,
         "image_size": spec.image_size,
         "params": found.params,

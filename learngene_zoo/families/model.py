@@ -1,9 +1,8 @@
-"""Between a spec, its tensors and timm's module: `empty`, `model_of`, `state_of`, `spec_of`, `shapes`, `initial`.
+"""Between a spec, its tensors and a module: `shapes`, `empty`, `model_of`, `state_of`, `check_state`.
 
-Fresh memory for all parameters of a model at once.
-
-Most of the time of building a large model from tensors that are at hand goes into the kernel handing out memory in pages
-of 4 KiB. One mapping with large pages takes a third of it. Where that cannot be had, ordinary tensors are allocated.
+Most of the time of building a large model from tensors that are already in memory goes into the kernel handing out memory in
+pages of 4 KiB. One mapping with large pages for all parameters takes a third of it; where there are none, ordinary tensors are
+allocated.
 """
 
 from __future__ import annotations
@@ -12,52 +11,41 @@ import math
 import mmap
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.errors import BadFile
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import placed
-from learngene_zoo.families.vit.timm_config import architecture_name
+from learngene_zoo.families.family import host_of, iter_parameters
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.storage import StateDict, Tensors
 
-if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
+Model = Any  # a family's module, mostly timm's VisionTransformer, whose attributes depend on the family
 
 
-def shapes(spec: ViTSpec) -> dict[str, tuple[int, ...]]:
-    """The shape of every parameter, by closed form, in the order of timm's state_dict."""
+def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
+    """The shape of every parameter, by closed form, in the order of the model's state_dict."""
     return dict(_shapes(spec))
 
 
-@lru_cache(maxsize=8)  # asked for several times of each model that is built
-def _shapes(spec: ViTSpec) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, kind.shape(sizes)) for name, kind, sizes in placed(spec))
+@lru_cache(maxsize=8)  # building a model asks several times
+def _shapes(spec: Spec) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    return tuple((name, kind.shape(sizes)) for name, kind, sizes in iter_parameters(spec))
 
 
-def empty(spec: ViTSpec, **extra: Any) -> VisionTransformer:
-    """timm's module for a spec (ours where it is dense or stitched), its parameters on the meta device.
+def empty(spec: Spec, **extra: Any) -> Model:
+    """The module for a spec, its parameters on the meta device; no random number is drawn.
 
     `extra` are further arguments of timm's (dropout).
-
-    No random number is drawn.
     """
-    import timm
-
-    if spec.dense or spec.front:
-        import learngene_zoo.families.vit.stitched  # noqa: F401  registers it, and the dense ones
+    host = host_of(spec)
     with torch.device("meta"), _Unset():
-        model = timm.create_model(architecture_name(spec), weight_init="skip", **spec.timm_args(), **extra)
-    # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets timm's defaults.
-    model.weight_init_mode = ""
-    getattr(model, "_model_args", {}).pop("weight_init", None)
-    return model
+        return host.create(spec, **extra)
 
 
 class _Unset(TorchFunctionMode):
-    """Parameters get no first numbers: on the meta device that is a third of what building a module takes."""
+    """Parameters are not initialised: even on the meta device that is a third of the time of building a module."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -67,7 +55,7 @@ class _Unset(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def model_of(spec: ViTSpec, state: StateDict, *, dtype: torch.dtype = torch.float32, **extra: Any) -> VisionTransformer:
+def model_of(spec: Spec, state: StateDict, *, dtype: torch.dtype = torch.float32, **extra: Any) -> Model:
     """A model with these tensors, in eval mode, trainable, in memory of its own: `state` stays as it is.
 
     Raises `BadFile` if a tensor is missing, extra or of another shape.
@@ -86,19 +74,19 @@ def state_of(model: torch.nn.Module) -> StateDict:
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}
 
 
-def check_state(state: StateDict, spec: ViTSpec, where: str) -> None:
-    """Raises `BadFile`, naming the first tensor that is missing, extra or of another shape than `spec` wants."""
-    wanted, found = shapes(spec), shapes_in(state)
-    for name, shape in wanted.items():
+def check_state(state: StateDict, spec: Spec, where: str) -> None:
+    """Raises `BadFile`, naming the first tensor that is missing, unexpected or of another shape than in `spec`'s model."""
+    expected, found = shapes(spec), shapes_in(state)
+    for name, shape in expected.items():
         if name not in found:
             raise BadFile(f"{where} lacks the tensor {name} of shape {shape}")
         if found[name] != shape:
-            raise BadFile(f"{where}: the tensor {name} has shape {found[name]}; {shape} is wanted")
+            raise BadFile(f"{where}: the tensor {name} has shape {found[name]}; expected {shape}")
         if not (state.floating(name) if isinstance(state, Tensors) else state[name].is_floating_point()):
-            raise BadFile(f"{where}: the tensor {name} holds no floating point numbers")
-    extra = sorted(set(found) - set(wanted))
+            raise BadFile(f"{where}: the tensor {name} does not hold floating-point numbers")
+    extra = sorted(set(found) - set(expected))
     if extra:
-        raise BadFile(f"{where} holds the tensor {extra[0]}, which this model does not have")
+        raise BadFile(f"{where} has the tensor {extra[0]}, which this model does not have")
 
 
 def shapes_in(state: StateDict) -> dict[str, tuple[int, ...]]:

@@ -22,7 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError
-from learngene_zoo.families.input_format import InputFormat
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.distributed import rank, world
 from learngene_zoo.tasks.augmentation import Augment
 from learngene_zoo.tasks.decoding import normalised

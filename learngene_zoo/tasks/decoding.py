@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.families.input_format import InputFormat
+from learngene_zoo.families.spec import InputFormat
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from learngene_zoo.artifacts.records import TaskRecord
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.families.input_format import InputFormat
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.settings import Json, to_json
 
 if TYPE_CHECKING:

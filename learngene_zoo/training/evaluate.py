@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed
-from learngene_zoo.families.input_format import InputFormat
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.distributed import gathered, join
 from learngene_zoo.runs.run import Run
 from learngene_zoo.training.device import open_device

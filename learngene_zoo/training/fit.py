@@ -11,8 +11,8 @@ from torch import nn
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.families.input_format import InputFormat
 from learngene_zoo.families.model import state_of
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed

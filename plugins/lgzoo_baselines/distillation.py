@@ -84,7 +84,7 @@ class Distil(Extractor):
             pass
         validation = evaluate(model, task, "validation", student.input_format, run)
         metrics = {f"validation_{validation.metric}": validation.value, "validation_images": validation.images}
-        return without_head(state_of(model)), {**metrics, "training_images": loader.images}
+        return without_head(state_of(model), spec), {**metrics, "training_images": loader.images}
 
 
 DISTILLATION = Method(

@@ -51,7 +51,7 @@ class Pretrain(Extractor):
             std=ancestry.record.std,
         )
         trained = fit(start, task, self.training, run)
-        return without_head(trained.state), dict(trained.provenance["metrics"])
+        return without_head(trained.state, trained.spec), dict(trained.provenance["metrics"])
 
 
 PRETRAIN_FINETUNE = Method(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from learngene_zoo.plugin import BadFile, Learngene, ViTSpec, block_of, is_head
+from learngene_zoo.plugin import BadFile, Learngene, Spec, table_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, StateDict
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
-def base_blocks(state: StateDict, kept: Collection[int]) -> StateDict:
-    """Of an ancestry model's tensors (shared, not copied): stem, last norm, and the blocks `kept`, counted from 1."""
+def base_blocks(state: StateDict, spec: Spec, kept: Collection[int]) -> StateDict:
+    """Of an ancestry model's tensors (shared, not copied): stem, final norm, and the blocks `kept`, counted from 1."""
     from learngene_zoo.plugin import only
 
-    return only(state, _inside(kept))
+    return only(state, _inside(spec, kept))
 
 
-def build(learngene: Learngene, spec: ViTSpec, sources: Sequence[int], *, seed: int) -> Descendant:
+def build(learngene: Learngene, spec: Spec, sources: Sequence[int], *, seed: int) -> Descendant:
     """A descendant whose block `i` is the ancestry's block `sources[i]` (counted from 1), with a fresh head.
 
     Every tensor is read once, however often its block is repeated. Raises `BadFile` if the learngene lacks one.
@@ -33,8 +33,8 @@ def build(learngene: Learngene, spec: ViTSpec, sources: Sequence[int], *, seed: 
 
     config = learngene.config
     _check(learngene, set(sources))
-    held = base_blocks(learngene.state, set(sources))
-    parts = resize_positions(take_blocks(held, [source - 1 for source in sources]), config.spec, spec)
+    held = base_blocks(learngene.state, spec, set(sources))
+    parts = resize_positions(take_blocks(held, spec, [source - 1 for source in sources]), config.spec, spec)
     mean, std = config.normalisation
     return assemble(spec, parts, seed=seed, mean=mean, std=std, provenance={"blocks": list(sources)})
 
@@ -43,8 +43,8 @@ def _check(learngene: Learngene, kept: Collection[int]) -> None:
     """Stem, kept blocks and last norm must be there, whole: `assemble` would draw what is not, and nobody would notice."""
     from learngene_zoo.plugin import shapes, shapes_in
 
-    where = str(learngene.folder or "the learngene")
-    wanted, found = (_parts(every, kept) for every in (shapes(learngene.config.spec), shapes_in(learngene.state)))
+    spec, where = learngene.config.spec, str(learngene.folder or "the learngene")
+    wanted, found = (_parts(every, spec, kept) for every in (shapes(spec), shapes_in(learngene.state)))
     for name, shape in wanted.items():
         if found.get(name) != shape:
             what = f"has shape {found[name]} in {name}" if name in found else f"lacks the tensor {name}"
@@ -54,12 +54,12 @@ def _check(learngene: Learngene, kept: Collection[int]) -> None:
         raise BadFile(f"{where} holds the tensor {extra[0]}, which its model does not have; extract or fetch it again")
 
 
-def _parts(every: Mapping[str, Shape], kept: Collection[int]) -> dict[str, Shape]:
-    inside = _inside(kept)
+def _parts(every: Mapping[str, Shape], spec: Spec, kept: Collection[int]) -> dict[str, Shape]:
+    inside = _inside(spec, kept)
     return {name: shape for name, shape in every.items() if inside(name)}
 
 
-def _inside(kept: Collection[int]) -> Callable[[str], bool]:
+def _inside(spec: Spec, kept: Collection[int]) -> Callable[[str], bool]:
     """Whether a tensor belongs to stem, last norm or the blocks `kept`."""
-    blocks = {None, *(block - 1 for block in kept)}
-    return lambda name: block_of(name) in blocks and not is_head(name)
+    table, blocks = table_of(spec), {None, *(block - 1 for block in kept)}
+    return lambda name: table.block_of(name) in blocks and not table.is_head(name)

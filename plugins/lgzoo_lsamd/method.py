@@ -118,7 +118,7 @@ class Search(Extractor):
                 log.warning("%s", details["note"])
             accuracies = {name: record["validation_accuracy"] for name, record in found.items()}
             config = replace(config, details=details, metrics={"validation_accuracy": accuracies})
-        return Learngene(config=config, state=base_blocks(ancestry.state, config.details["kept"]))
+        return Learngene(config=config, state=base_blocks(ancestry.state, ancestry.spec, config.details["kept"]))
 
     def recipe(self, task: str) -> Recipe:
         """The recipe of one task's search: `training`, with the learning rate `task_lr` names for it."""

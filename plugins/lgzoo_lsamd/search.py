@@ -88,7 +88,7 @@ def search_one(search: Search, ancestry: Ancestry, task: Task, carried: StateDic
 def start(ancestry: Ancestry, task: Task, run: Run) -> VisionTransformer:
     """The ancestry model, in memory of its own, with a fresh head for the task's classes."""
     spec = ancestry.spec.with_(classes=task.classes, dense=task.dense)
-    return assemble(spec, without_head(ancestry.state), seed=derive_seed(run.seed, "head")).model()
+    return assemble(spec, without_head(ancestry.state, spec), seed=derive_seed(run.seed, "head")).model()
 
 
 def groups_with_routers(module: nn.Module, recipe: Recipe, *, router_lr: float) -> list[dict[str, Any]]:

@@ -16,12 +16,9 @@ from learngene_zoo.plugin import (
     Learngene,
     ViTSpec,
     assemble,
-    block_of,
-    inner_name,
-    is_head,
-    is_stem,
     resize_positions,
     shapes,
+    table_of,
 )
 from lgzoo_pool.details import Details, read_details
 from lgzoo_pool.paths import Path
@@ -57,28 +54,29 @@ def described(path: Path, details: Details) -> Json:
     ]
 
 
-def sources(path: Path, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def sources(path: Path, spec: ViTSpec, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """For every tensor of a path's model its name in the learngene."""
     blocks = [(number, block) for number, part in enumerate(path.parts) for block in range(part.start, part.stop)]
+    table = table_of(spec)
     for name in names:
-        block = block_of(name)
+        block = table.block_of(name)
         if block is None:
-            anchor = path.parts[0].anchor if is_stem(name) else path.last
+            anchor = path.parts[0].anchor if table.is_stem(name) else path.last
             yield name, f"anchors.{anchor}.{name}"
             continue
-        inner, (number, source) = inner_name(name), blocks[block]
+        inner, (number, source) = table.inner_name(name), blocks[block]
         if inner.startswith(STITCH):
             yield name, f"{path.stitches[number - 1].name}.{inner.removeprefix(STITCH)}"
         else:
-            yield name, f"anchors.{path.parts[number].anchor}.blocks.{source}.{inner}"
+            yield name, f"anchors.{path.parts[number].anchor}.{table.block_name(source, inner)}"
 
 
 def _held(learngene: Learngene, path: Path, spec: ViTSpec, *, heads: bool) -> StateDict:
     """The tensors of a path's model by their names in it, shared, not copied."""
     where = str(learngene.folder or "the learngene")
-    wanted = {name: shape for name, shape in shapes(spec).items() if heads or not is_head(name)}
+    wanted = {name: shape for name, shape in shapes(spec).items() if heads or not table_of(spec).is_head(name)}
     held: dict[str, torch.Tensor] = {}
-    for name, source in sources(path, list(wanted)):
+    for name, source in sources(path, spec, list(wanted)):
         try:
             tensor = learngene.state[source]
         except KeyError:

@@ -108,5 +108,5 @@ def check_anchors(specs: Sequence[ViTSpec]) -> None:
                 f"ancestries {place - 1} and {place} have the widths {before.width} and {spec.width}; "
                 "stitches lead from narrow to wide: give the narrower one first"
             )
-    if any(spec.front for spec in specs):
+    if any(spec.stitched for spec in specs):
         raise WrongCall("an ancestry is stitched itself; take models of one width each")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from learngene_zoo.families.input_format import InputFormat
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.tasks.batches import Batches, open_loader
 from learngene_zoo.tasks.task import Task
 

@@ -19,8 +19,9 @@ from learngene_zoo.artifacts.hub import Repository, fetch
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import model_of
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
-from learngene_zoo.families.vit.timm_config import timm_config
+from learngene_zoo.families.timm_config import timm_config
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.timm_names import ARCHITECTURES
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -124,17 +125,20 @@ def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
         ({"architecture": None}, "names no timm architecture"),
         ({"architecture": ["ViTForImageClassification"]}, "names no timm architecture"),
         ({"architecture": "vit_bose_patch16_224"}, "no timm model named 'vit_bose_patch16_224'; did you mean vit_base"),
-        ({"architecture": "resnet18"}, "resnet18 is no Vision Transformer .* supported are"),
+        (
+            {"architecture": "resnet18"},
+            "resnet18 is a model of timm.models.resnet, which is not supported; supported are",
+        ),
         ({"architecture": "../../etc/passwd"}, "no timm model named"),
         ({"model_args": ["depth"]}, "model_args is list"),
         ({"model_args": {"depth": "12"}}, 'layers is "12"; a value of type int is wanted'),
-        ({"model_args": {"depth": 10**12}}, "layers is 1000000000000; it must lie between 1 and 512"),
+        ({"model_args": {"depth": 10**12}}, "layers is 1000000000000; it must be between 1 and 512"),
         ({"model_args": {"embed_dim": 10**6, "num_heads": 1}}, "width is 1000000"),
         ({"model_args": {"num_heads": 5}}, "5 heads do not divide"),
-        ({"model_args": {"norm_layer": "rmsnorm"}}, "model_args holds 'norm_layer'"),
+        ({"model_args": {"norm_layer": "rmsnorm"}}, "model_args has 'norm_layer'"),
         (
             {"model_args": {"pretrained_cfg_overlay": {"file": "/etc/passwd"}}},
-            "model_args holds 'pretrained_cfg_overlay'",
+            "model_args has 'pretrained_cfg_overlay'",
         ),
         ({"model_args": {"img_size": [32, 16]}}, "only square"),
         ({"model_args": {"global_pool": "map"}}, 'pool is "map"'),
@@ -195,9 +199,12 @@ def _rewrite(change: Callable[[dict], object]) -> Callable[[Path], None]:
             "norm.weight holds values that are not finite",
         ),
         (_rewrite(lambda state: state.pop("norm.weight")), "lacks the tensor norm.weight"),
-        (_rewrite(lambda state: state.update(other=torch.ones(1))), "holds the tensor other"),
+        (_rewrite(lambda state: state.update(other=torch.ones(1))), "has the tensor other"),
         (_rewrite(lambda state: state.update(cls_token=torch.ones(1, 1, 8))), r"cls_token has shape \(1, 1, 8\)"),
-        (_rewrite(lambda state: state.update(cls_token=torch.ones(1, 1, 32).int())), "no floating point numbers"),
+        (
+            _rewrite(lambda state: state.update(cls_token=torch.ones(1, 1, 32).int())),
+            "does not hold floating-point numbers",
+        ),
     ],
 )
 def test_folders_that_are_refused(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
@@ -234,9 +241,9 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
         ),
         ("timm:deit_base_patch16_224.nobody", "no pretrained tag of deit_base_patch16_224 named"),
         ("timm:zzzzzzzzzzzz", "list_models"),
-        ("timm:resnet18", "resnet18 is no Vision Transformer but one of timm.models.resnet; supported are"),
-        ("timm:swin_tiny_patch4_window7_224", "is no Vision Transformer"),
-        ("timm:deit_tiny_distilled_patch16_224", "VisionTransformerDistilled is no plain ViT"),
+        ("timm:resnet18", "resnet18 is a model of timm.models.resnet, which is not supported; supported are"),
+        ("timm:swin_tiny_patch4_window7_224", "is a model of timm.models.swin_transformer, which is not supported"),
+        ("timm:deit_tiny_distilled_patch16_224", "VisionTransformerDistilled is not a plain ViT"),
         ("timm:vit_so400m_patch14_siglip_224", "pooling 'map'"),
         ("timm:vit_base_patch16_clip_224.openai", "supported are"),
         ("timm:vit_giant_patch14_dinov2", "GluMlp"),

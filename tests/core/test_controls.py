@@ -20,11 +20,11 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import is_head, is_last_norm, is_stem
+from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.runs.run import Run
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
-PARTS = surgery.without_head(initial(SPEC, 7))
+PARTS = surgery.without_head(initial(SPEC, 7), SPEC)
 
 
 def made() -> Descendant:
@@ -48,12 +48,12 @@ def test_the_shuffled_control_keeps_every_distribution() -> None:
 def test_the_stem_control_keeps_stem_and_norm() -> None:
     start = made()
     control = controlled(start, "stem", 5)
-    kept = {name for name in start.inherited if is_stem(name) or is_last_norm(name)}
+    kept = {name for name in start.inherited if TABLE.is_stem(name) or TABLE.is_final_norm(name)}
     assert control.inherited == kept
     drawn = initial(SPEC, 5)
     assert list(control.state) == list(start.state)
     for name in start.state:
-        source = start.state if name in kept or is_head(name) else drawn
+        source = start.state if name in kept or TABLE.is_head(name) else drawn
         assert torch.equal(control.state[name], source[name]), name
 
 

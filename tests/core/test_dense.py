@@ -20,10 +20,10 @@ from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import cost, flops, params
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import model_of, shapes, state_of
-from learngene_zoo.families.vit.dense import DenseVisionTransformer
-from learngene_zoo.families.vit.reading import spec_of
+from learngene_zoo.families.vit.host import spec_of
+from learngene_zoo.families.vit.modules import DenseVisionTransformer
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.timm_config import DENSE_ARCHITECTURE
+from learngene_zoo.families.vit.timm_names import DENSE_ARCHITECTURE
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5, dense=True)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -41,7 +41,7 @@ VARIANTS = [
 
 def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
     given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "lsamd"}, **fields}
-    return assemble(spec, surgery.without_head(initial(spec, 7, "fan_in")), seed=1, **given)  # type: ignore[arg-type]
+    return assemble(spec, surgery.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
 # --- the model --------------------------------------------------------------------------------------------------------

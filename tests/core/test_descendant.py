@@ -25,17 +25,17 @@ from learngene_zoo.families.cost import cost
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import shapes
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import is_head
+from learngene_zoo.families.vit.table import TABLE
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-PARTS = surgery.without_head(initial(SPEC, 7))
+PARTS = surgery.without_head(initial(SPEC, 7), SPEC)
 
 
 def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
     """A descendant that inherits everything but its head."""
     given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "lsamd", "seed": 3}, **fields}
-    return assemble(spec, surgery.without_head(initial(spec, 7)), seed=1, **given)  # type: ignore[arg-type]
+    return assemble(spec, surgery.without_head(initial(spec, 7), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
 # --- assembling -----------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ def test_the_model_is_timms_and_knows_its_images() -> None:
 
 
 def test_the_model_has_memory_of_its_own() -> None:
-    whole = replace(made(), state=surgery.take_blocks(made().state, [1, 1]))
+    whole = replace(made(), state=surgery.take_blocks(made().state, SPEC, [1, 1]))
     before = fingerprint_of(whole)
     model = whole.model()
     with torch.no_grad():
@@ -154,7 +154,7 @@ def test_a_model_of_another_task_gets_a_fresh_head(names: tuple[str, ...]) -> No
     start = made(task="objects")
     tuned = start.for_task("digits", names, seed=9)
     assert (tuned.task, tuned.spec.classes, tuned.class_names) == ("digits", len(names), names)
-    assert all(torch.equal(tuned.state[name], start.state[name]) == (not is_head(name)) for name in PARTS)
+    assert all(torch.equal(tuned.state[name], start.state[name]) == (not TABLE.is_head(name)) for name in PARTS)
     assert tuned.state["head.weight"].shape == (len(names), 32)
     assert not torch.equal(tuned.state["head.weight"], start.state["head.weight"][: len(names)])
     assert (tuned.provenance, tuned.mean, tuned.inherited) == (start.provenance, start.mean, start.inherited)
@@ -301,15 +301,18 @@ def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
         (_config(lambda c: c["learngene"].update(task=3)), "task is 3"),
         (_config(lambda c: c["model_args"].update(depth=3)), "contradicts itself: layers is 3 for timm and 2"),
         (_config(lambda c: c["model_args"].update(num_heads=2)), "contradicts itself: heads is 2"),
-        (_config(lambda c: c["model_args"].update(act_layer="silu")), "model_args holds 'act_layer'"),
-        (_config(lambda c: c.update(architecture="resnet18")), "resnet18 is no Vision Transformer"),
+        (_config(lambda c: c["model_args"].update(act_layer="silu")), "model_args has 'act_layer'"),
+        (
+            _config(lambda c: c.update(architecture="resnet18")),
+            "resnet18 is a model of timm.models.resnet, which is not supported",
+        ),
         (_config(lambda c: c.update(file="/etc/passwd")), "unknown key 'file'"),
         (_config(lambda c: c.update(label_names=["a"])), "1 class names for 3 classes"),
         (_config(lambda c: c["pretrained_cfg"].update(std=[0, 1, 1])), "positive number per channel"),
         (_tensors(lambda t: t.pop("norm.weight")), "lacks the tensor norm.weight"),
-        (_tensors(lambda t: t.update(other=torch.ones(1))), "holds the tensor other"),
+        (_tensors(lambda t: t.update(other=torch.ones(1))), "has the tensor other"),
         (_tensors(lambda t: t.update({"norm.weight": torch.ones(31)})), r"norm.weight has shape \(31,\)"),
-        (_tensors(lambda t: t.update({"norm.weight": torch.ones(32).int()})), "no floating point numbers"),
+        (_tensors(lambda t: t.update({"norm.weight": torch.ones(32).int()})), "does not hold floating-point numbers"),
         (_tensors(lambda t: t["norm.weight"].fill_(float("inf"))), "norm.weight holds values that are not finite"),
     ],
 )

@@ -15,11 +15,12 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import empty, model_of, shapes, state_of
-from learngene_zoo.families.vit.reading import spec_of
-from learngene_zoo.families.vit.spec import MOST_SEGMENTS, Segment, ViTSpec
-from learngene_zoo.families.vit.stitched import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
-from learngene_zoo.families.vit.table import block_of, inner_name, is_stem, kind_of
-from learngene_zoo.families.vit.timm_config import ARCHITECTURE, STITCHED_ARCHITECTURE
+from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.vit.host import spec_of
+from learngene_zoo.families.vit.modules import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
+from learngene_zoo.families.vit.spec import MOST_SEGMENTS, ViTSpec
+from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families.vit.timm_names import ARCHITECTURE, STITCHED_ARCHITECTURE
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.training.step import parameter_groups, stochastic_depth
@@ -69,10 +70,10 @@ def _own(segment: ViTSpec, state: StateDict, start: int, *, stem: bool, tail: bo
     """The tensors of one segment, blocks counted from 0; what it has no use for is drawn."""
     own = initial(segment, 99)
     for name in own:
-        block = block_of(name)
+        block = TABLE.block_of(name)
         if block is not None:
-            own[name] = state[f"blocks.{start + block}.{inner_name(name)}"]
-        elif stem if is_stem(name) else tail:
+            own[name] = state[f"blocks.{start + block}.{TABLE.inner_name(name)}"]
+        elif stem if TABLE.is_stem(name) else tail:
             own[name] = state[name]
     return own
 
@@ -112,8 +113,8 @@ def test_where_the_stitches_are() -> None:
     assert [place["num_chs"] for place in model.feature_info] == [16, 24, 24, 32]
     assert [segment.layers for segment in THREE.segments] == [1, 2, 1]
     assert (THREE.first.width, THREE.sizes[-1]) == (16, Segment(layers=1, width=32, heads=4))
-    assert kind_of("blocks.2.stitch.bias") is not None
-    assert not is_stem("blocks.0.stitch.weight")
+    assert TABLE.find("blocks.2.stitch.bias") is not None
+    assert not TABLE.is_stem("blocks.0.stitch.weight")
 
 
 def test_a_model_of_one_width_stays_plain() -> None:
@@ -146,7 +147,9 @@ def test_its_tensors_start_as_those_of_its_segments() -> None:
         assert drawn["blocks.1.stitch.weight"].std().item() == pytest.approx(deviation, rel=0.05)
         assert drawn["blocks.1.stitch.bias"].abs().sum() == 0
         first = initial(wide.first, 5, scheme)  # type: ignore[arg-type]
-        assert all(torch.equal(drawn[name], first[name]) for name in first if is_stem(name) or block_of(name) == 0)
+        assert all(
+            torch.equal(drawn[name], first[name]) for name in first if TABLE.is_stem(name) or TABLE.block_of(name) == 0
+        )
 
 
 def test_only_matrices_are_decayed_and_every_block_may_be_dropped() -> None:
@@ -172,7 +175,7 @@ def test_no_axis_is_cut_through_all_widths_at_once() -> None:
     with pytest.raises(WrongCall, match="more than one width"):
         surgery.select(initial(TWO, 0), TWO, {"hidden": range(4)})
     plain = TWO.with_(front=())
-    with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is no tensor of this ViT"):
+    with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is not a tensor of this model"):
         surgery.select({"blocks.1.stitch.weight": torch.zeros(32, 16)}, plain, {"width": range(4)})
 
 
@@ -181,7 +184,7 @@ def test_no_axis_is_cut_through_all_widths_at_once() -> None:
     [
         ([(3, 16, 2)], "the segments in front have 3 of 3 layers"),
         ([(1, 16, 2), (2, 24, 3)], r"have 1 \+ 2 of 3 layers"),
-        ([(0, 16, 2)], "each needs one"),
+        ([(0, 16, 2)], "each segment needs at least one"),
         ([(1, 16, 3)], "3 heads do not divide a width of 16"),
         ([(1, 0, 1)], "width is 0"),
         ([(1, 10**7, 1)], "width is 10000000"),

@@ -12,10 +12,12 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from learngene_zoo.families.cost import block_flops, block_params, cost, flops, params
+from learngene_zoo.families.cost import cost, flops, params
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import model_of
-from learngene_zoo.families.vit.spec import Segment, ViTSpec, architecture
+from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.vit.spec import ViTSpec
 
 DATA = Path(__file__).parents[1] / "data"
 POOL = json.loads((DATA / "pool_tables.json").read_text())["rows"]
@@ -80,13 +82,13 @@ def snnet_paths() -> Iterator[ViTSpec]:
 
 def test_parameters_and_flops_by_hand() -> None:
     """1 block of width 16, a stitch, 2 of width 32; 17 tokens."""
-    first, last = TINY.segments
     stem = 16 * 192 + 16 + 17 * 16 + 16
     tail = 2 * 32 + 5 * 32 + 5
-    assert params(TINY) == stem + block_params(first) + (16 * 32 + 32) + 2 * block_params(last) + tail
-    wanted = 16 * 192 * 16 + block_flops(first) + 17 * 16 * 32 + 2 * block_flops(last) + 5 * 17 * 32 + 5 * 32
-    assert flops(TINY) == wanted
-    assert flops(TINY, "fvcore") == wanted - 5 * 17 * 32
+    assert params(TINY) == stem + (12 * 16**2 + 13 * 16) + (16 * 32 + 32) + 2 * (12 * 32**2 + 13 * 32) + tail
+    narrow, wide = (17 * 12 * d**2 + 2 * 17**2 * d + 5 * 17 * d * 2 for d in (16, 32))
+    expected = 16 * 192 * 16 + narrow + 17 * 16 * 32 + 2 * wide + 5 * 17 * 32 + 5 * 32
+    assert flops(TINY) == expected
+    assert flops(TINY, "fvcore") == expected - 5 * 17 * 32
 
 
 def test_what_the_papers_leave_out() -> None:

@@ -30,8 +30,9 @@ from learngene_zoo.cli.plan import size_rows
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.vit.spec import Segment, ViTSpec
-from learngene_zoo.families.vit.timm_config import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE
+from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.timm_names import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE
 from learngene_zoo.latency import latency
 from learngene_zoo.method import Expander, Member, Target
 from learngene_zoo.recipe import Recipe
@@ -49,7 +50,7 @@ IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(
 
 def made(spec: ViTSpec = SPEC, **fields: Any) -> Descendant:
     given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "pool"}, **fields}
-    return assemble(spec, surgery.without_head(initial(spec, 7, "fan_in")), seed=1, **given)
+    return assemble(spec, surgery.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)
 
 
 # --- its folder -------------------------------------------------------------------------------------------------------
@@ -122,9 +123,9 @@ def test_a_plain_descendants_folder_names_no_architecture_of_ours(tmp_path: Path
     [
         ({"front": [[2, 16, 2]]}, "contradicts itself: front is"),
         ({"front": ...}, "contradicts itself: front is"),
-        ({"front": 7}, "front is no list of segments"),
-        ({"front": [[1, 16]]}, "front is no list of segments"),
-        ({"front": [1, 16, 2]}, "front is no list of segments"),
+        ({"front": 7}, "front: expected a list of segments"),
+        ({"front": [[1, 16]]}, "front: expected a list of segments"),
+        ({"front": [1, 16, 2]}, "front: expected a list of segments"),
         ({"front": [["1", 16, 2]]}, "layers is"),
         ({"front": [[1, 16.0, 2]]}, "width is 16.0; a value of type int"),
         ({"front": [[1, 16, True]]}, "heads is true"),
@@ -165,7 +166,7 @@ def _change(folder: Path, place: Any, change: dict[str, Any]) -> None:
 def test_a_plain_architecture_has_no_segments(tmp_path: Path) -> None:
     folder = made().save(tmp_path / "stitched")
     _change(folder, lambda config: config, {"architecture": "vit_base_patch16_224"})
-    with pytest.raises(BadFile, match="holds 'front', which vit_base_patch16_224 does not have"):
+    with pytest.raises(BadFile, match="has 'front', which vit_base_patch16_224 does not take"):
         load_descendant(folder)
     _change(folder, lambda config: config, {"architecture": STITCHED_DENSE_ARCHITECTURE})
     with pytest.raises(BadFile, match="dense is True for timm and False"):

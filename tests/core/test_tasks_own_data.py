@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
-from learngene_zoo.families.input_format import InputFormat
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader

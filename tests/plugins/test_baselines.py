@@ -12,7 +12,7 @@ import torch
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.vit.table import is_head
+from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
@@ -85,7 +85,7 @@ def test_every_size_is_trained_and_taken_whole() -> None:
     assert prefixes == {"layers-1", "layers-2"}
     for layers in (1, 2):
         model = expanded(learngene, Target(layers=layers, classes=3))
-        assert model.inherited == {name for name in model.state if not is_head(name)}
+        assert model.inherited == {name for name in model.state if not TABLE.is_head(name)}
         for name in model.inherited:
             assert torch.equal(model.state[name], learngene.state[f"layers-{layers}/{name}"])
 

@@ -13,7 +13,7 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import is_head
+from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import Tensors
@@ -33,7 +33,7 @@ def ancestor() -> dict[str, torch.Tensor]:
 @pytest.fixture
 def gene(ancestor) -> Learngene:
     config = LearngeneConfig(method="lsamd", spec=SPEC, ancestries=(RECORD,), details={"kept": KEPT})
-    return Learngene(config=config, state=base_blocks(ancestor, KEPT))
+    return Learngene(config=config, state=base_blocks(ancestor, SPEC, KEPT))
 
 
 def expand(gene: Learngene, expander: Expand | None = None, **sizes: int):
@@ -44,7 +44,7 @@ def test_a_learngene_holds_the_kept_blocks_under_their_names_and_shares_their_me
     blocks = {name.split(".")[1] for name in gene.state if name.startswith("blocks.")}
     assert blocks == {"0", "3", "4"}
     assert {"cls_token", "pos_embed", "patch_embed.proj.weight", "norm.weight"} <= set(gene.state)
-    assert not any(map(is_head, gene.state))
+    assert not any(map(TABLE.is_head, gene.state))
     assert all(tensor is ancestor[name] for name, tensor in gene.state.items())
 
 

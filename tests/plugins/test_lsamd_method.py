@@ -10,7 +10,8 @@ import pytest
 
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.vit.spec import ViTSpec, architecture
+from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
 from lgzoo_lsamd.method import LSAMD, Expand, Search, kept_blocks, reachable

@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import is_head
+from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.method import Target
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
@@ -84,7 +84,7 @@ def test_a_search_leaves_the_ancestry_model_and_its_base_blocks_as_they_were(anc
     (net,) = nets
     weights = net.state_dict()
     for name, tensor in before.items():
-        if is_head(name):
+        if TABLE.is_head(name):
             continue
         trained = name.replace("blocks.", "") if name.startswith("blocks.") else None
         if trained is None:
@@ -203,7 +203,7 @@ def test_a_segmentation_task_is_searched_with_a_dense_head(ancestry) -> None:
     )  # one class everywhere: at most half of that class, and no other
     assert found["halves"]["validation_images"] == 40
     assert not learngene.config.spec.dense
-    assert not any(is_head(name) for name in learngene.state)
+    assert not any(TABLE.is_head(name) for name in learngene.state)
 
 
 def test_a_task_has_its_own_learning_rate(ancestry, monkeypatch) -> None:

@@ -16,7 +16,8 @@ from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.model import check_state
-from learngene_zoo.families.vit.spec import ViTSpec, architecture
+from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run

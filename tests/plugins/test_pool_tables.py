@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.families.vit.spec import architecture
+from learngene_zoo.families.timm_config import architecture
 from lgzoo_pool.pool import Distil, Expand
 
 # low, high, parameters, FLOPs. The paper prints 13.26 G for 0/9, which is 13.22 by its own count.

@@ -117,7 +117,7 @@ def test_a_state_that_does_not_fit_is_refused(name: str) -> None:
         network_of(specs, details.layout, state)
     with pytest.raises(BadFile, match=f"has shape .* in {name}"):
         network_of(specs, details.layout, {**state, name: taken[:-1]})
-    with pytest.raises(BadFile, match="holds the tensor extra"):
+    with pytest.raises(BadFile, match="has the tensor extra"):
         network_of(specs, details.layout, {**state, name: taken, "extra": taken})
 
 

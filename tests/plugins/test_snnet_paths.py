@@ -9,7 +9,8 @@ import pytest
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import Segment, architecture
+from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import with_settings
 from lgzoo_pool.members import spec_of
 from lgzoo_pool.paths import Layout, Part, Path, Stitch, pairs

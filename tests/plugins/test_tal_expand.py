@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.input_format import InputFormat
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torchvision.models import VisionTransformer
+from torchvision_names import to_torchvision
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.model import shapes
-from learngene_zoo.families.vit.spec import Segment, ViTSpec
+from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.graph import CUTOFF, MOST_CUTOFF, NORM, SINK, TYPES, Graph, graph_of
-from lgzoo_tal.names import to_torchvision
 
 TRACED = json.loads((Path(__file__).parents[1] / "data" / "tal" / "graphs.json").read_text())
 TARGET = ViTSpec(layers=2, width=48, heads=3, patch_size=4, image_size=32, classes=10)
@@ -58,6 +60,12 @@ def searched(graph: Graph, cutoff: int) -> Tensor:
         for end, steps in seen.items():
             found[start, end] = steps if steps <= cutoff else 0
     return found
+
+
+def test_the_names_of_the_traces_are_torchvisions() -> None:
+    theirs = VisionTransformer(32, 4, TARGET.layers, TARGET.heads, TARGET.width, TARGET.hidden, num_classes=10)
+    expected = {name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()}
+    assert {to_torchvision(name): shape for name, shape in shapes(TARGET).items()} == expected
 
 
 @pytest.mark.parametrize("mode", ["msa", "nomsa"])

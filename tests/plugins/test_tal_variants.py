@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.timm_names import ARCHITECTURES
 from lgzoo_tal.grid import channel_grid, indices, spatial_grid
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.variants import VARIANTS, HypernetSpec, check_target, params, published_params, reach

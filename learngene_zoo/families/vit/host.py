@@ -1,83 +1,105 @@
-"""Reading the spec off a timm module, and refusing what a spec cannot express."""
+"""timm's modules: built from a spec, and the spec read off a module; what a spec cannot express is refused."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
+import timm
+from timm.layers import Attention, Mlp, PatchEmbed
+from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import Segment, ViTSpec
-
-if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
-
-SUPPORTED = (
-    "supported are timm's VisionTransformer models with plain blocks, as deit_*, deit3_* and most vit_*: "
-    "with or without class token, registers, LayerScale, fc_norm, dynamic image size"
+from learngene_zoo.families.model import empty
+from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.vit import FAMILY
+from learngene_zoo.families.vit.modules import (
+    DenseVisionTransformer,
+    StitchedBlock,
+    StitchedDenseVisionTransformer,
+    StitchedVisionTransformer,
 )
-# Of training only: nothing in eval mode, and no tensors.
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.storage import StateDict
+
+_MODELS = (VisionTransformer, DenseVisionTransformer, StitchedVisionTransformer, StitchedDenseVisionTransformer)
+# Without effect in eval mode, and without tensors.
 _TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropout", "Identity")
 
 
+def create(spec: ViTSpec, **extra: Any) -> VisionTransformer:
+    """timm's module for a spec, or ours if it is dense or stitched; `extra` are further arguments of timm's."""
+    model = timm.create_model(FAMILY.architecture(spec), weight_init="skip", **spec.timm_args(), **extra)
+    # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets timm's defaults.
+    model.weight_init_mode = ""
+    getattr(model, "_model_args", {}).pop("weight_init", None)
+    return model
+
+
+def open_architecture(name: str, **options: Any) -> nn.Module:
+    """timm's module of that name, without its weights."""
+    model: nn.Module = timm.create_model(name, weight_init="skip", **options)
+    return model
+
+
+def converted(state: dict[str, Any], model: nn.Module) -> StateDict:
+    """Weights in one of the other layouts that timm knows, by timm's names."""
+    tensors: StateDict = checkpoint_filter_fn(state, model)
+    return tensors
+
+
 def spec_of(model: nn.Module) -> ViTSpec:
-    """The spec of a timm `VisionTransformer`, or of one of our own architectures.
+    """The spec of a timm `VisionTransformer`, or of one of our own modules.
 
-    Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` has no word for (SwiGLU, another
-    activation or norm, map pooling, no position embedding, rectangular images, ...): it names the feature.
+    Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` cannot express (SwiGLU, another
+    activation or norm, map pooling, no position embedding, rectangular images, ...); the message names the feature.
     """
-    from timm.models.vision_transformer import VisionTransformer
-
-    from learngene_zoo.families.vit.dense import DenseVisionTransformer
-    from learngene_zoo.families.vit.stitched import StitchedDenseVisionTransformer, StitchedVisionTransformer
-
-    ours = (DenseVisionTransformer, StitchedVisionTransformer, StitchedDenseVisionTransformer)
-    if type(model) not in (VisionTransformer, *ours):
-        raise WrongCall(f"a {type(model).__name__} is no plain ViT; {SUPPORTED}")
-    odd = _oddity(model)
-    if odd:
-        raise WrongCall(f"{odd}, which the zoo's models cannot have; {SUPPORTED}")
+    supported = f"supported are {FAMILY.supported}"
+    if type(model) not in _MODELS:
+        raise WrongCall(f"a {type(model).__name__} is not a plain ViT; {supported}")
+    feature = _unreadable(model)
+    if feature:
+        raise WrongCall(f"this ViT has {feature}, which is not supported; {supported}")
     spec = _read(model)
     difference = _first_difference(model, spec)
     if difference:
-        raise WrongCall(f"{difference}; {SUPPORTED}")
+        raise WrongCall(f"this ViT has {difference}; {supported}")
     return spec
 
 
-def _oddity(model: VisionTransformer) -> str | None:
-    """What keeps even the sizes from being read."""
-    from timm.layers import Attention, Mlp, PatchEmbed
-    from timm.models.vision_transformer import Block
-
-    from learngene_zoo.families.vit.stitched import StitchedBlock
-
-    expected: list[tuple[str, type[nn.Module]]] = [("patch_embed", PatchEmbed)]
-    for i in range(max(len(model.blocks), 1)):
-        block = StitchedBlock if i in _starts(model)[1:] else Block
-        expected += [(f"blocks.{i}", block), (f"blocks.{i}.attn", Attention), (f"blocks.{i}.mlp", Mlp)]
+def _unreadable(model: VisionTransformer) -> str | None:
+    """The feature that keeps even the sizes from being read, if there is one."""
     modules = dict(model.named_modules())
-    for name, kind in expected:
+    for name, kind in _expected(model):
         if name not in modules:
-            return f"this ViT has no {name}"
+            return f"no {name}"
         if type(modules[name]) is not kind:
-            return f"this ViT has a {type(modules[name]).__name__} for {name}"
+            return f"a {type(modules[name]).__name__} for {name}"
     image, patch = model.patch_embed.img_size, model.patch_embed.patch_size
     if image is None or image[0] != image[1] or patch[0] != patch[1]:
-        return f"this ViT has images of {image} and patches of {patch}"
+        return f"images of {image} and patches of {patch}"
     if model.pos_embed is None:
-        return "this ViT has no position embedding"
+        return "no position embedding"
     if model.global_pool not in ("token", "avg", "avgmax", "max"):
-        return f"this ViT has the pooling {model.global_pool!r}"
+        return f"the pooling {model.global_pool!r}"
     if model.patch_embed.dynamic_img_pad or model.pool_include_prefix:
-        return f"this ViT has {'padded images' if model.patch_embed.dynamic_img_pad else 'pool_include_prefix'}"
+        return "padded images" if model.patch_embed.dynamic_img_pad else "pool_include_prefix"
     return None
 
 
-def _read(model: VisionTransformer) -> ViTSpec:
-    from learngene_zoo.families.vit.dense import DenseVisionTransformer
+def _expected(model: VisionTransformer) -> list[tuple[str, type[nn.Module]]]:
+    """The modules that the sizes are read off."""
+    found: list[tuple[str, type[nn.Module]]] = [("patch_embed", PatchEmbed)]
+    later = _starts(model)[1:]
+    for i in range(max(len(model.blocks), 1)):
+        block = StitchedBlock if i in later else Block
+        found += [(f"blocks.{i}", block), (f"blocks.{i}.attn", Attention), (f"blocks.{i}.mlp", Mlp)]
+    return found
 
+
+def _read(model: VisionTransformer) -> ViTSpec:
     firsts, patches = [model.blocks[start] for start in _starts(model)], model.patch_embed
     block = firsts[-1]
     normed_before, normed_after = (not isinstance(norm, nn.Identity) for norm in (model.norm, model.fc_norm))
@@ -131,24 +153,20 @@ def _ratio(sizes: Sequence[tuple[int, int]]) -> float:
 
 def _first_difference(model: VisionTransformer, spec: ViTSpec) -> str | None:
     """Where the module is not the one that `spec` builds: any other layer, any other setting of a layer."""
-    from learngene_zoo.families.model import empty
-
     ours = dict(empty(spec).named_modules())
     theirs = dict(model.named_modules())
     for name in [*ours, *(name for name in theirs if name not in ours)]:
-        got, wanted = _described(theirs.get(name)), _described(ours.get(name))
-        if got != wanted:
-            return f"this ViT has {got} for {name}, where only {wanted} can be expressed"
+        found, expected = _described(theirs.get(name)), _described(ours.get(name))
+        if found != expected:
+            return f"{found} for {name}; only {expected} is supported there"
     for name, tensor in model.named_parameters():
         if tuple(tensor.shape) != tuple(ours[""].get_parameter(name).shape):
-            return f"this ViT has {name} of shape {tuple(tensor.shape)}"
+            return f"{name} of shape {tuple(tensor.shape)}"
     return None
 
 
 def _described(module: nn.Module | None) -> str:
     """A layer and its settings in words; equal words, equal function."""
-    from timm.layers import Attention
-
     if module is None:
         return "nothing"
     if type(module).__name__ in _TRAINING_ONLY:

@@ -1,0 +1,170 @@
+"""`Spec`: the numbers that fix a model, whatever its family, and `InputFormat`: the images that it takes.
+
+A family is one folder beside this file; its package has an attribute `FAMILY` (see family.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Self
+
+from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.settings import Json
+
+# The package of each family by name. Saved JSON names the family; where it does not, it is `vit`.
+FAMILIES = {"vit": "learngene_zoo.families.vit"}
+DEFAULT_FAMILY = "vit"
+
+# What timm calls the fields that every family has.
+TIMM_NAMES = {
+    "layers": "depth",
+    "width": "embed_dim",
+    "heads": "num_heads",
+    "classes": "num_classes",
+    "image_size": "img_size",
+    "patch_size": "patch_size",
+    "channels": "in_chans",
+    "mlp_ratio": "mlp_ratio",
+}
+# Far beyond any model that exists: they catch a config.json that would exhaust the memory.
+LIMITS = {
+    "layers": 512,
+    "width": 16384,
+    "heads": 512,
+    "classes": 1_000_000,
+    "image_size": 8192,
+    "patch_size": 512,
+    "channels": 64,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class InputFormat:
+    """Square images of `image_size` pixels, values from 0 to 1, then normalised per channel: (value - mean) / std."""
+
+    image_size: int
+    channels: int = 3
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Consecutive blocks of one width."""
+
+    layers: int
+    width: int
+    heads: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A model as plain numbers; each family adds its own. Two models of equal specs have the same tensors and function.
+
+    Raises `WrongCall` for numbers that describe no model: heads that do not divide the width, sizes beyond `LIMITS`.
+    """
+
+    layers: int
+    width: int
+    heads: int
+    classes: int = 1000
+    image_size: int = 224
+    patch_size: int = 16
+    channels: int = 3
+    mlp_ratio: float = 4.0
+
+    def __post_init__(self) -> None:
+        for name, most in LIMITS.items():
+            check_between(name, getattr(self, name), 0 if name == "classes" else 1, most)
+        check_between("mlp_ratio", self.mlp_ratio, 0.01, 64)
+        if self.width % self.heads:
+            raise WrongCall(f"{self.heads} heads do not divide a width of {self.width}; try {self._fitting_heads()}")
+
+    @property
+    def family(self) -> str:
+        """The name of its family. A family other than `vit` makes this a field, so that it is saved."""
+        return DEFAULT_FAMILY
+
+    @classmethod
+    def variant(cls, data: Mapping[str, Json]) -> type[Spec]:
+        """The class of a saved spec, by its family (see `settings.from_json`). Raises `WrongCall`."""
+        found: type[Spec] = package_of(data.get("family", DEFAULT_FAMILY)).FAMILY.spec
+        return found
+
+    @property
+    def dense(self) -> bool:
+        """Whether the model gives one class per pixel instead of one per image."""
+        return False
+
+    @property
+    def dynamic_image_size(self) -> bool:
+        """Whether the model takes images of other sizes than `image_size`."""
+        return False
+
+    @property
+    def segments(self) -> tuple[Self, ...]:
+        """The plain model that each run of blocks of one width is a part of, first to last; a plain model is its only one.
+
+        A model of several segments is stitched: a linear layer, the stitch, leads from each to the next. Then `layers`
+        counts all blocks, and `width` and `heads` are those of the last segment, as are the final norm and the head.
+        """
+        return (self,)
+
+    @property
+    def stitched(self) -> bool:
+        """Whether the blocks have several widths."""
+        return len(self.segments) > 1
+
+    @property
+    def sizes(self) -> tuple[Segment, ...]:
+        """Layers, width and heads of each segment, first to last."""
+        return tuple(Segment(layers=part.layers, width=part.width, heads=part.heads) for part in self.segments)
+
+    @property
+    def first(self) -> Self:
+        """The plain model that the stem belongs to."""
+        return self.segments[0]
+
+    @property
+    def head_width(self) -> int:
+        """Channels of one attention head."""
+        return self.width // self.heads
+
+    @property
+    def hidden(self) -> int:
+        """Width of the hidden layer of each MLP."""
+        return int(self.width * self.mlp_ratio)
+
+    @property
+    def grid(self) -> int:
+        """Patches along each side of the image."""
+        return self.image_size // self.patch_size
+
+    @property
+    def patches(self) -> int:
+        """Patches of one image."""
+        return self.grid**2
+
+    def with_(self, **changes: Any) -> Self:
+        """This spec with other values; a value of None leaves the field as it is."""
+        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+
+    def _fitting_heads(self) -> int:
+        """The number of heads nearest to this spec's that divides the width."""
+        divisors = [n for n in range(1, min(self.width, LIMITS["heads"]) + 1) if self.width % n == 0]
+        return min(divisors, key=lambda n: (abs(n - self.heads), n))
+
+
+def check_between(name: str, value: float, least: float, most: float) -> None:
+    """Raises `WrongCall` for a value outside of the bounds, which belong to the range, and for NaN."""
+    if not least <= value <= most:
+        raise WrongCall(f"{name} is {value}; it must be between {least} and {most}")
+
+
+def package_of(family: str) -> Any:
+    """The package of a family. Raises `WrongCall` for a family that this version does not know."""
+    if family not in FAMILIES:
+        raise unknown("family", str(family), FAMILIES)
+    return import_module(FAMILIES[family])

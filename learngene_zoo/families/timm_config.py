@@ -1,0 +1,179 @@
+"""timm's `config.json`: written so that timm alone opens our folders, and read so that we open any supported model's.
+
+Nothing in such a file is ever a path or a class: arguments are numbers, flags and words from a closed list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from typing import Any
+
+from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.families.family import families, family, host, table_of
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.settings import Json, from_json, to_json
+
+# What timm assumes where a pretrained_cfg does not say.
+_MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_ROOT = {"architecture", "num_classes", "num_features", "global_pool", "model_args", "pretrained_cfg", "label_names"}
+
+
+def timm_config(
+    spec: Spec, *, mean: Sequence[float], std: Sequence[float], class_names: Sequence[str], licence: str
+) -> dict[str, Json]:
+    """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)` understands.
+
+    For a model that timm does not have (a dense or a stitched one), after `import learngene_zoo.timm`.
+    """
+    kind = family(spec.family)
+    args = kind.arguments(spec)
+    config: dict[str, Json] = {
+        "architecture": kind.architecture(spec),
+        "num_classes": spec.classes,
+        "num_features": spec.width,
+        "global_pool": args["global_pool"],
+        "model_args": args,
+        "pretrained_cfg": pretrained_cfg(spec, mean=mean, std=std, licence=licence),
+    }
+    return {**config, "label_names": list(class_names)} if class_names else config
+
+
+def pretrained_cfg(
+    spec: Spec, *, mean: Sequence[float], std: Sequence[float], licence: str = "unknown"
+) -> dict[str, Json]:
+    """timm's description of a model's weights and of the images it takes."""
+    table = table_of(spec)
+    return {
+        "input_size": [spec.channels, spec.image_size, spec.image_size],
+        "fixed_input_size": not spec.dynamic_image_size,
+        "interpolation": "bicubic",
+        "crop_pct": 1.0,
+        "mean": list(mean),
+        "std": list(std),
+        "num_classes": spec.classes,
+        "pool_size": None,
+        "first_conv": str(table.named("patches")).removesuffix(".weight"),
+        "classifier": table.head[0].name.removesuffix(".weight"),
+        "license": licence,
+    }
+
+
+def check_keys(config: Mapping[str, Json], where: str) -> None:
+    """Raises `BadFile` for a key that `timm_config` does not write."""
+    known = {*_ROOT, "learngene"}
+    extra = sorted(set(config) - known)
+    if extra:
+        raise BadFile(f"{where}: unknown key {extra[0]!r}; known are {', '.join(sorted(known))}")
+
+
+def spec_in(config: Mapping[str, Json], where: str) -> Spec:
+    """The spec of the model that timm would build from a config.json; imports timm only for architectures that no family lists.
+
+    Raises `BadFile` for a file that is not a timm config, for arguments that no spec can express and for impossible sizes,
+    and `WrongCall` for an architecture of no family.
+    """
+    name, args, images = config.get("architecture"), config.get("model_args", {}), image_settings(config, where)
+    if not isinstance(name, str):
+        raise BadFile(f"{where} names no timm architecture; expected the config.json of a folder that timm can open")
+    if not isinstance(args, dict):
+        raise BadFile(f"{where}: model_args is {type(args).__name__}; expected an object")
+    known = registered(name) or architecture(name)
+    # By itself an architecture has images of 224 pixels: mostly their size comes with its pretrained weights.
+    base = known.with_(image_size=224) if known else architecture_of_timm(name, pretrained_cfg={"num_classes": 1000})
+    stated = {"classes": images.get("num_classes", 1000)}
+    size = images.get("input_size")
+    if size is not None:
+        stated["channels"] = size[0]
+        if images.get("fixed_input_size"):
+            stated["image_size"] = size[-1]
+    values = {**to_json(base), **stated, **family(base.family).values(name, args, where)}
+    return from_json(type(base), values, where)
+
+
+def architecture(name: str) -> Spec | None:
+    """The spec of a timm architecture by name, its pretrained tag ignored; None if no family lists it."""
+    bare = name.split(".", 1)[0]
+    return next((kind.architectures[bare] for kind in families() if bare in kind.architectures), None)
+
+
+def registered(name: str) -> Spec | None:
+    """The spec of a model that this zoo adds to timm; None for any other name."""
+    return next((kind.registered[name] for kind in families() if name in kind.registered), None)
+
+
+def architecture_of_timm(name: str, **options: Any) -> Spec:
+    """The spec of any architecture of timm's, with or without a pretrained tag. Nothing is downloaded.
+
+    `options` are further ones of `timm.create_model`.
+
+    Raises `WrongCall` for one that timm does not have or that belongs to no family.
+    """
+    import timm
+    import torch
+
+    bare, _, tag = name.partition(".")
+    if not timm.is_model(bare):
+        close = get_close_matches(bare, timm.list_models(), n=1)
+        hint = f"did you mean {close[0]}?" if close else "timm.list_models('*vit*') lists the Vision Transformers"
+        raise WrongCall(f"no timm model named {bare!r}; {hint}")
+    if tag and not timm.models.is_model_pretrained(name):
+        raise unknown(f"pretrained tag of {bare}", name, timm.list_pretrained(f"{bare}.*"))
+    module = timm.models.model_entrypoint(bare).__module__
+    kind = next((kind for kind in families() if module in kind.timm_modules), None)
+    if kind is None:
+        supported = "; ".join(kind.supported for kind in families())
+        raise WrongCall(f"{name} is a model of {module}, which is not supported; supported are {supported}")
+    with torch.device("meta"):
+        return host(kind).spec_of(host(kind).open_architecture(name, **options))
+
+
+def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:
+    """Raises `BadFile` unless timm would build the model that `spec` describes."""
+    theirs = spec_in(config, where)
+    for field in fields(spec):
+        if getattr(theirs, field.name, None) != getattr(spec, field.name):
+            raise BadFile(
+                f"{where} contradicts itself: {field.name} is {getattr(theirs, field.name, None)} for timm "
+                f"and {getattr(spec, field.name)} under 'learngene'"
+            )
+
+
+def image_settings(config: Mapping[str, Json], where: str) -> dict[str, Any]:
+    """The `pretrained_cfg` of a config.json, with what its root overrides; the types of what we use are checked."""
+    cfg = config.get("pretrained_cfg", config)
+    if not isinstance(cfg, dict):
+        raise BadFile(f"{where}: pretrained_cfg is {type(cfg).__name__}; expected an object")
+    cfg = dict(cfg)
+    for key in ("num_classes", "label_names"):
+        if key in config:
+            cfg[key] = config[key]
+    cfg = {key: value for key, value in cfg.items() if value is not None}
+    _check_images(cfg, where)
+    return cfg
+
+
+def _check_images(cfg: Mapping[str, Json], where: str) -> None:
+    size = cfg.get("input_size", [3, 224, 224])
+    if not (isinstance(size, list) and len(size) == 3 and all(type(item) is int for item in size)):
+        raise BadFile(f"{where}: input_size is {size}; expected [channels, height, width]")
+    if cfg.get("fixed_input_size") and size[1] != size[2]:
+        raise BadFile(f"{where}: input_size is {size}; only square images are supported")
+    for key in ("mean", "std"):
+        values = cfg.get(key, [])
+        numbers = isinstance(values, list) and all(type(item) in (int, float) and abs(item) < 1e6 for item in values)
+        if not numbers or (key == "std" and not all(item > 0 for item in values)):
+            sign = "positive " if key == "std" else ""
+            raise BadFile(f"{where}: {key} is {values}; expected one {sign}number per channel")
+    names = cfg.get("label_names", [])
+    if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise BadFile(f"{where}: label_names must be a list of strings")
+
+
+def normalisation(images: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation for each channel; if a config gives another number of them, their average for all."""
+    mean, std = (tuple(map(float, images.get(key) or usual)) for key, usual in (("mean", _MEAN), ("std", _STD)))
+    if len(mean) == channels == len(std):
+        return mean, std
+    return (sum(mean) / len(mean),) * channels, (sum(std) / len(std),) * channels

@@ -1,0 +1,146 @@
+"""The modules that timm lacks: Vision Transformers with a dense head, and stitched ones.
+
+The dense head gives a class for every pixel and is the plainest there is (LSAMD's segmentation tasks name none): class token
+and registers are dropped, the other tokens normed where the model has its final norm, put back on the patch grid, read by a 1x1
+convolution, and upsampled to the image. Its tensors are those of the class head, by the same names, so that whatever handles a
+ViT's tensors handles these.
+
+A stitch is a linear layer between two segments of different width (Learngene Pool, equation 4; SN-Net, equation 2). It belongs
+to the first block of the later segment, as `blocks.3.stitch`, and comes first in that block; everything outside the blocks is
+timm's own code. The stem is the first segment's, the final norm and the head are the last one's.
+
+Importing this module registers the models with timm, as importing timm's own modules does theirs.
+
+Shapes: B images, N tokens, D width, K classes, H x W pixels, h x w patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
+from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
+from torch import nn
+from torch.nn import functional
+
+from learngene_zoo.families.vit.timm_names import REGISTERED
+
+Front = Sequence[Sequence[int]]  # layers, width and heads of each segment but the last
+
+
+class DenseVisionTransformer(VisionTransformer):
+    """From images (B, C, H, W) to logits (B, K, H, W)."""
+
+    def forward_head(
+        self, x: torch.Tensor, pre_logits: bool = False, size: tuple[int, int] | None = None
+    ) -> torch.Tensor:
+        """Logits (B, K, H, W) of all tokens after the last block; with `pre_logits` what the head reads, (B, N, D).
+
+        `size` are the image's pixels (H, W), where they are not those that the model was made for.
+        """
+        height, width = size or self.patch_embed.img_size
+        patch_height, patch_width = self.patch_embed.patch_size
+        x_BND = self.head_drop(self.fc_norm(x[:, self.num_prefix_tokens :]))
+        if pre_logits:
+            return x_BND
+        # A 1x1 convolution, written as the linear layer that it is.
+        grid = (height // patch_height, width // patch_width)
+        logits_BKhw = self.head(x_BND).transpose(1, 2).unflatten(2, grid)
+        return functional.interpolate(logits_BKhw, size=(height, width), mode="bilinear", align_corners=False)
+
+    def forward(self, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
+        """Logits (B, K, H, W)."""
+        height, width = x.shape[-2:]
+        return self.forward_head(self.forward_features(x, attn_mask, is_causal), size=(height, width))
+
+
+class StitchedBlock(Block):
+    """The first block of a later segment, after the stitch that leads to it: from (B, N, `before`) to (B, N, D)."""
+
+    def __init__(self, dim: int, *, before: int, **settings: Any) -> None:
+        super().__init__(dim, **settings)
+        self.stitch = nn.Linear(before, dim, device=settings.get("device"), dtype=settings.get("dtype"))
+
+    def forward(self, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
+        """The stitch, then the block."""
+        tokens_BND: torch.Tensor = super().forward(self.stitch(x), attn_mask, is_causal)
+        return tokens_BND
+
+
+class StitchedVisionTransformer(VisionTransformer):
+    """A Vision Transformer with the segments `front` before its last; `depth` counts all blocks."""
+
+    def __init__(self, front: Front = (), **settings: Any) -> None:
+        super().__init__(block_fn=partial(_block, front), **settings)
+        _take_stem(self, front, settings)
+
+
+class StitchedDenseVisionTransformer(DenseVisionTransformer):
+    """A stitched Vision Transformer with the dense head."""
+
+    def __init__(self, front: Front = (), **settings: Any) -> None:
+        super().__init__(block_fn=partial(_block, front), **settings)
+        _take_stem(self, front, settings)
+
+
+def _block(front: Front, dim: int, *, depth: int, num_heads: int, **settings: Any) -> Block:
+    """Block number `depth` of a stitched model whose last segment has width `dim` and `num_heads` heads."""
+    start, before = 0, None
+    for layers, width, heads in front:
+        if depth < start + layers:
+            dim, num_heads = width, heads
+            break
+        start, before = start + layers, width
+    settings = {**settings, "num_heads": num_heads, "depth": depth}
+    return StitchedBlock(dim, before=before, **settings) if before and depth == start else Block(dim, **settings)
+
+
+def _take_stem(model: VisionTransformer, front: Front, settings: dict[str, Any]) -> None:
+    """Give the model the stem of its first segment."""
+    if not front:
+        return
+    _, width, heads = front[0]
+    stem = VisionTransformer(**{**settings, "embed_dim": width, "num_heads": heads, "depth": 0, "num_classes": 0})
+    for name in ("patch_embed", "cls_token", "reg_token", "pos_embed", "norm_pre"):
+        setattr(model, name, getattr(stem, name))
+    widths = [width for layers, width, _ in front for _ in range(layers)]
+    for info, width in zip(model.feature_info, widths):
+        info["num_chs"] = width
+
+
+default_cfgs = generate_default_cfgs(
+    {name: {"input_size": (3, 224, 224), "first_conv": "patch_embed.proj", "classifier": "head"} for name in REGISTERED}
+)
+
+
+@register_model
+def learngene_dense_vit(pretrained: bool = False, **settings: Any) -> DenseVisionTransformer:
+    """A Vision Transformer with the dense head; by default of base size for 224-pixel images."""
+    built: DenseVisionTransformer = _built(DenseVisionTransformer, "learngene_dense_vit", pretrained, settings)
+    return built
+
+
+@register_model
+def learngene_stitched_vit(pretrained: bool = False, **settings: Any) -> StitchedVisionTransformer:
+    """A stitched Vision Transformer; its last segment is by default of base size, for 224-pixel images."""
+    built: StitchedVisionTransformer = _built(StitchedVisionTransformer, "learngene_stitched_vit", pretrained, settings)
+    return built
+
+
+@register_model
+def learngene_stitched_dense_vit(pretrained: bool = False, **settings: Any) -> StitchedDenseVisionTransformer:
+    """A stitched Vision Transformer with the dense head."""
+    built: StitchedDenseVisionTransformer = _built(
+        StitchedDenseVisionTransformer, "learngene_stitched_dense_vit", pretrained, settings
+    )
+    return built
+
+
+def _built(kind: type[VisionTransformer], architecture: str, pretrained: bool, settings: dict[str, Any]) -> Any:
+    base = {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    return build_model_with_cfg(
+        kind, architecture, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **{**base, **settings}
+    )
