@@ -35,7 +35,7 @@ SHUFFLED = replace(WHOLE, name="shuffled", control="shuffled")
 FAN_IN = replace(SCRATCH[1], name="scratch")
 ARMS = (WHOLE, SHUFFLED, FAN_IN)
 REAL = "fashion_mnist"
-TASKS = (REAL, *suite("mini"))
+TASKS = (REAL, *suite("mini").tasks)
 WANTED = 6  # of the nine
 RECIPE = Recipe(images=1_000, batch_size=50, augment="light")
 EPOCHS, SEEDS = 8, (0, 1, 2)

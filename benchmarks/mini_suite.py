@@ -40,8 +40,7 @@ from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.tasks.splits import balanced
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
-from lgzoo_mini.generator import Generated
-from lgzoo_mini.suite import generator
+from lgzoo_mini.generator import Generated, generator
 
 NAME = "mini_suite"
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
@@ -142,7 +141,7 @@ def table(rows: dict[str, dict[str, float]]) -> str:
     """Markdown: accuracies in per cent."""
     heads = (*HEADS, f"ViT, {PLENTY:,}")
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
-    for name in (name for name in suite("mini") if name in rows):
+    for name in (name for name in suite("mini").tasks if name in rows):
         task, row = open_task(name), rows[name]
         numbers = [row.get(measure, "") for measure in list(MEASURES)[1:]]
         facts = [f"`{name}`", task.classes, f"{task.sizes['train']:,}", f"{100 / task.classes:.1f}"]
@@ -153,7 +152,7 @@ def table(rows: dict[str, dict[str, float]]) -> str:
 def main() -> None:
     """Measure what is not there yet, print and write each number when it is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", default=suite("mini"))
+    parser.add_argument("tasks", nargs="*", default=suite("mini").tasks)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--workers", type=int, default=1)

@@ -103,7 +103,7 @@ def tal() -> None:
     out = BUILD / "tal"
     if not out.exists():
         extractor = with_settings(preset_of(registry.load("tal"), "mini"), TAL)
-        lifecycle.extract("tal", tasks=suite("mini"), extractor=extractor, out=out, run=RUN)
+        lifecycle.extract("tal", tasks=suite("mini").tasks, extractor=extractor, out=out, run=RUN)
     bundle(out, "tal-mini")
 
 

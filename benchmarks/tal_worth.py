@@ -30,11 +30,11 @@ from learngene_zoo.intervals import paired_gain
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import new_file, write_json
-from learngene_zoo.tasks.catalogue import names, suite
+from learngene_zoo.tasks.catalogue import find_entry, suite
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD, CARD = ROOT / "build" / "tal_worth", ROOT / "cards" / "tal-mini"
-TASKS = suite("mini")
+TASKS = suite("mini").tasks
 TAL = Arm(name="tal", method="tal")  # what would be extracted lies there already: the bundled learngene
 SHUFFLED = replace(TAL, name="shuffled", control="shuffled")
 ARMS = (TAL, SHUFFLED, *SCRATCH)
@@ -110,8 +110,9 @@ def chosen_rates(tasks: Sequence[str], rates: Sequence[float]) -> dict[str, floa
 
 def judged(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str, Any]:
     """One line of the table."""
-    classes = next(entry.classes for entry in names() if entry.name == task)
-    line: dict[str, Any] = {"task": task, "chance": 1 / classes}
+    entry = find_entry(task)
+    assert entry is not None
+    line: dict[str, Any] = {"task": task, "chance": 1 / entry.classes}
     for row in before:
         if row.task == task:
             line[f"{row.layers}x{row.width}"] = row.value

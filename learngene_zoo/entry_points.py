@@ -94,11 +94,16 @@ class Plugins(Generic[T]):
         """The plugin of that name. Raises `WrongCall` for an unknown one, and `BadFile` for one that cannot be used."""
         known = self.references()
         if name not in known:
-            for broken in self.refused():
-                if broken.name == name:
-                    raise BadFile(broken.reason)
+            self.refuse(name, self.refused())
             raise unknown(self.word, name, known)
         return self._checked(name, known[name])
+
+    @staticmethod
+    def refuse(name: str, broken: Iterable[Broken]) -> None:
+        """Raise `BadFile` with its reason if the plugin of that name is among the broken ones."""
+        for plugin in broken:
+            if plugin.name == name:
+                raise BadFile(plugin.reason)
 
     def _checked(self, name: str, reference: str) -> T:
         try:
@@ -108,7 +113,7 @@ class Plugins(Generic[T]):
         except (Exception, SystemExit) as error:  # a stranger's plugin may raise anything on import
             raise BadFile(f"the plugin of {self.word} {name!r} ({reference}) fails to import: {error!r}") from error
         if not isinstance(plugin, self.kind):
-            raise BadFile(f"{reference} is a {type(plugin).__name__}, not a learngene_zoo {self.kind.__name__}")
+            raise BadFile(f"expected a learngene_zoo {self.kind.__name__} at {reference}, got {type(plugin).__name__}")
         if plugin.name != name:
             raise BadFile(f"{reference} is registered as {name!r} but its own name is {plugin.name!r}")
         self.check(plugin)

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from learngene_zoo.storage import write_json as write_json
     from learngene_zoo.tasks.batches import Batches as Batches
     from learngene_zoo.tasks.batches import open_loader as open_loader
+    from learngene_zoo.tasks.catalogue import find_entry as find_entry
     from learngene_zoo.tasks.catalogue import open_task as open_task
     from learngene_zoo.tasks.checking import IGNORED as IGNORED
     from learngene_zoo.tasks.decoding import decoded as decoded
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.folders import noted as noted
     from learngene_zoo.tasks.folders import open_folder as open_folder
     from learngene_zoo.tasks.folders import subfolders as subfolders
+    from learngene_zoo.tasks.hub_data import hub_tables as hub_tables
     from learngene_zoo.tasks.hub_data import open_hub as open_hub
     from learngene_zoo.tasks.loader import Batch as Batch
     from learngene_zoo.tasks.own_data import IMAGENET_MEAN as IMAGENET_MEAN
@@ -100,17 +102,19 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.own_data import in_roles as in_roles
     from learngene_zoo.tasks.own_data import task_of as task_of
     from learngene_zoo.tasks.splits import PixelSplit as PixelSplit
+    from learngene_zoo.tasks.suite import Entry as Entry
+    from learngene_zoo.tasks.suite import HubSource as HubSource
+    from learngene_zoo.tasks.suite import Suite as Suite
+    from learngene_zoo.tasks.suite import built_in as built_in
+    from learngene_zoo.tasks.suite import split_sizes as split_sizes
     from learngene_zoo.tasks.tables import known_splits as known_splits
     from learngene_zoo.tasks.tables import rows_of as rows_of
     from learngene_zoo.tasks.tables import task_of_tables as task_of_tables
     from learngene_zoo.tasks.task import SPLITS as SPLITS
     from learngene_zoo.tasks.task import Attribute as Attribute
-    from learngene_zoo.tasks.task import Entry as Entry
     from learngene_zoo.tasks.task import Samples as Samples
     from learngene_zoo.tasks.task import Split as Split
     from learngene_zoo.tasks.task import Task as Task
-    from learngene_zoo.tasks.task import built_in as built_in
-    from learngene_zoo.tasks.task import split_sizes as split_sizes
     from learngene_zoo.training.device import open_device as open_device
     from learngene_zoo.training.distillation import Distilled as Distilled
     from learngene_zoo.training.distillation import Features as Features
@@ -158,16 +162,17 @@ _HOMES = {
     "settings": "Bounds FLAT Json check_bounds from_json settings_of to_json with_settings",
     "storage": "StateDict nearest_parent read_json write_json",
     "tasks.batches": "Batches open_loader",
-    "tasks.catalogue": "open_task",
+    "tasks.catalogue": "find_entry open_task",
     "tasks.checking": "IGNORED",
     "tasks.decoding": "decoded decoded_indices",
     "tasks.folders": "Files labelled noted open_folder subfolders",
-    "tasks.hub_data": "open_hub",
+    "tasks.hub_data": "hub_tables open_hub",
     "tasks.loader": "Batch",
     "tasks.own_data": "IMAGENET_MEAN IMAGENET_STD Labelled Rows SEED completed in_roles task_of",
     "tasks.splits": "PixelSplit stratified_parts=parts",
+    "tasks.suite": "Entry HubSource Suite built_in split_sizes",
     "tasks.tables": "known_splits rows_of task_of_tables",
-    "tasks.task": "Attribute Entry SPLITS Samples Split Task built_in split_sizes",
+    "tasks.task": "Attribute SPLITS Samples Split Task",
     "training.device": "open_device",
     "training.distillation": "Distilled Features Teacher divergence logits_loss observing teacher_for",
     "training.step": "parameter_groups",

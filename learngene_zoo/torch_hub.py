@@ -80,11 +80,11 @@ def build(
 
 def head_for(task: str) -> tuple[int, bool]:
     """How many classes a task has, and whether every pixel has one; the catalogue knows without opening it."""
-    from learngene_zoo.tasks.catalogue import names, open_task
+    from learngene_zoo.tasks.catalogue import find_entry, open_task
 
-    known = {entry.name: (entry.classes, entry.kind == "segmentation") for entry in names()}
-    if task in known:
-        return known[task]
+    entry = find_entry(task)
+    if entry is not None:
+        return entry.classes, entry.kind == "segmentation"
     opened = open_task(task)
     return opened.classes, opened.dense
 

@@ -104,7 +104,8 @@ def _seconds(work: Work, judged: int) -> float:
 
 
 def _images(task: str, split: str) -> int:
-    return next((entry.sizes.get(split, 0) for entry in catalogue.names() if entry.name == task), 0)
+    entry = catalogue.find_entry(task)
+    return entry.sizes.get(split, 0) if entry else 0
 
 
 def markdown(found: Mapping[str, Price]) -> str:

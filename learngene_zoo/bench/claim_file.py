@@ -231,7 +231,7 @@ def _problem_of_design(claim: Claim) -> str | None:
 
 
 def _problem_of_arms(claim: Claim) -> str | None:
-    known, methods = {entry.name for entry in catalogue.names()}, _methods()
+    known, methods = {entry.name for entry in catalogue.entries()}, _methods()
     for name, arm in claim.arms.items():
         if arm.method not in methods:
             return f"arm {name!r}: {unknown('method', arm.method, methods)}"

@@ -20,7 +20,6 @@ from learngene_zoo.method import Member
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import Json, from_json, to_json, with_settings
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.catalogue import SUITES, suite
 
 SCRATCH = (
     Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),
@@ -32,10 +31,11 @@ MOST_NAMED = 18  # sizes that an error lists
 
 def targets(reference: str, only: Collection[str] = ()) -> tuple[str, ...]:
     """The tasks of a suite, or one task by its own name; `only` keeps some of them. Raises `WrongCall`."""
-    known = [entry.name for entry in catalogue.names()]
-    if reference not in SUITES and reference not in known and ":" not in reference:
-        raise unknown("suite or task", reference, [*SUITES, *known])
-    tasks = suite(reference) if reference in SUITES else (reference,)
+    known = [entry.name for entry in catalogue.entries()]
+    suites = {suite.name: suite.tasks for suite in catalogue.suites()[0]}
+    if reference not in suites and reference not in known and ":" not in reference:
+        raise unknown("suite or task", reference, [*suites, *known])
+    tasks = suites.get(reference, (reference,))
     for name in only:
         if name not in tasks:
             raise unknown(f"task of {reference}", name, tasks)

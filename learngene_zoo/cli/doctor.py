@@ -16,6 +16,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.job import json_option, offline_option
 from learngene_zoo.cli.output import Row, print_row, print_rows
 from learngene_zoo.errors import ZooError
+from learngene_zoo.tasks import catalogue
 from learngene_zoo.version import __version__
 
 PACKAGES = (
@@ -91,11 +92,12 @@ def _compute() -> Iterator[Row]:
 
 
 def _plugins() -> Iterator[Row]:
-    good, broken = registry.methods()
-    for method in good:
-        yield _row(f"method {method.name}", "ok", registry.references()[method.name])
-    for plugin in broken:
-        yield _row(f"method {plugin.name}", "bad", plugin.reason)
+    found = (registry.METHODS, *registry.methods()), (catalogue.SUITES, *catalogue.suites())
+    for plugins, good, broken in found:
+        for plugin in good:
+            yield _row(f"{plugins.word} {plugin.name}", "ok", plugins.references()[plugin.name])
+        for refused in broken:
+            yield _row(f"{plugins.word} {refused.name}", "bad", refused.reason)
 
 
 def _shelf() -> Iterator[Row]:
@@ -108,12 +110,10 @@ def _shelf() -> Iterator[Row]:
 
 
 def _tasks() -> Iterator[Row]:
-    """Which tasks of the catalogue open without the network. One that does not is no fault."""
-    from learngene_zoo.tasks.catalogue import names, open_task
-
-    for entry in names():
+    """Which tasks of the catalogue open without the network. One that needs it is not a fault."""
+    for entry in catalogue.entries():
         try:
-            open_task(entry.name, offline=True)
+            catalogue.open_task(entry.name, offline=True)
         except ZooError as error:
             yield _row(f"task {entry.name}", "info", f"not offline: {error}")
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,14 +10,12 @@ from learngene_zoo.cli.failures import note
 from learngene_zoo.cli.job import json_option
 from learngene_zoo.cli.output import Row, print_rows
 from learngene_zoo.errors import ZooError, unknown
-from learngene_zoo.tasks.catalogue import suites_of
-
-if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
+from learngene_zoo.tasks import catalogue
+from learngene_zoo.tasks.suite import Entry
 
 
 def method_rows() -> list[Row]:
-    """Every method that can be used; of the others a note on stderr."""
+    """Every method that can be used; a note on stderr for each one that cannot."""
     from learngene_zoo import registry
 
     good, broken = registry.methods()
@@ -61,21 +58,21 @@ def learngene_rows() -> list[Row]:
 
 
 def task_rows() -> list[Row]:
-    """Every task of the catalogue."""
-    from learngene_zoo.tasks.catalogue import names
-
-    return [task_row(entry) for entry in names()]
+    """Every task of the catalogue; a note on stderr for each suite that cannot be used."""
+    for plugin in catalogue.suites()[1]:
+        note(f"suite {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
+    return [task_row(entry) for entry in catalogue.entries()]
 
 
 def task_row(entry: Entry) -> Row:
-    """One task of the catalogue, and the suites it is in."""
+    """One task of the catalogue, and the suites that run it."""
     return {
         "name": entry.name,
         "title": entry.title,
         "classes": entry.classes,
         **{part: entry.sizes.get(part) for part in ("train", "validation", "test")},
         "licence": entry.licence,
-        "suites": suites_of(entry.name),
+        "suites": catalogue.suites_of(entry.name),
     }
 
 
@@ -87,7 +84,7 @@ NOUNS: dict[str, Callable[[], list[Row]]] = {
 
 
 def listing(noun: str | None, as_json: bool) -> None:
-    """One table, or all of them; as JSON all of them are one list whose rows say what kind they are."""
+    """One table, or all of them; as JSON all of them form one list whose rows name their kind."""
     if noun is not None:
         if noun not in NOUNS:
             raise unknown("list", noun, NOUNS)

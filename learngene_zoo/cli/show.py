@@ -19,7 +19,7 @@ from learngene_zoo.errors import WrongCall, ZooError, unknown
 from learngene_zoo.families.cost import Convention, cost
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
-from learngene_zoo.tasks.catalogue import SUITES, suite
+from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import SPLITS
 
 if TYPE_CHECKING:
@@ -33,12 +33,12 @@ def show(
 ) -> None:
     """Print what `name` is, and draw the sheet of a task."""
     folder = None if _is_named(name) else _folder(name)
-    if sheet is not None and (folder is not None or name in registry.references() or name in SUITES):
-        raise WrongCall(f"a sheet is drawn of a task, and {name} is none; see `lgzoo list tasks`")
+    if sheet is not None and (folder is not None or name in registry.references() or name in _suites()):
+        raise WrongCall(f"--sheet needs a task, and {name} is not one; see `lgzoo list tasks`")
     if name in registry.references():
         _method(name, convention, as_json)
-    elif folder is None and name in SUITES:
-        print_rows(_suite(name), as_json)
+    elif folder is None and name in _suites():
+        print_rows([task_row(entry) for entry in map(catalogue.find_entry, _suites()[name]) if entry], as_json)
     elif folder is None:
         row = _task(name, sheet, split, force, offline)
         print_row(row if as_json else {key: value for key, value in row.items() if value != []}, as_json)
@@ -49,13 +49,13 @@ def show(
 
 
 def _is_named(name: str) -> bool:
-    """Whether it cannot be a folder: a method, or one's own data."""
+    """Whether it cannot be a folder: a method, or the user's own data."""
     return name in registry.references() or name.startswith(OWN_DATA)
 
 
 def _folder(name: str) -> Path | None:
-    """The folder that a path or a name of the shelf means; None for a task or a suite. Raises `WrongCall`."""
-    others = {*_task_names(), *SUITES}
+    """The folder that a path or a name of the shelf refers to; None for a task or a suite. Raises `WrongCall`."""
+    others = {*_suites(), *(entry.name for entry in catalogue.entries())}
     try:
         return shelf.find(name)
     except ZooError:
@@ -67,10 +67,9 @@ def _folder(name: str) -> Path | None:
         raise unknown("method, learngene, task or suite", name, known) from None
 
 
-def _task_names() -> set[str]:
-    from learngene_zoo.tasks.catalogue import names
-
-    return {task.name for task in names()}
+def _suites() -> dict[str, tuple[str, ...]]:
+    """The tasks of every suite, by its name."""
+    return {suite.name: suite.tasks for suite in catalogue.suites()[0]}
 
 
 def _heading(as_json: bool, **facts: Json) -> None:
@@ -175,43 +174,25 @@ def _model(folder: Path, convention: Convention) -> Row:
     }
 
 
-def _suite(name: str) -> list[Row]:
-    """The tasks of a suite, as `lgzoo list tasks` tells them."""
-    from learngene_zoo.tasks.catalogue import names
-
-    entries = {entry.name: entry for entry in names()}
-    return [task_row(entries[task]) for task in suite(name)]
-
-
 def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool) -> Row:
-    """What the catalogue says of a task; what is not in it, or is to be drawn, is opened."""
-    from learngene_zoo.tasks.catalogue import names, open_task
-
-    entry = next((entry for entry in names() if entry.name == name), None)
-    task = open_task(name, offline=offline) if entry is None or sheet is not None else None
-    told = task or entry
-    assert told is not None
+    """The catalogue's row of a task. One that is not in the catalogue, or is to be drawn, is opened."""
+    entry = catalogue.find_entry(name)
+    task = catalogue.open_task(name, offline=offline) if entry is None or sheet is not None else None
+    shown = task or entry
+    assert shown is not None
     row: dict[str, Json] = {
         "task": name,
-        "title": told.title,
-        "kind": told.kind,
-        "classes": told.classes,
-        **{part: told.sizes.get(part) for part in SPLITS},
-        "image_size": told.image_size,
-        "licence": told.licence,
-        "source": told.source,
+        "title": shown.title,
+        "kind": shown.kind,
+        "classes": shown.classes,
+        **{part: shown.sizes.get(part) for part in SPLITS},
+        "image_size": shown.image_size,
+        "licence": shown.licence,
+        "source": shown.source,
         "description": entry.description if entry else None,
-        "notes": list(task.notes) if task else _notes(name),
+        "notes": list(shown.notes),
     }
     return row if sheet is None or task is None else {**row, "path": str(_drawn(task, sheet, split, force))}
-
-
-def _notes(name: str) -> list[str]:
-    """What the catalogue says to who compares with a paper."""
-    from lgzoo_papers.places import place_of
-
-    place = place_of(name)
-    return [place.note] if place and place.note else []
 
 
 def _drawn(task: Task, sheet: Path, split: str, force: bool) -> Path:

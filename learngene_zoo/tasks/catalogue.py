@@ -1,102 +1,101 @@
-"""The tasks that have a name, and `open_task`, which also opens the user's own data. Cold.
+"""The tasks that have a name, from the suites that installed packages register, and `open_task`, which opens any task.
 
-What is listed here is known without opening anything: `lgzoo list tasks` reads no image and no network.
-
-Suites: tasks that are used together, by one name. Cold.
+The catalogue is known without opening a task: `lgzoo list tasks` reads neither images nor the network.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from collections import Counter
+from functools import lru_cache
 
+from learngene_zoo.entry_points import Broken, Found, Plugins
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.tasks.task import Entry, split_sizes
-from lgzoo_mini.entries import MINI
-from lgzoo_papers.entries import PAPERS
+from learngene_zoo.tasks.suite import Entry, Suite
+from learngene_zoo.tasks.task import Task
 
-if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Task
+SUITES = Plugins("learngene_zoo.suites", "suite", Suite)
 
-
-DEFAULT_TASKS = ("objects", "signs", "glyphs")  # what an extraction sees
-
-DEFAULT_TARGET = "digits"  # what a descendant is tuned on; no extraction of ours has seen a digit
-
+DEFAULT_SUITE = "mini"  # what a bench runs
+DEFAULT_TASKS = ("objects", "signs", "glyphs")  # what an extraction trains on
+DEFAULT_TARGET = "digits"  # what a descendant is fine-tuned on; no bundled learngene was extracted from digits
 SOURCE_TASK = "source"  # what the bundled ancestry model was trained on
 
-OWN = (
-    "folder:PATH, parquet:PATH or hf:org/name[:config], or to read in order wds:PATTERN or hf-stream:org/name[:config]"
-)
+OWN = "folder:PATH, parquet:PATH, hf:org/name[:config], or a stream: wds:PATTERN, hf-stream:org/name[:config]"
 
 
-ENTRIES: tuple[Entry, ...] = (
-    *MINI,
-    Entry(
-        name="digits",
-        title="Handwritten digits",
-        classes=10,
-        sizes=split_sizes(1_000, 297, 500),
-        licence="CC-BY-4.0",
-        module="lgzoo_mini.digits",
-        source="scikit-learn load_digits (UCI 80, Alpaydin and Kaynak 1998)",
-        description="Real 8 x 8 scans that come with scikit-learn, enlarged to 32 x 32. No download.",
-    ),
-    Entry(
-        name="fashion_mnist",
-        title="Fashion-MNIST",
-        classes=10,
-        sizes=split_sizes(55_000, 5_000, 10_000),
-        licence="MIT",
-        module="lgzoo_papers.fashion_mnist",
-        flip=True,
-        source="zalando-datasets/fashion_mnist",
-        description="Photographs of clothes, 28 x 28 grey. From LGZOO_FASHION_MNIST, Debian's package or the Hub.",
-    ),
-    Entry(
-        name="cifar10",
-        title="CIFAR-10",
-        classes=10,
-        sizes=split_sizes(45_000, 5_000, 10_000),
-        licence="unknown",
-        module="lgzoo_papers.cifar",
-        flip=True,
-        source="uoft-cs/cifar10",
-        description="Photographs of ten kinds of thing, 32 x 32, from the Hub.",
-    ),
-    Entry(
-        name="cifar100",
-        title="CIFAR-100",
-        classes=100,
-        sizes=split_sizes(45_000, 5_000, 10_000),
-        licence="unknown",
-        module="lgzoo_papers.cifar",
-        flip=True,
-        source="uoft-cs/cifar100",
-        description="Photographs of a hundred kinds of thing (the fine labels), 32 x 32, from the Hub.",
-    ),
-    *PAPERS,
-)
+def suites() -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:
+    """Every suite that can be used, the default one first, and every one that cannot, with the reason.
+
+    A suite that uses the name of another suite or of one of its tasks is refused, unless it belongs to this project.
+    """
+    return _suites(SUITES.found())
 
 
-def names() -> list[Entry]:
+@lru_cache(maxsize=1)
+def _suites(found: tuple[Found, ...]) -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:
+    loaded, broken = SUITES.load_all()
+    own = {point.name for point in found if point.in_tree}
+    taken = Counter(name for suite in loaded for name in _names(suite))
+    good = []
+    for suite in sorted(loaded, key=lambda suite: (suite.name != DEFAULT_SUITE, suite.name)):
+        shared = [name for name in _names(suite) if taken[name] > 1]
+        if shared and suite.name not in own:
+            reason = (
+                f"the suite {suite.name!r} uses the name {shared[0]!r}, which another suite uses too; uninstall one"
+            )
+            broken.append(Broken(suite.name, SUITES.references()[suite.name], reason))
+        else:
+            good.append(suite)
+    return tuple(good), tuple(broken)
+
+
+def _names(suite: Suite) -> list[str]:
+    return [suite.name, *(entry.name for entry in suite.entries)]
+
+
+def suite(name: str) -> Suite:
+    """The suite of that name. Raises `WrongCall` for an unknown one and `BadFile` for one that cannot be used."""
+    good, broken = suites()
+    for suite in good:
+        if suite.name == name:
+            return suite
+    SUITES.refuse(name, broken)
+    raise unknown("suite", name, [suite.name for suite in good])
+
+
+def entries() -> list[Entry]:
     """Every task with a name."""
-    return list(ENTRIES)
+    return [entry for suite in suites()[0] for entry in suite.entries]
+
+
+def find_entry(name: str) -> Entry | None:
+    """The entry of that name, None if there is none."""
+    return next((entry for entry in entries() if entry.name == name), None)
+
+
+def suite_of(entry: Entry) -> Suite:
+    """The suite that an entry of the catalogue belongs to."""
+    return next(suite for suite in suites()[0] if entry in suite.entries)
+
+
+def suites_of(task: str) -> list[str]:
+    """The names of the suites that run a task."""
+    return [suite.name for suite in suites()[0] if task in suite.tasks]
 
 
 def open_task(reference: str, *, offline: bool = False) -> Task:
     """The task of that name, or the user's own data: `folder:PATH`, `parquet:PATH`, `hf:org/name[:config]`.
 
-    Data that does not fit the disk or the memory is read in order: `wds:PATTERN` of tars, `hf-stream:org/name[:config]`.
+    Data that does not fit on the disk or in memory is streamed: `wds:PATTERN` of tars, `hf-stream:org/name[:config]`.
 
-    Raises `WrongCall` for a name that does not exist, `BadData` for data that cannot be used, and `Unavailable` if it
-    must be downloaded and `offline` is set.
+    Raises `WrongCall` for an unknown name, `BadData` for data that cannot be used, and `Unavailable` if it must be
+    downloaded and `offline` is set.
     """
     kind, colon, rest = reference.partition(":")
     if not colon:
         return _named(reference, offline)
     if not rest:
-        raise WrongCall(f"{reference!r} names nothing after the colon; write {OWN}")
+        raise WrongCall(f"{reference!r} names nothing after the colon; expected {OWN}")
     if kind == "folder":
         from learngene_zoo.tasks.folders import open_folder
 
@@ -117,57 +116,15 @@ def open_task(reference: str, *, offline: bool = False) -> Task:
         from learngene_zoo.tasks.streams.hub import open_hub_stream
 
         return open_hub_stream(rest, offline)
-    raise WrongCall(f"{reference!r} is no task; write a name (see `lgzoo list tasks`) or {OWN}")
+    raise WrongCall(f"{reference!r} is not a task; expected a name (see `lgzoo list tasks`) or {OWN}")
 
 
 def _named(name: str, offline: bool) -> Task:
-    entry = next((entry for entry in ENTRIES if entry.name == name), None)
-    if entry is None:
-        hint = unknown("task", name, [entry.name for entry in ENTRIES])
-        raise WrongCall(f"{hint}; or write {OWN}")
-    task: Task = import_module(entry.module).open_named(entry, offline)
-    return task
-
-
-SUITES: dict[str, tuple[str, ...]] = {
-    "mini": ("objects", "wings", "figures", "textures", "signs", "glyphs", "numbers", "motion", "petals"),
-    "decathlon": (
-        "decathlon-aircraft",
-        "decathlon-cifar100",
-        "decathlon-daimlerpedcls",
-        "decathlon-dtd",
-        "decathlon-gtsrb",
-        "decathlon-imagenet12",
-        "decathlon-omniglot",
-        "decathlon-svhn",
-        "decathlon-ucf101",
-        "decathlon-vgg-flowers",
-    ),
-    "lsamd12": (
-        "cifar100",
-        "cifar10",
-        "tiny-imagenet",
-        "inat2019",
-        "food101",
-        "cars",
-        "flowers102",
-        "pets",
-        "dtd",
-        "caltech101",
-        "ade20k",
-        "voc2012",
-    ),
-    "tal_unseen": ("fashion_mnist", "fer2013", "ham10000"),
-}
-
-
-def suite(name: str) -> tuple[str, ...]:
-    """The names of its tasks. Raises `WrongCall` for a suite that does not exist."""
-    if name not in SUITES:
-        raise unknown("suite", name, SUITES)
-    return SUITES[name]
-
-
-def suites_of(task: str) -> list[str]:
-    """The names of the suites that a task is in."""
-    return [name for name, tasks in SUITES.items() if task in tasks]
+    entry = find_entry(name)
+    if entry is not None:
+        return suite_of(entry).open(entry, offline)
+    broken = suites()[1]
+    hint = f"{unknown('task', name, [entry.name for entry in entries()])}; or write {OWN}"
+    if broken:
+        hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
+    raise WrongCall(hint)

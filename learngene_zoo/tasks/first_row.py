@@ -1,8 +1,8 @@
-"""One row of a task: what its columns are, and what is missing. Of the Hub's data only that row is fetched."""
+"""The first row of a task: its columns, and what is missing. Of data on the Hub only that row is downloaded."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +12,9 @@ from learngene_zoo.tasks import catalogue, hub_data
 from learngene_zoo.tasks.decoding import decoded, decoded_indices
 from learngene_zoo.tasks.own_data import in_roles, split_name
 from learngene_zoo.tasks.streams.handful import Handful
+from learngene_zoo.tasks.suite import Entry, HubSource
 from learngene_zoo.tasks.tables import columns
 from learngene_zoo.tasks.task import SPLITS, Samples, Split, Stream, Task
-from lgzoo_papers.decathlon import PREFIX
-from lgzoo_papers.places import Place, archive, place_of
-
-if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
 
 Row = dict[str, Any]
 
@@ -26,24 +22,21 @@ Row = dict[str, Any]
 def first_row(reference: str, offline: bool) -> Row:
     """What a task's first row shows: columns and their types, sizes, and `missing`, empty if nothing is.
 
-    Raises `ZooError`, saying what to do, if the data cannot be had or read at all.
+    Raises `ZooError`, saying what to do, if the data is not available or cannot be read.
     """
-    entry = next((entry for entry in catalogue.names() if entry.name == reference), None)
-    place = _on_the_hub(reference, entry)
-    if place is None or hub_data.is_offline(offline):
+    entry = catalogue.find_entry(reference)
+    source = _on_hub(reference, entry)
+    if source is None or hub_data.is_offline(offline):
         return _opened(catalogue.open_task(reference, offline=offline))
-    return _streamed(reference, place, entry)
+    return _streamed(reference, source, entry)
 
 
-def _on_the_hub(reference: str, entry: Entry | None) -> Place | None:
-    """Where on the Hub a task would come from; None if it is here."""
+def _on_hub(reference: str, entry: Entry | None) -> HubSource | None:
+    """Where on the Hub a task would be read from; None if it is found on this machine."""
     kind, _, rest = reference.partition(":")
     if kind in ("hf", "hf-stream") and rest:
-        return Place(hub=rest)
-    place = place_of(entry.name) if entry else None
-    if place is None or place.hub is None or place.folder() is not None:
-        return None
-    return None if reference.startswith(PREFIX) and archive() is not None else place
+        return HubSource(reference=rest)
+    return catalogue.suite_of(entry).hub(entry) if entry else None
 
 
 def _opened(task: Task) -> Row:
@@ -77,30 +70,32 @@ def _beginning(stream: Stream) -> Split:
     return Handful({0: sample})
 
 
-def _streamed(reference: str, place: Place, entry: Entry | None) -> Row:
+def _streamed(reference: str, source: HubSource, entry: Entry | None) -> Row:
     """Of a task on the Hub: what its features promise, and its first row, fetched alone."""
-    assert place.hub is not None
-    with place.or_a_folder():
-        stream = hub_data.streamed(place.hub, place.pin)
-    parts = in_roles({split_name(name): part for name, part in stream.splits.items()}, place.roles)
+    name = f"hf:{source.reference}"
+    with source.or_alternative():
+        stream = hub_data.streamed(source)
+    parts = in_roles({split_name(split): part for split, part in stream.splits.items()}, source.roles)
     missing = [] if "train" in parts else [f"no train split, only {', '.join(stream.splits)}; name one of them train"]
-    features, first = hub_data.first_of(next(iter(parts.values())) if missing else parts["train"], place.hub)
-    row: Row = {"task": reference, "source": f"hf:{place.hub}", "splits": stream.sizes}
-    row["columns"] = [f"{name}: {_feature(kind)}" for name, kind in features.items()]
-    wanted = _masks_of if entry is not None and entry.kind == "segmentation" else _label_of
+    features, first = hub_data.first_of(next(iter(parts.values())) if missing else parts["train"], source.reference)
+    row: Row = {"task": reference, "source": name, "splits": stream.sizes}
+    row["columns"] = [f"{column}: {_feature(kind)}" for column, kind in features.items()]
     try:
-        row |= wanted(features, first, place, f"hf:{place.hub}")
+        if entry is not None and entry.kind == "segmentation":
+            row |= _masks_of(features, first, name)
+        else:
+            row |= _label_of(features, first, source.label, name)
     except BadData as error:
         missing.append(str(error))
-    if entry is not None and row.get("classes") not in (None, entry.classes, *place.also_classes):
-        missing.append(f"{row['classes']} classes where {entry.name} has {entry.classes}; use it as hf:{place.hub}")
+    if entry is not None and row.get("classes") not in (None, entry.classes, *source.also_classes):
+        missing.append(f"{row['classes']} classes where {entry.name} has {entry.classes}; use it as {name}")
     licence = stream.licence if stream.licence != "unknown" or entry is None else entry.licence
-    notes = [place.note] if place.note else []
+    notes = list(entry.notes) if entry else []
     return {**row, "licence": licence, "revision": stream.commit, "notes": notes, "missing": missing}
 
 
-def _label_of(features: Any, first: Row, place: Place, name: str) -> Row:
-    image, label = columns(features, name, place.label)
+def _label_of(features: Any, first: Row, label_column: str | None, name: str) -> Row:
+    image, label = columns(features, name, label_column)
     names = getattr(features[label], "names", None)
     value = first[label]
     row: Row = {"image_column": image, "label_column": label, "classes": len(names) if names else None}
@@ -112,7 +107,7 @@ def _label_of(features: Any, first: Row, place: Place, name: str) -> Row:
     }
 
 
-def _masks_of(features: Any, first: Row, place: Place, name: str) -> Row:
+def _masks_of(features: Any, first: Row, name: str) -> Row:
     lost = next((column for column in ("image", "mask") if column not in features), None)
     if lost:
         raise BadData(f"{name} has no column {lost!r}, only {', '.join(features)}")

@@ -6,14 +6,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
+from learngene_zoo.tasks.suite import Entry, HubSource
 from learngene_zoo.tasks.tables import no_progress, task_of_tables
 from learngene_zoo.tasks.task import Task
-
-if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Entry
 
 SCRIPT_HINT = (
     "use a revision in Parquet, which the Hub makes in the branch refs/convert/parquet or a pull request offers"
@@ -21,7 +19,7 @@ SCRIPT_HINT = (
 
 
 class Reference(NamedTuple):
-    """What a data set of the Hub is asked for with."""
+    """A data set of the Hub."""
 
     repository: str
     config: str | None
@@ -33,44 +31,44 @@ def parsed(reference: str) -> Reference:
     rest, _, revision = reference.partition("@")
     repository, _, config = rest.partition(":")
     if repository.count("/") != 1 or not all(repository.split("/")):
-        raise WrongCall(f"'hf:{reference}' is no data set of the Hub; write hf:org/name or hf:org/name:config")
+        raise WrongCall(f"'hf:{reference}' is not a data set of the Hub; expected hf:org/name or hf:org/name:config")
     return Reference(repository, config or None, revision or None)
 
 
 def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
-    """The task of `org/name[:config][@revision]`; one of the catalogue keeps its own name and facts.
+    """The task of `org/name[:config][@revision]`; with an entry of the catalogue, under its name and with its facts.
 
-    Raises `Unavailable` if it is neither cached nor to be had, `BadData` if it cannot be used.
+    Raises `Unavailable` if it is neither cached nor can be downloaded, `BadData` if it cannot be used.
     """
-    tables, fields = stored(reference, offline)
+    tables, fields = hub_tables(HubSource(reference=reference), offline)
     if entry is not None:
         # These photographs are small; their size and normalisation are the catalogue's.
         half = (0.5, 0.5, 0.5)
         fields |= {"name": entry.name, "title": entry.title, "flip": entry.flip, "image_size": entry.image_size}
-        fields |= {"mean": half, "std": half}
+        fields |= {"mean": half, "std": half, "notes": entry.notes}
         if fields["licence"] == "unknown":
             fields["licence"] = entry.licence
         fields["counts"] = dict(entry.sizes)
     return task_of_tables(f"hf:{reference}", tables, **fields)
 
 
-def stored(reference: str, offline: bool, pin: str = "") -> tuple[Any, dict[str, Any]]:
-    """The `DatasetDict` of a reference, and the fields of a task that the Hub knows: its commit and its licence.
+def hub_tables(source: HubSource, offline: bool) -> tuple[Any, dict[str, Any]]:
+    """The `DatasetDict` of a data set of the Hub, and the fields of a task that the Hub knows: its commit and its licence.
 
-    Raises `Unavailable` if its commit does not begin with `pin`.
+    Raises `Unavailable` if it is not at the commit that was reviewed.
     """
-    repository, config, revision = parsed(reference)
+    repository, config, revision = parsed(source.reference)
     offline = is_offline(offline)
     commit, licence = (revision, "unknown") if offline else _pinned(repository, revision)
     if not offline:
-        check_pin(reference, str(commit), pin)
+        check_pin(source, str(commit))
     with no_progress(), _without_network(offline):
         tables = _load(repository, config, commit, offline)
     return tables, {"revision": _cached_commit(tables) or commit if offline else commit, "licence": licence}
 
 
-class Stream(NamedTuple):
-    """A data set of the Hub of which nothing is fetched until a row is asked for."""
+class HubStream(NamedTuple):
+    """A data set of the Hub of which nothing is downloaded until a row is read."""
 
     splits: dict[str, Any]
     sizes: list[str]
@@ -78,20 +76,20 @@ class Stream(NamedTuple):
     licence: str
 
 
-def streamed(reference: str, pin: str = "") -> Stream:
-    """The splits of a reference, with their sizes where the Hub knows them."""
+def streamed(source: HubSource) -> HubStream:
+    """The splits of a data set, with their sizes where the Hub knows them."""
     from datasets import IterableDatasetDict, load_dataset
 
-    repository, config, revision = parsed(reference)
+    repository, config, revision = parsed(source.reference)
     commit, licence = _pinned(repository, revision)
-    check_pin(reference, commit, pin)
+    check_pin(source, commit)
     with no_progress(), in_our_words(repository, config, offline=False):
         splits = load_dataset(repository, config, revision=commit, streaming=True)
     if not isinstance(splits, IterableDatasetDict) or not splits:
-        raise BadData(f"{repository} is no set of splits; only stored data sets can be used")
+        raise BadData(f"{repository} is not a set of splits; only stored data sets can be used")
     known = next(iter(splits.values())).info.splits or {}
     sizes = [f"{name} {known[name].num_examples}" if name in known else str(name) for name in splits]
-    return Stream(dict(splits), sizes, commit, licence)
+    return HubStream(dict(splits), sizes, commit, licence)
 
 
 def first_of(split: Any, reference: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
@@ -109,17 +107,18 @@ def first_of(split: Any, reference: str) -> tuple[Mapping[str, Any], dict[str, A
     return Features(features), row
 
 
-def check_pin(reference: str, commit: str, pin: str) -> None:
-    """Raises `Unavailable` if a reference has moved from the commit that was looked at."""
-    if not commit.startswith(pin):
+def check_pin(source: HubSource, commit: str) -> None:
+    """Raises `Unavailable` if a revision has moved on from the commit that was reviewed."""
+    if not commit.startswith(source.pin):
+        reference = source.reference
         raise Unavailable(
-            f"hf:{reference} is at {commit[:7]} and no more at {pin}; look at it, then use it as hf:{reference}"
+            f"hf:{reference} is now at {commit[:7]}, not at {source.pin}; review it, then use it as hf:{reference}"
         )
 
 
-def is_offline(asked: bool) -> bool:
-    """Whether the Hub is not to be asked: the call or HF_HUB_OFFLINE says so."""
-    return asked or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
+def is_offline(offline: bool) -> bool:
+    """Whether the Hub must not be contacted: `offline` or the environment variable HF_HUB_OFFLINE says so."""
+    return offline or os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
 
 
 @contextmanager
@@ -196,7 +195,7 @@ def _load(repository: str, config: str | None, revision: str | None, offline: bo
     with in_our_words(repository, config, offline):
         tables = load_dataset(repository, config, revision=revision)
     if not isinstance(tables, DatasetDict):
-        raise BadData(f"{repository} is no set of splits; only stored data sets can be used")
+        raise BadData(f"{repository} is not a set of splits; only stored data sets can be used")
     return tables
 
 

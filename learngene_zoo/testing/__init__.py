@@ -1,10 +1,11 @@
 """The contracts of plugins, as functions that belong into the tests of every plugin.
 
-    from learngene_zoo.testing import check_method
-    from my_plugin import METHOD
+    from learngene_zoo.testing import check_method, check_suite
+    from my_plugin import METHOD, SUITE
 
-    def test_contract():
+    def test_contracts():
         check_method(METHOD)
+        check_suite(SUITE)
 
 Each raises `AssertionError`, whose message names the law that is broken, and the errors of the plugin itself.
 """
@@ -23,6 +24,7 @@ from learngene_zoo.testing.method import (
     tiny_ancestry,
     tiny_task,
 )
+from learngene_zoo.testing.suite import check_suite
 
 __all__ = [
     "TinySplit",
@@ -33,6 +35,7 @@ __all__ = [
     "check_outline",
     "check_record",
     "check_settings",
+    "check_suite",
     "tiny_ancestry",
     "tiny_task",
 ]

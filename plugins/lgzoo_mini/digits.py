@@ -35,8 +35,8 @@ def _members(sizes: tuple[int, ...]) -> list[np.ndarray]:
     return stratified(_data()[1], sizes, SEED)
 
 
-def open_named(entry: Entry, offline: bool) -> Task:
-    """The task of this catalogue entry; nothing is read yet."""
+def open_task(entry: Entry) -> Task:
+    """The task of its catalogue entry. Nothing is read yet."""
     return built_in(entry, tuple("0123456789"), partial(open_split, dict(entry.sizes)))
 
 

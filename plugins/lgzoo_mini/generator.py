@@ -1,22 +1,24 @@
 """`Generator`: one family of pictures, and `Generated`, a split of them. Every picture is a function of (task, split, index).
 
-Shapes: N pictures, K draws. A generator knows the classes of its target task and, after them, held-out classes of the
-same family, which only the source task shows.
-
-`varieties`: a table of classes, each a row of choices, any two of which differ in several.
+A generator knows the classes of its target task and, after them, held-out classes of the same family, which only the task
+`source` shows. Shapes: N pictures, K draws.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import NamedTuple
+from functools import cached_property, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 
-from learngene_zoo.plugin import derive_seed, noise, uniform
+from learngene_zoo.plugin import Task, built_in, derive_seed, noise, uniform
+
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import Entry
 
 SIZE = 32  # pixels of a picture's side
 
@@ -24,10 +26,10 @@ GRAIN = 3 * SIZE * SIZE  # values of noise a picture gets
 
 
 class Picture(NamedTuple):
-    """Pictures uint8 (N, 3, SIZE, SIZE), and attributes by name (see `attributes.py`), float32 (N,) each."""
+    """Pictures uint8 (N, 3, SIZE, SIZE), and attributes by name, float32 (N,) each; `source` uses them (`source.ATTRIBUTES`)."""
 
     images: torch.Tensor
-    attributes: Mapping[str, np.ndarray]
+    attributes: Mapping[str, np.ndarray] = {}
 
 
 # class numbers int64 (N,), draws float32 (N, K) in [0, 1), grain uint8 (N, GRAIN) -> pictures. It computes element by
@@ -41,7 +43,7 @@ class Generator:
 
     name: str
     classes: tuple[str, ...]
-    held_out: tuple[str, ...]
+    held_out: tuple[str, ...] = ()
     streams: int  # draws a picture takes
     paint: Paint
 
@@ -75,6 +77,22 @@ class Generated:
         """uint8 (N, 3, SIZE, SIZE)."""
         indices_N = np.asarray(indices, dtype=np.int64)
         return self.generator.pictures(indices_N % len(self.generator.classes), self._key, indices_N).images
+
+
+def generator(name: str) -> Generator:
+    """The generator of a family: the constant in the module of that name, in capitals."""
+    found: Generator = getattr(import_module(f"lgzoo_mini.{name}"), name.upper())
+    return found
+
+
+def open_generated(entry: Entry) -> Task:
+    """The task of the generator that is named like a catalogue entry. Nothing is drawn yet."""
+    return built_in(entry, generator(entry.name).classes, partial(open_split, entry.name, dict(entry.sizes)))
+
+
+def open_split(task: str, sizes: dict[str, int], name: str) -> Generated:
+    """One split of a generator's task."""
+    return Generated(generator(task), name, sizes[name])
 
 
 _TRIES = 20_000

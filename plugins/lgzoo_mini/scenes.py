@@ -147,8 +147,8 @@ def border(inside: np.ndarray) -> np.ndarray:
     return edge
 
 
-def open_named(entry: Entry, offline: bool) -> Task:
-    """The task of this catalogue entry; nothing is drawn yet."""
+def open_task(entry: Entry) -> Task:
+    """The task of its catalogue entry. Nothing is drawn yet."""
     return built_in(entry, CLASSES, partial(open_split, dict(entry.sizes)))
 
 

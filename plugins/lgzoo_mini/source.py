@@ -21,8 +21,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.plugin import Attribute, Samples, Task, built_in, derive_seed
-from lgzoo_mini.generator import SIZE, Generator
-from lgzoo_mini.suite import generator
+from lgzoo_mini.generator import SIZE, Generator, generator
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
@@ -134,8 +133,8 @@ class SourceSplit:
         return Samples(images, attributes=torch.from_numpy(attributes_NA))
 
 
-def open_named(entry: Entry, offline: bool) -> Task:
-    """The task of this catalogue entry; nothing is drawn yet."""
+def open_task(entry: Entry) -> Task:
+    """The task of its catalogue entry. Nothing is drawn yet."""
     return built_in(entry, class_names(), partial(open_split, dict(entry.sizes)), attributes=ATTRIBUTES)
 
 

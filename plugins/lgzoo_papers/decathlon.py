@@ -1,13 +1,9 @@
 """The Visual Decathlon's archive (Rebuffi, Bilen and Vedaldi 2017): annotations/ of its devkit and data/NAME/ of its pictures.
 
-Test labels are withheld, so the archive's validation split is the test here, and validation is cut from train. Pictures may
-stay in data/NAME.tar.
-
-The Visual Decathlon's annotations: JSON as COCO's, with `images`, `annotations` and `categories`, one label a picture.
-
-Files against the lists of checksums that lie beside them, as `md5sum` and `sha256sum` write them.
-
-Images in a tar file that stays packed: where each begins is read once, then each is read from there.
+Test labels are withheld, so the archive's validation split is the test here, and validation is cut from train. The annotations
+are JSON like COCO's, with `images`, `annotations` and `categories`, one label for each picture. Pictures may stay packed in
+data/NAME.tar: the offsets in it are read once, then each picture is read from its own. Files are checked against the lists of
+checksums beside them, if there are any.
 """
 
 from __future__ import annotations
@@ -32,14 +28,11 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
 
 
-PREFIX = "decathlon-"
-
-ROLES = {"train": "train", "val": "test"}  # the archive's word for a split, and ours
+ROLES = {"train": "train", "val": "test"}  # the archive's name of a split -> ours
 
 
-def open_archive(entry: Entry, top: Path, **fields: Any) -> Task:
-    """The task of one of the ten. Raises `BadData` that names the file which is missing or wrong."""
-    name = entry.name.removeprefix(PREFIX)
+def open_archive(entry: Entry, name: str, top: Path, /, **fields: Any) -> Task:
+    """The task that the archive calls `name`. Raises `BadData` that names the file which is missing or wrong."""
     base = top / "decathlon-1.0" if (top / "decathlon-1.0").is_dir() else top
     if not (base / "annotations").is_dir():
         raise BadData(f"{ARCHIVE} is {top}, which has no annotations/; unpack {DECATHLON_DEVKIT} there")

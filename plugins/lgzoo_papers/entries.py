@@ -1,4 +1,4 @@
-"""The catalogue's rows of the papers' data sets. Cold.
+"""The rows of the papers' data sets: what the catalogue lists, and where each is found.
 
 Sizes are those after opening: where a data set has no validation split, a tenth of train is cut out for it.
 """
@@ -6,14 +6,31 @@ Sizes are those after opening: where a data set has no validation split, a tenth
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from learngene_zoo.plugin import Entry, split_sizes
+from learngene_zoo.plugin import Entry, HubSource, split_sizes
+from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT, Place
 
-OPENING = "lgzoo_papers.opening"
-ARCHIVE_SIDE = 64  # the archive's pictures have a shorter side of 72 pixels
-ARCHIVE_SOURCE = "Visual Decathlon archive 1.0 (test labels withheld: its validation split is the test)"
-WITHHELD = "The archive withholds test labels: its validation split is the test, validation is cut from train"
+VALIDATION_AS_TEST = {"test": "validation"}
+NO_TEST = "its test labels are withheld, so its validation split is the test and validation is cut from train"
+SAME_NAME = "the Hub's copy has its own splits and full-size pictures, not the archive's"
+UNPACK = f"unpack {DECATHLON_DEVKIT} and {DECATHLON_DATA} and set {ARCHIVE} to the folder"
+GATED = "accept its terms at https://huggingface.co/datasets/ILSVRC/imagenet-1k and log in with `hf auth login`"
 RESEARCH = "non-commercial research (ImageNet's terms)"
+IMAGENET = Place(
+    hub="ILSVRC/imagenet-1k",
+    roles=VALIDATION_AS_TEST,
+    variable="LGZOO_IMAGENET",
+    note=NO_TEST,
+    advice=f"{GATED}, or set LGZOO_IMAGENET to a folder with train/<wnid>/*.JPEG and val/<wnid>/*.JPEG",
+)
+
+
+class Row(NamedTuple):
+    """A task of the papers and where its data is found."""
+
+    entry: Entry
+    place: Place
 
 
 def cut(train: int, test: int) -> Mapping[str, int]:
@@ -22,69 +39,129 @@ def cut(train: int, test: int) -> Mapping[str, int]:
     return split_sizes(train - validation, validation, test)
 
 
-def _decathlon(
-    name: str, what: str, classes: int, train: int, test: int, *, flip: bool = True, licence: str = "unknown"
-) -> Entry:
-    return Entry(
+def own_variable(name: str) -> str:
+    """The environment variable that names the user's own folder of a task."""
+    return "LGZOO_" + name.upper().replace("-", "_")
+
+
+def _decathlon(name: str, what: str, classes: int, sizes: Mapping[str, int], place: Place, **changes: Any) -> Row:
+    settings = {"licence": "unknown", "flip": True, **changes}
+    entry = Entry(
         name=f"decathlon-{name}",
         title=f"{what} of the Visual Decathlon",
         classes=classes,
-        sizes=cut(train, test),
-        licence=licence,
-        module=OPENING,
-        flip=flip,
-        image_size=ARCHIVE_SIDE,
-        source=ARCHIVE_SOURCE,
-        description=f"{what} as in the Visual Decathlon, from LGZOO_DECATHLON. {WITHHELD}.",
+        sizes=sizes,
+        image_size=64,  # the archive's pictures have a shorter side of 72 pixels
+        source="Visual Decathlon archive 1.0 (test labels withheld: its validation split is the test)",
+        description=f"{what} as in the Visual Decathlon, from {ARCHIVE}. The archive withholds test labels: its validation "
+        "split is the test, validation is cut from train.",
+        notes=(place.note,) if place.note else (),
+        **settings,
     )
+    variable = place.variable or own_variable(entry.name)
+    return Row(entry, Place(**{**vars(place), "variable": variable, "archived": name}))
 
 
 def _paper(
-    name: str,
-    title: str,
-    classes: int,
-    sizes: Mapping[str, int],
-    description: str,
-    *,
-    licence: str = "unknown",
-    image_size: int = 224,
-    segmentation: bool = False,
-) -> Entry:
-    return Entry(
+    name: str, title: str, classes: int, sizes: Mapping[str, int], description: str, place: Place, **changes: Any
+) -> Row:
+    settings = {"licence": "unknown", "image_size": 224, "flip": True, "source": title, **changes}
+    entry = Entry(
         name=name,
         title=title,
-        kind="segmentation" if segmentation else "classification",
         classes=classes,
         sizes=sizes,
-        licence=licence,
-        module=OPENING,
-        flip=True,
-        image_size=image_size,
-        source=title,
         description=description,
+        notes=(place.note,) if place.note else (),
+        **settings,
     )
+    return Row(entry, Place(**{**vars(place), "variable": place.variable or own_variable(name)}))
+
+
+def _cifar(name: str, title: str, classes: int, what: str) -> Row:
+    reference = f"uoft-cs/{name}"
+    entry = Entry(
+        name=name,
+        title=title,
+        classes=classes,
+        sizes=split_sizes(45_000, 5_000, 10_000),
+        licence="unknown",
+        flip=True,
+        source=reference,
+        description=f"Photographs of {what}, 32 x 32, from the Hub.",
+    )
+    return Row(entry, Place(hub=reference, layout=None))
 
 
 DECATHLON = (
-    _decathlon("aircraft", "FGVC-Aircraft", 100, 3_334, 3_333),
-    _decathlon("cifar100", "CIFAR-100", 100, 40_000, 10_000),
-    _decathlon("daimlerpedcls", "Daimler pedestrians", 2, 23_520, 5_880),
-    _decathlon("dtd", "Describable Textures", 47, 1_880, 1_880),
-    _decathlon("gtsrb", "German traffic signs", 43, 31_367, 7_842, flip=False),
-    _decathlon("imagenet12", "ImageNet", 1_000, 1_232_167, 49_000, licence=RESEARCH),
-    _decathlon("omniglot", "Omniglot", 1_623, 19_476, 6_492, flip=False),
-    _decathlon("svhn", "Street View House Numbers", 10, 47_217, 26_040, flip=False),
-    _decathlon("ucf101", "UCF101 dynamic images", 101, 7_629, 1_908),
-    _decathlon("vgg-flowers", "VGG-Flowers", 102, 1_020, 1_020),
+    _decathlon(
+        "aircraft",
+        "FGVC-Aircraft",
+        100,
+        cut(3_334, 3_333),
+        Place(hub="HuggingFaceM4/FGVC-Aircraft@refs/pr/1", pin="e18a7c9", label="variant", note=SAME_NAME),
+    ),
+    _decathlon(
+        "cifar100",
+        "CIFAR-100",
+        100,
+        cut(40_000, 10_000),
+        Place(hub="uoft-cs/cifar100", label="fine_label", note=SAME_NAME),
+    ),
+    _decathlon(
+        "daimlerpedcls",
+        "Daimler pedestrians",
+        2,
+        cut(23_520, 5_880),
+        Place(advice=f"the Hub has no copy of it; {UNPACK}"),
+    ),
+    _decathlon("dtd", "Describable Textures", 47, cut(1_880, 1_880), Place(hub="mcimpoi/dtd_split_1", note=SAME_NAME)),
+    _decathlon(
+        "gtsrb", "German traffic signs", 43, cut(31_367, 7_842), Place(hub="tanganke/gtsrb", note=SAME_NAME), flip=False
+    ),
+    _decathlon("imagenet12", "ImageNet", 1_000, cut(1_232_167, 49_000), IMAGENET, licence=RESEARCH),
+    _decathlon(
+        "omniglot",
+        "Omniglot",
+        1_623,
+        cut(19_476, 6_492),
+        Place(hub="GATE-engine/omniglot", roles={"train": "full"}, note=SAME_NAME),
+        flip=False,
+    ),
+    _decathlon(
+        "svhn",
+        "Street View House Numbers",
+        10,
+        cut(47_217, 26_040),
+        Place(hub="ufldl-stanford/svhn:cropped_digits", note=SAME_NAME),
+        flip=False,
+    ),
+    _decathlon(
+        "ucf101",
+        "UCF101 dynamic images",
+        101,
+        cut(7_629, 1_908),
+        Place(advice=f"its dynamic images are in the archive only; {UNPACK}"),
+    ),
+    _decathlon(
+        "vgg-flowers",
+        "VGG-Flowers",
+        102,
+        cut(1_020, 1_020),
+        Place(hub="dpdl-benchmark/oxford_flowers102", note=SAME_NAME),
+    ),
 )
 
 LSAMD = (
+    _cifar("cifar100", "CIFAR-100", 100, "a hundred kinds of thing (the fine labels)"),
+    _cifar("cifar10", "CIFAR-10", 10, "ten kinds of thing"),
     _paper(
         "tiny-imagenet",
         "Tiny ImageNet",
         200,
         cut(100_000, 10_000),
         "Photographs of 200 kinds of thing, 64 x 64, from the Hub; its validation split is the test.",
+        Place(hub="zh-plus/tiny-imagenet", roles=VALIDATION_AS_TEST, note=NO_TEST),
         image_size=64,
     ),
     _paper(
@@ -93,15 +170,36 @@ LSAMD = (
         1_010,
         split_sizes(193_135, 21_459, 53_649),
         "Photographs of 1,010 species, from LGZOO_INAT2019; the Hub has no copy.",
+        Place(
+            layout="inaturalist",
+            note="a fifth of its labelled pictures, by class, is the test; the paper does not say which it used",
+            advice="the Hub has no copy of it; download train_val2019.tar.gz of the iNaturalist 2019 competition and set "
+            "LGZOO_INAT2019 to the folder with 2019/<group>/<class>/*.jpg",
+        ),
     ),
-    _paper("food101", "Food-101", 101, cut(75_750, 25_250), "Photographs of 101 dishes, from the Hub."),
-    _paper("cars", "Stanford Cars", 196, cut(8_144, 8_041), "Photographs of 196 models of car, from the Hub."),
+    _paper(
+        "food101",
+        "Food-101",
+        101,
+        cut(75_750, 25_250),
+        "Photographs of 101 dishes, from the Hub.",
+        Place(hub="ethz/food101", roles=VALIDATION_AS_TEST, note="its split called validation is the test"),
+    ),
+    _paper(
+        "cars",
+        "Stanford Cars",
+        196,
+        cut(8_144, 8_041),
+        "Photographs of 196 models of car, from the Hub.",
+        Place(hub="tanganke/stanford_cars"),
+    ),
     _paper(
         "flowers102",
         "Oxford Flowers-102",
         102,
         split_sizes(1_020, 1_020, 6_149),
         "Photographs of 102 kinds of flower, ten of each to train on, from the Hub.",
+        Place(hub="dpdl-benchmark/oxford_flowers102", note="LSAMD's paper counts 2,040 and 818 pictures"),
     ),
     _paper(
         "pets",
@@ -109,6 +207,7 @@ LSAMD = (
         37,
         cut(3_680, 3_669),
         "Photographs of 37 breeds of cat and dog, from the Hub.",
+        Place(hub="timm/oxford-iiit-pet", label="label"),
         licence="CC-BY-SA-4.0",
     ),
     _paper(
@@ -117,6 +216,7 @@ LSAMD = (
         47,
         split_sizes(1_880, 1_880, 1_880),
         "Photographs of textures by 47 words, the first of its ten splits, from the Hub.",
+        Place(hub="mcimpoi/dtd_split_1", note="LSAMD's paper trains on train and validation together"),
         licence="CC-BY-4.0",
     ),
     _paper(
@@ -125,6 +225,11 @@ LSAMD = (
         101,
         cut(6_942, 1_735),
         "Photographs of 101 kinds of object, from the Hub; the split is the uploader's.",
+        Place(
+            hub="Donghyun99/Caltech-101",
+            also_classes=(102,),
+            note="its split is the uploader's; 102 classes: background",
+        ),
         licence="CC-BY-4.0",
     ),
     _paper(
@@ -133,7 +238,14 @@ LSAMD = (
         150,
         cut(20_210, 2_000),
         "Scenes with masks of 150 classes, from LGZOO_ADE20K; its validation split is the test.",
-        segmentation=True,
+        Place(
+            layout="ade20k",
+            roles=VALIDATION_AS_TEST,
+            note=NO_TEST,
+            advice="the Hub has no whole copy of it; download ADEChallengeData2016.zip of the SceneParse150 challenge "
+            "(sceneparsing.csail.mit.edu) and set LGZOO_ADE20K to the folder with images/ and annotations/",
+        ),
+        kind="segmentation",
     ),
     _paper(
         "voc2012",
@@ -142,17 +254,30 @@ LSAMD = (
         cut(10_582, 1_449),
         "Photographs with masks of 20 kinds of thing and background, from LGZOO_VOC2012 or the Hub; its validation "
         "split is the test.",
-        segmentation=True,
+        Place(hub="jxie/pascal-voc-2012", layout="voc", roles=VALIDATION_AS_TEST, note=NO_TEST),
+        kind="segmentation",
     ),
 )
 
-UNSEEN = (
+TAL_UNSEEN = (
+    _paper(
+        "fashion_mnist",
+        "Fashion-MNIST",
+        10,
+        split_sizes(55_000, 5_000, 10_000),
+        "Photographs of clothes, 28 x 28 grey. From LGZOO_FASHION_MNIST, Debian's package or the Hub.",
+        Place(hub="zalando-datasets/fashion_mnist", layout="idx", usual="/usr/share/datasets/fashion-mnist"),
+        licence="MIT",
+        image_size=32,
+        source="zalando-datasets/fashion_mnist",
+    ),
     _paper(
         "fer2013",
         "FER2013",
         7,
         cut(28_709, 7_178),
         "Faces with seven expressions, 48 x 48 grey, from the Hub.",
+        Place(hub="clip-benchmark/wds_fer2013@refs/convert/parquet", label="cls"),
         image_size=48,
     ),
     _paper(
@@ -161,16 +286,28 @@ UNSEEN = (
         7,
         split_sizes(9_577, 2_492, 1_285),
         "Dermatoscopic pictures of seven kinds of skin lesion, from the Hub.",
+        Place(
+            hub="marmal88/skin_cancer",
+            label="dx",
+            note="the copy has 13,354 rows of the 10,015 pictures, so some are there twice, perhaps in two splits",
+        ),
     ),
 )
 
-IMAGENET = _paper(
+IMAGENET_1K = _paper(
     "imagenet-1k",
     "ImageNet-1K (ILSVRC 2012)",
     1_000,
     cut(1_281_167, 50_000),
     "Photographs of 1,000 kinds of thing, from LGZOO_IMAGENET or, once its terms are accepted, the Hub.",
+    IMAGENET,
     licence=RESEARCH,
 )
 
-PAPERS: tuple[Entry, ...] = (*DECATHLON, *LSAMD, *UNSEEN, IMAGENET)
+ROWS = {row.entry.name: row for row in (*DECATHLON, IMAGENET_1K, *LSAMD, *TAL_UNSEEN)}
+
+
+def on_hub(entry: Entry) -> HubSource | None:
+    """Where on the Hub the data of an entry would be read from now; None if it is found on this machine, or nowhere."""
+    place = ROWS[entry.name].place
+    return place.hub_source() if place.folder() is None and place.archive() is None else None

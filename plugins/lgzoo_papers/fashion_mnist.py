@@ -1,18 +1,14 @@
-"""`fashion_mnist`: 70,000 grey pictures of clothes (Xiao, Rasul and Vollgraf 2017), from a local IDX folder or the Hub.
+"""`fashion_mnist`: 70,000 grey pictures of clothes (Xiao, Rasul and Vollgraf 2017), from a folder of IDX files or the Hub.
 
-The folder is LGZOO_FASHION_MNIST, else where Debian's package dataset-fashion-mnist puts it. 28 x 28 pictures get a black
-rim of two pixels, as the background is black.
-
-The IDX format of MNIST's children, gzipped: magic 0x0801 for labels, 0x0803 for images, big-endian sizes, bytes.
-
-Read strictly: another magic, a wrong length or a damaged archive is an error, not a warning.
+The 28 x 28 pictures get a black border of two pixels, as the background is black. IDX is the format of MNIST's files, here
+gzipped: magic 0x0801 for labels or 0x0803 for images, sizes as big-endian integers, then bytes. It is read strictly: another
+magic, a wrong length or a damaged archive is an error.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
-import os
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -31,10 +27,6 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
 
 
-VARIABLE = "LGZOO_FASHION_MNIST"
-
-DEBIAN = Path("/usr/share/datasets/fashion-mnist")
-
 SIDE, BORDER = 28, 2
 
 CLASSES = (
@@ -51,21 +43,12 @@ CLASSES = (
 )
 
 
-def open_named(entry: Entry, offline: bool) -> Task:
-    """The task from the local folder if there is one, else from the Hub."""
-    folder = local_folder()
+def open_fashion_mnist(entry: Entry, folder: Path | None, offline: bool) -> Task:
+    """The task from the folder of IDX files if there is one, else from the Hub."""
     if folder is None:
         task = open_hub(entry.source, offline, entry)
         return replace(task, open_split=partial(_bordered, task.open_split))
     return built_in(entry, CLASSES, partial(open_split, folder, dict(entry.sizes)))
-
-
-def local_folder() -> Path | None:
-    """Where the IDX files are, None if nowhere. Raises `BadData` if LGZOO_FASHION_MNIST names no folder."""
-    named = os.environ.get(VARIABLE)
-    if named and not Path(named).is_dir():
-        raise BadData(f"{VARIABLE} is {named!r}, which is no folder; correct it or unset it")
-    return Path(named) if named else DEBIAN if DEBIAN.is_dir() else None
 
 
 @cache
@@ -75,7 +58,7 @@ def _read(folder: Path, prefix: str) -> tuple[torch.Tensor, np.ndarray]:
     images = read_idx(images_path, 3)
     labels = read_idx(folder / f"{prefix}-labels-idx1-ubyte.gz", 1).astype(np.int64)
     if len(images) != len(labels) or images.shape[1:] != (SIDE, SIDE) or not len(labels):
-        raise BadData(f"{images_path} has shape {images.shape} and there are {len(labels)} labels; fetch both anew")
+        raise BadData(f"{images_path} has shape {images.shape} and there are {len(labels)} labels; download both again")
     if labels.max() >= len(CLASSES):
         raise BadData(f"{folder}: label {labels.max()} in {prefix}; there are {len(CLASSES)} classes")
     return torch.from_numpy(images)[:, None], labels
@@ -87,7 +70,7 @@ def open_split(folder: Path, sizes: dict[str, int], name: str) -> PixelSplit:
     if name != "test":
         sizes_here = [sizes["validation"], len(labels) - sizes["validation"]]
         if min(sizes_here) < 1:
-            raise BadData(f"{folder} has only {len(labels)} training images; fetch them anew")
+            raise BadData(f"{folder} has only {len(labels)} training images; download them again")
         validation, train = stratified(labels, sizes_here, SEED)
         members = validation if name == "validation" else train
         images, labels = images[torch.from_numpy(members)], labels[members]
@@ -96,7 +79,7 @@ def open_split(folder: Path, sizes: dict[str, int], name: str) -> PixelSplit:
 
 @dataclass(frozen=True)
 class BorderedSplit:
-    """The Hub's pictures with the rim that the local ones get."""
+    """The Hub's pictures with the border that the local ones get."""
 
     inner: Split
 
@@ -126,7 +109,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         with gzip.open(path) as file:
             content = file.read()
     except (OSError, EOFError, zlib.error) as error:
-        raise BadData(f"{path} cannot be read ({error}); fetch it anew") from None
+        raise BadData(f"{path} cannot be read ({error}); download it again") from None
     wanted = bytes([0, 0, UNSIGNED_BYTE, dimensions])
     start = 4 + 4 * dimensions
     if content[:4] != wanted or len(content) < start:
@@ -135,5 +118,5 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         )
     shape = tuple(np.frombuffer(content, dtype=">u4", count=dimensions, offset=4).tolist())
     if len(content) - start != math.prod(shape):
-        raise BadData(f"{path} holds {len(content) - start} bytes for shape {shape}; fetch it anew")
+        raise BadData(f"{path} holds {len(content) - start} bytes for shape {shape}; download it again")
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()

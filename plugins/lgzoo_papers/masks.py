@@ -1,7 +1,4 @@
-"""Segmentation data: pictures with masks beside them, decoded when they are asked for.
-
-ADE20K's SceneParse150 and PASCAL VOC 2012 as their archives unpack.
-"""
+"""Segmentation data, pictures with masks beside them: ADE20K's SceneParse150 and PASCAL VOC 2012 as their archives unpack."""
 
 from __future__ import annotations
 
@@ -15,6 +12,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.plugin import (
+    IGNORED,
     IMAGENET_MEAN,
     IMAGENET_STD,
     SPLITS,
@@ -34,8 +32,6 @@ from lgzoo_papers.places import Place
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
 
-
-IGNORED = 255
 
 PALETTE_BITS = 8
 

@@ -1,4 +1,4 @@
-"""A data set of the papers, from wherever it is had: the user's own folder, the Decathlon's archive, or the Hub."""
+"""Opens a data set of the papers wherever it is found: in the user's own folder, the Decathlon's archive, or on the Hub."""
 
 from __future__ import annotations
 
@@ -7,41 +7,48 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.plugin import (
     BadData,
+    HubSource,
     Task,
     Unavailable,
+    hub_tables,
     known_splits,
     labelled,
     noted,
     open_folder,
+    open_hub,
     rows_of,
     subfolders,
     task_of,
     task_of_tables,
 )
-from learngene_zoo.tasks import hub_data
-from lgzoo_papers.decathlon import PREFIX, open_archive
+from lgzoo_papers.decathlon import open_archive
+from lgzoo_papers.entries import NO_TEST, ROWS
+from lgzoo_papers.fashion_mnist import open_fashion_mnist
 from lgzoo_papers.masks import VOC_CLASSES, Pairs, Reading, open_ade20k, open_voc, task_of_masks
-from lgzoo_papers.places import NO_TEST, Place, archive, place_of
+from lgzoo_papers.places import Place
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
 
 
-def open_named(entry: Entry, offline: bool) -> Task:
+def open_task(entry: Entry, offline: bool) -> Task:
     """The task of this catalogue entry.
 
-    Raises `Unavailable`, saying where to get it, if it is nowhere; `BadData` if what is there is not what it should be.
+    Raises `Unavailable`, saying where to get it, if it is not found; `BadData` if what is found is not what it should be.
     """
-    place = place_of(entry.name)
-    assert place is not None, f"{entry.name} is in the catalogue and in no place"
-    folder, archived = place.folder(), archive() if entry.name.startswith(PREFIX) else None
+    place = ROWS[entry.name].place
+    if place.layout is None:
+        return open_hub(entry.source, offline, entry)
+    folder, archive, source = place.folder(), place.archive(), place.hub_source()
+    if place.layout == "idx":
+        return open_fashion_mnist(entry, folder, offline)
     if folder is not None:
         task, where = _from_folder(entry, place, folder), str(folder)
-    elif archived is not None:
+    elif archive is not None:
         fields = _fields(entry, source=entry.source, notes=(NO_TEST,))
-        task, where = open_archive(entry, archived, **fields), str(archived)
-    elif place.hub is not None:
-        task, where = _from_hub(entry, place, offline), f"the Hub's {place.hub}"
+        task, where = open_archive(entry, place.archived, archive, **fields), str(archive)
+    elif source is not None:
+        task, where = _from_hub(entry, source, offline), f"the Hub's {source.reference}"
     else:
         raise Unavailable(f"{entry.name} cannot be downloaded: {place.advice}")
     if task.classes not in (entry.classes, *place.also_classes):
@@ -65,43 +72,40 @@ def _fields(entry: Entry, **more: Any) -> dict[str, Any]:
 
 
 def _from_folder(entry: Entry, place: Place, folder: Path) -> Task:
-    notes = (place.note,) if place.note and "test" in place.roles else ()
-    fields = _fields(entry, source=f"folder:{folder}", notes=notes)
+    fields = _fields(entry, source=f"folder:{folder}", notes=entry.notes if "test" in place.roles else ())
     if place.layout == "ade20k":
         return open_ade20k(entry, place, folder, **fields)
     if place.layout == "voc":
         return open_voc(entry, place, folder, **fields)
     if place.layout == "inaturalist":
-        return _open_inaturalist(entry, place, folder, **fields)
+        return _open_inaturalist(entry, folder, **fields)
     return open_folder(str(folder), place.roles, **fields)
 
 
-def _open_inaturalist(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
+def _open_inaturalist(entry: Entry, top: Path, **fields: Any) -> Task:
     """2019/<group>/<class>/*.jpg, as torchvision unpacks it; the classes are numbered over all groups."""
     base = top / "2019" if (top / "2019").is_dir() else top
     classes = [folder for group in subfolders(base) for folder in subfolders(group)]
     odd = next((folder for folder in classes if not folder.name.isdecimal()), None)
     if odd or not classes:
-        raise BadData(f"{odd or base} is no 2019/<group>/<class number>; give the folder that train_val2019 is in")
+        raise BadData(f"{odd or base} is not 2019/<group>/<class number>; give the folder that contains train_val2019")
     classes.sort(key=lambda folder: int(folder.name))
     found, strays = labelled(classes)
     names = [f"{folder.parent.name}/{folder.name}" for folder in classes]
-    return task_of(entry.name, {"train": found}, names, **{**fields, "notes": (place.note, *noted(strays))})
+    return task_of(entry.name, {"train": found}, names, **{**fields, "notes": (*entry.notes, *noted(strays))})
 
 
-def _from_hub(entry: Entry, place: Place, offline: bool) -> Task:
-    assert place.hub is not None
-    with place.or_a_folder():
-        tables, known = hub_data.stored(place.hub, offline, place.pin)
-    name = f"hf:{place.hub}"
+def _from_hub(entry: Entry, source: HubSource, offline: bool) -> Task:
+    with source.or_alternative():
+        tables, known = hub_tables(source, offline)
+    name = f"hf:{source.reference}"
     licence = known["licence"] if entry.licence == "unknown" else entry.licence
-    notes = (place.note,) if place.note else ()
-    fields = _fields(entry, source=name, revision=known["revision"], notes=notes) | {"licence": licence}
+    fields = _fields(entry, source=name, revision=known["revision"], notes=entry.notes) | {"licence": licence}
     if entry.kind == "segmentation":
-        splits = known_splits(name, tables, place.roles)
+        splits = known_splits(name, tables, source.roles)
         pairs = {split: _pairs(table, f"{name} {split}") for split, table in splits.items()}
         return task_of_masks(name, pairs, VOC_CLASSES, Reading(entry.classes), **fields)
-    return task_of_tables(name, tables, roles=place.roles, label=place.label, **fields)
+    return task_of_tables(name, tables, roles=source.roles, label=source.label, **fields)
 
 
 def _pairs(table: Any, name: str) -> Pairs:

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from learngene_zoo.plugin import Json, LearngeneConfig, Recipe, ViTSpec, Work, WrongCall, to_json
-from learngene_zoo.tasks import catalogue
+from learngene_zoo.plugin import Json, LearngeneConfig, Recipe, ViTSpec, Work, WrongCall, find_entry, to_json
 from lgzoo_tal.architectures import Rule, SetName, architectures, scaled
 from lgzoo_tal.details import Details
 from lgzoo_tal.variants import Form, HypernetSpec, TaskForm, TaskPlace, check_target
@@ -198,7 +197,7 @@ def work(course: Course, ancestry: ViTSpec, images: Sequence[int]) -> list[Work]
     mean = sum(spec.layers * spec.width for spec in drawn) / len(drawn) / ancestry.width
     parts = []
     if course.source is not None:
-        entry = next((entry for entry in catalogue.names() if entry.name == course.source), None)
+        entry = find_entry(course.source)
         shown = _shown(course.training, entry.sizes["train"] if entry else course.training.images or 0)
         asked = ancestry.layers if course.guidance else 0
         parts.append(_part(course, 1, course.training, shown, mean, asked))

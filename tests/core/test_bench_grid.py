@@ -13,7 +13,7 @@ from learngene_zoo.bench.grid import BUDGETS, SCRATCH, cells, family_sizes, some
 from learngene_zoo.bench.tuning import SEED, chosen_rates, tuning_cells, with_rates
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SUITES
+from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, suite
 
 RECIPE = Recipe(images=100, lr=1e-3)
 DEIT = ("timm:deit_tiny_patch16_224",)  # twelve layers of width 192, known without a download
@@ -127,7 +127,7 @@ def test_methods_are_named_as_they_are_registered() -> None:
 
 
 def test_targets_are_a_suite_or_a_task() -> None:
-    assert targets("mini") == SUITES["mini"]
+    assert targets("mini") == suite("mini").tasks
     assert targets("mini", ["signs", "objects"]) == ("objects", "signs")
     assert targets("digits") == ("digits",)
     assert targets("folder:photos") == ("folder:photos",)
@@ -139,10 +139,10 @@ def test_targets_are_a_suite_or_a_task() -> None:
 
 def test_a_small_budget_takes_its_own_tasks_or_the_first_ones() -> None:
     quick = BUDGETS["quick"]
-    assert set(some_of(quick, SUITES["mini"])) == set(quick.tasks)
+    assert set(some_of(quick, suite("mini").tasks)) == set(quick.tasks)
     assert len(quick.tasks) == quick.most_tasks == 3
     assert some_of(quick, ("a", "b", "c", "d")) == ("a", "b", "c")
-    assert some_of(BUDGETS["standard"], SUITES["mini"]) == SUITES["mini"]
+    assert some_of(BUDGETS["standard"], suite("mini").tasks) == suite("mini").tasks
 
 
 def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:

@@ -61,7 +61,7 @@ def test_finding_methods_imports_none_of_them(site: Path) -> None:
         ("import a_package_that_is_not_there", "fails to import: ModuleNotFoundError"),
         ("import sys; sys.exit(3)", "fails to import: SystemExit"),
         ("", "fails to import: AttributeError"),
-        ("METHOD = 3", "is a int, not a learngene_zoo Method"),
+        ("METHOD = 3", "expected a learngene_zoo Method at .*, got int"),
         ("from lgzoo_baselines.scratch import SCRATCH as METHOD", "its own name is 'scratch'"),
     ],
 )

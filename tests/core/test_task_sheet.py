@@ -14,7 +14,7 @@ from PIL import Image
 
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, Refused, WrongCall
-from learngene_zoo.tasks.catalogue import SUITES, open_task
+from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.tasks.sheet import COLUMNS, IGNORED, ROWS, rows_of, shown_classes, write_sheet
 from learngene_zoo.tasks.splits import PixelSplit
 from learngene_zoo.tasks.task import Samples, Task
@@ -139,16 +139,16 @@ def test_show_tells_of_a_task_without_opening_it() -> None:
 
 def test_show_lists_the_tasks_of_a_suite() -> None:
     rows = json.loads(call("show", "mini", "--json").stdout)
-    assert [row["name"] for row in rows] == list(SUITES["mini"])
+    assert [row["name"] for row in rows] == list(suite("mini").tasks)
     assert all(row["train"] >= 1_000 and row["licence"] and row["suites"] == ["mini"] for row in rows)
-    assert all(name in call("show", "mini").stdout for name in SUITES["mini"])
+    assert all(name in call("show", "mini").stdout for name in suite("mini").tasks)
 
 
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["show", "mini", "-o", "x.png"], 2, "a sheet is drawn of a task"),
-        (["show", "lsamd", "--sheet", "x.png"], 2, "a sheet is drawn of a task"),
+        (["show", "mini", "-o", "x.png"], 2, "--sheet needs a task"),
+        (["show", "lsamd", "--sheet", "x.png"], 2, "--sheet needs a task"),
         (["show", "digits", "-o", "x.gif"], 2, "must end in .png"),
         (["show", "digits", "--split", "validatoin"], 2, "validatoin"),
         (["show", "minii"], 2, "did you mean mini"),

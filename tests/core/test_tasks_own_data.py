@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,8 +17,6 @@ from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
-from lgzoo_papers import fashion_mnist
-from lgzoo_papers.fashion_mnist import read_idx
 
 VIEW = InputFormat(image_size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
 MODES = {"RGB": 3, "L": 1, "RGBA": 4}
@@ -276,47 +272,3 @@ def test_what_is_not_cached_is_unavailable_offline() -> None:
 def test_references_that_cannot_be_meant(reference: str) -> None:
     with pytest.raises(WrongCall):
         open_task(reference)
-
-
-def idx_folder(folder: Path, train: int = 5200, test: int = 30) -> Path:
-    for prefix, count in (("train", train), ("t10k", test)):
-        images = np.random.default_rng(count).integers(0, 256, (count, 28, 28), dtype=np.uint8)
-        labels = (np.arange(count) % 10).astype(np.uint8)
-        for name, array in (("images-idx3", images), ("labels-idx1", labels)):
-            header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-            with gzip.open(folder / f"{prefix}-{name}-ubyte.gz", "wb", compresslevel=1) as file:
-                file.write(header + array.tobytes())
-    return folder
-
-
-def test_fashion_mnist_from_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fashion_mnist.VARIABLE, str(idx_folder(tmp_path)))
-    task = open_task("fashion_mnist")
-    train, validation, test = (task.split(name) for name in ("train", "validation", "test"))
-    assert (len(train), len(validation), len(test)) == (200, 5000, 30)
-    images = test.__getitems__([3])
-    assert images.shape == (1, 3, 32, 32)
-    assert not images[..., :2].any()
-    assert torch.equal(images[0, 0], images[0, 2])
-    assert test.labels[3] == 3
-    monkeypatch.setenv(fashion_mnist.VARIABLE, str(tmp_path / "gone"))
-    with pytest.raises(BadData, match="LGZOO_FASHION_MNIST"):
-        open_task("fashion_mnist")
-
-
-def test_idx_files_are_read_strictly(tmp_path: Path) -> None:
-    path = idx_folder(tmp_path, 20, 20) / "train-labels-idx1-ubyte.gz"
-    whole = gzip.decompress(path.read_bytes())
-    assert read_idx(path, 1).tolist() == [number % 10 for number in range(20)]
-    with pytest.raises(BadData, match="not the IDX file"):
-        read_idx(path, 3)
-    for content in (whole[:-1], whole + b"x"):
-        path.write_bytes(gzip.compress(content))
-        with pytest.raises(BadData, match="bytes for shape"):
-            read_idx(path, 1)
-    for torn in (gzip.compress(whole)[:-9], b"no archive", b""):
-        path.write_bytes(torn)
-        with pytest.raises(BadData, match="train-labels"):
-            read_idx(path, 1)
-    with pytest.raises(BadData, match="cannot be read"):
-        read_idx(tmp_path / "none.gz", 1)

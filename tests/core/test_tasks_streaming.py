@@ -180,7 +180,7 @@ def test_a_stream_has_no_single_images(task: Task) -> None:
         task.split("train")
     with pytest.raises(WrongCall, match="did you mean train"):
         task.stream("trian")
-    with pytest.raises(WrongCall, match="is no stream"):
+    with pytest.raises(WrongCall, match="is not streamed"):
         open_task("digits").stream("train")
 
 

@@ -160,7 +160,7 @@ def test_faults_of_a_repository(on_hub: Path, cache: Path) -> None:
     with pytest.raises(BadData, match="train file 0 ends after row 49, and 60 rows were counted"):
         list(loader(task, drop_last=False).epoch(0))
     for wrong in ("name", "a/b/c", "/name"):
-        with pytest.raises(WrongCall, match="is no data set of the Hub"):
+        with pytest.raises(WrongCall, match="is not a data set of the Hub"):
             open_task(f"hf-stream:{wrong}")
     with pytest.raises(Unavailable, match="leave --offline out"):
         open_task("hf-stream:org/name", offline=True)

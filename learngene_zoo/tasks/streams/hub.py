@@ -16,6 +16,7 @@ from learngene_zoo.tasks.own_data import split_name
 from learngene_zoo.tasks.streams.counting import cache_file, classes_of, progress, read_cache, write_cache
 from learngene_zoo.tasks.streams.parts import completed, told
 from learngene_zoo.tasks.streams.task import stream_task
+from learngene_zoo.tasks.suite import HubSource
 from learngene_zoo.tasks.tables import columns, no_progress
 from learngene_zoo.tasks.task import SPLITS, Sample, Stream, Task
 
@@ -58,7 +59,7 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
     parsed(reference)
     if is_offline(offline):
         raise Unavailable(f"{name} is read over the network; leave --offline out, or fetch it whole as hf:{reference}")
-    source = streamed(reference)
+    source = streamed(HubSource(reference=reference))
     tables = _known(reference, source.splits)
     if "train" not in tables:
         raise BadData(f"{name} has no train split, only {', '.join(source.splits) or 'none'}; name one of them train")

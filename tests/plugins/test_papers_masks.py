@@ -16,11 +16,11 @@ from PIL import Image
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
-from lgzoo_papers.entries import PAPERS
+from lgzoo_papers.entries import ROWS
 from lgzoo_papers.masks import Reading, read_mask, voc_colours
-from lgzoo_papers.opening import open_named
+from lgzoo_papers.opening import open_task as open_entry
 
-ADE = next(entry for entry in PAPERS if entry.name == "ade20k")
+ADE = ROWS["ade20k"].entry
 
 
 def ade20k(top: Path, train: int = 20, validation: int = 5, classes: int = 150) -> Path:
@@ -68,7 +68,7 @@ def test_ade20k_reads_its_class_names(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("LGZOO_ADE20K", str(ade20k(tmp_path, classes=2)))
     lines = ["Idx\tRatio\tTrain\tVal\tStuff\tName", "1\t0.1\t9\t9\t1\twall", "2\t0.1\t9\t9\t1\tbuilding, edifice"]
     (tmp_path / "objectInfo150.txt").write_text("\n".join(lines))
-    task = open_named(replace(ADE, classes=2), offline=True)
+    task = open_entry(replace(ADE, classes=2), offline=True)
     assert task.class_names == ("wall", "building")
     with pytest.raises(BadData, match=r"objectInfo150\.txt names 2 classes; there are 150"):
         open_task("ade20k")

@@ -201,5 +201,5 @@ def test_what_cannot_be_had_says_where_it_is(name: str, words: str, monkeypatch:
 
 def test_a_variable_that_names_no_folder_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LGZOO_DECATHLON", str(tmp_path / "gone"))
-    with pytest.raises(BadData, match=r"LGZOO_DECATHLON is .*gone.* no folder"):
+    with pytest.raises(BadData, match=r"LGZOO_DECATHLON is .*gone.* not a folder"):
         open_task(NAME)

@@ -1,4 +1,4 @@
-"""The suite's catalogue rows, the contours, and the source task: whose classes it shows, how often, and always alike."""
+"""The source task and its contours: whose classes it shows, how often, and always alike."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import pickle
 import unicodedata
 
 import numpy as np
-import pytest
 import torch
 
-from learngene_zoo.errors import WrongCall
-from learngene_zoo.tasks.catalogue import SUITES, names, open_task, suite, suites_of
+from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.checking import checked
 from learngene_zoo.tasks.loader import Loader
 from lgzoo_mini import contours, source
 from lgzoo_mini.contours import CONTOURS
-from lgzoo_mini.entries import MINI
+from lgzoo_mini.generator import generator
 from lgzoo_mini.source import ATTRIBUTES, SourceSplit, class_names, families, labels_of
-from lgzoo_mini.suite import generator
+from lgzoo_mini.suite import MINI
 
 TRAIN = SourceSplit("train", 1_000_000)
 SAMPLE = np.random.default_rng(3).permutation(1_000_000)[:96]
@@ -31,13 +29,13 @@ def same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
 
 
 def test_the_source_shows_contours_and_all_nine_families() -> None:
-    assert set(source.TURNS) == {"contours", *SUITES["mini"]}
+    assert set(source.TURNS) == {"contours", *MINI.tasks}
     assert [family.name for family in families()] == list(source.TURNS)
     assert all(turns >= 1 for turns in source.TURNS.values())
 
 
 def test_no_target_class_and_no_digit_is_among_the_sources_classes() -> None:
-    targets = {f"{name}/{one}" for name in SUITES["mini"] for one in generator(name).classes}
+    targets = {f"{name}/{one}" for name in MINI.tasks for one in generator(name).classes}
     shown = class_names()
     assert len(set(shown)) == len(shown) == sum(len(family.held_out) for family in families())
     assert not targets & set(shown)
@@ -138,37 +136,3 @@ def test_what_lies_outside_of_a_contour_is_paper() -> None:
     corner, middle = made[:, :5, :5], made[:, 8:24, 8:24]
     assert corner.std(dim=(1, 2)).max() < 8
     assert middle.std(dim=(1, 2)).max() > 20
-
-
-@pytest.mark.parametrize("entry", MINI, ids=lambda entry: entry.name)
-def test_a_row_of_the_catalogue_agrees_with_the_task_it_opens(entry: object) -> None:
-    row = next(one for one in names() if one is entry)
-    task = open_task(row.name, offline=True)
-    assert (task.classes, dict(task.sizes), task.licence) == (row.classes, dict(row.sizes), row.licence)
-    assert len(set(task.class_names)) == len(task.class_names) == task.classes
-    assert row.sizes["train"] >= 1_000
-    assert bool(task.attributes) == (row.name == "source")
-    for part, size in row.sizes.items():
-        if row.name in suite("mini"):
-            counts = np.bincount(task.split(part).labels, minlength=task.classes)
-            assert counts.sum() == len(task.split(part)) == size
-            assert counts.max() - counts.min() <= 1
-
-
-def test_the_suite_is_nine_tasks_of_strongly_different_sizes() -> None:
-    rows = {entry.name: entry for entry in MINI}
-    assert set(rows) == {*suite("mini"), "source", "scenes"}
-    sizes = [rows[name].sizes["train"] for name in suite("mini")]
-    assert len(sizes) == 9
-    assert max(sizes) >= 7 * min(sizes)
-    assert rows["glyphs"].sizes["train"] == 20 * rows["glyphs"].classes
-    assert rows["petals"].sizes["train"] == 10 * rows["petals"].classes
-
-
-def test_suites_are_asked_for_by_name() -> None:
-    assert suites_of("objects") == ["mini"]
-    assert suites_of("source") == []
-    known = {entry.name for entry in names()}
-    assert all(set(tasks) <= known and len(set(tasks)) == len(tasks) for tasks in SUITES.values())
-    with pytest.raises(WrongCall, match="did you mean mini"):
-        suite("mimi")

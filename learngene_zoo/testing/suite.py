@@ -1,0 +1,113 @@
+"""The contract of a suite of tasks: `check_suite`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from learngene_zoo.errors import Unavailable, ZooError
+from learngene_zoo.tasks import catalogue
+from learngene_zoo.tasks.checking import checked
+from learngene_zoo.tasks.suite import Entry, Suite
+from learngene_zoo.tasks.task import SPLITS, Samples, Split, Task
+
+NAME = re.compile(r"\w[\w.-]*")  # a colon would make it a reference to the user's own data, a slash a path
+MOST_IMAGES = 12  # that are read of each split
+COLD = """
+import sys
+from learngene_zoo.tasks import catalogue
+catalogue.suite(sys.argv[1])
+print(*sorted({"torch", "timm", "numpy", "datasets"} & set(sys.modules)))
+"""
+
+
+def check_suite(suite: Suite, *, offline: bool = True) -> tuple[str, ...]:
+    """The whole contract of a registered suite. Returns the names of the tasks that were opened.
+
+    Every task is opened and some images of each split are read. Tasks that are not available offline are only checked if
+    `offline` is False. Raises `AssertionError` that names the law which is broken.
+    """
+    check_registration(suite)
+    opened = []
+    for entry in suite.entries:
+        try:
+            task = suite.open(entry, offline)
+        except Unavailable:
+            if not offline:
+                raise
+            continue
+        check_task(suite, entry, task)
+        opened.append(entry.name)
+    return tuple(opened)
+
+
+def check_registration(suite: Suite) -> None:
+    """It is registered under its name, names nothing that is taken, and is known without importing anything heavy."""
+    try:
+        registered = catalogue.suite(suite.name)
+    except ZooError as error:
+        raise AssertionError(
+            f"the suite {suite.name} is not registered (is its package installed?): {error}"
+        ) from error
+    _law(registered == suite, suite, f"is registered as another object: {registered}")
+    for name in (suite.name, *(entry.name for entry in suite.entries)):
+        _law(bool(NAME.fullmatch(name)), suite, f"has the name {name!r}; expected letters, digits, '_', '-' and '.'")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    done = subprocess.run([sys.executable, "-c", COLD, suite.name], env=environment, capture_output=True, text=True)
+    _law(done.returncode == 0, suite, f"cannot be loaded in a process of its own: {done.stderr[-500:]}")
+    _law(not done.stdout.strip(), suite, f"imports {done.stdout.strip()} when it is listed; import it in `open`")
+
+
+def check_task(suite: Suite, entry: Entry, task: Task) -> None:
+    """The task is what its entry says, and every image is a function of its split and index alone."""
+    for field in ("name", "title", "kind", "classes", "image_size", "flip"):
+        got, said = getattr(task, field), getattr(entry, field)
+        _law(got == said, suite, f"lists {entry.name} with {field}={said!r}, and the opened task has {got!r}")
+    _law(
+        dict(task.sizes) == dict(entry.sizes), suite, f"lists {entry.name} with {entry.sizes}, and it has {task.sizes}"
+    )
+    names = task.class_names
+    _law(len(set(names)) == len(names) == task.classes, suite, f"does not give {entry.name} {task.classes} class names")
+    first = [_check_split(suite, task, name) for name in SPLITS]
+    shown = {image.numpy().tobytes() for images in first for image in images}
+    _law(len(shown) > 1, suite, f"shows the same image in all splits of {entry.name}")
+
+
+def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
+    """Checks a split; returns its first images."""
+    split, what = task.split(name), f"{name} of {task.name}"
+    labels = np.asarray(split.labels)
+    _law(len(split) == len(labels) == task.sizes[name], suite, f"promises {task.sizes[name]} images in {what}")
+    _law(labels.dtype == np.int64, suite, f"has labels of type {labels.dtype} in {what}, not int64")
+    outside = labels[(labels < 0) | (labels >= task.classes)]
+    _law(not len(outside), suite, f"has the label {outside[:1]} in {what}, which has {task.classes} classes")
+    indices = sorted({*range(min(MOST_IMAGES, len(split))), len(split) - 1})
+    state = torch.get_rng_state(), np.random.get_state()[1].tobytes()
+    together = _images(split, task, indices)
+    untouched = torch.equal(state[0], torch.get_rng_state()) and state[1] == np.random.get_state()[1].tobytes()
+    _law(untouched, suite, f"draws from the global random state to read {what}")
+    for image in together:
+        fine = image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] in (1, task.channels)
+        _law(fine, suite, f"has an image of {image.dtype} {tuple(image.shape)} in {what}, not of uint8 (C, H, W)")
+    again = _images(pickle.loads(pickle.dumps(split)), task, indices[::-1])[::-1]
+    equal = all(torch.equal(one, other) for one, other in zip(together, again, strict=True))
+    _law(equal, suite, f"has an image in {what} that changes with the order of reading or in another process")
+    return together
+
+
+def _images(split: Split, task: Task, indices: Sequence[int]) -> list[torch.Tensor]:
+    """The images at `indices`; masks and attributes, if there are any, are checked."""
+    samples: Samples = checked(split.__getitems__(indices), task, indices)
+    return list(samples.images)
+
+
+def _law(holds: bool, suite: Suite, otherwise: str) -> None:
+    if not holds:
+        raise AssertionError(f"the suite {suite.name} {otherwise}")

@@ -1,0 +1,96 @@
+"""The suite `mini`: its rows say what its tasks are, every picture is a function of (task, split, index), and none ever changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.task import Samples
+from lgzoo_mini.canvas import finish, plain
+from lgzoo_mini.generator import Generated, Generator, Picture
+from lgzoo_mini.source import TURNS
+from lgzoo_mini.suite import GENERATED, MINI
+
+ROWS = {entry.name: entry for entry in MINI.entries}
+PICTURES = json.loads((Path(__file__).parents[1] / "data" / "mini_pictures.json").read_text())
+
+
+def pictures_of(name: str) -> str:
+    """The sha256 of the first and last pictures of each split, with their labels, masks and attributes."""
+    task, digest = open_task(name), hashlib.sha256()
+    for part, size in task.sizes.items():
+        split = task.split(part)
+        indices = [*range(24), *range(size - 8, size)]
+        got = split.__getitems__(indices)
+        for values in (*(got if isinstance(got, Samples) else (got,)), torch.from_numpy(split.labels[indices])):
+            if values is not None:
+                digest.update(values.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_no_picture_ever_changes(name: str) -> None:
+    """The bundled ancestry model and learngenes were trained on these; a new task may not change an old one."""
+    assert pictures_of(name) == PICTURES[name]
+
+
+def test_the_source_is_made_of_these_families_whatever_tasks_are_added() -> None:
+    assert {name: TURNS[name] for name in sorted(TURNS)} == {
+        "contours": 4, "figures": 1, "glyphs": 3, "motion": 1, "numbers": 1,
+        "objects": 2, "petals": 2, "signs": 2, "textures": 3, "wings": 1,
+    }  # fmt: skip
+
+
+def test_a_generator_needs_no_held_out_classes() -> None:
+    def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
+        return Picture(finish(plain(draws_NK[:, :3] * classes_N[:, None].astype(np.float32)), grain))
+
+    split = Generated(Generator(name="greys", classes=("black", "coloured"), streams=3, paint=paint), "train", 10)
+    assert split.labels.tolist() == [0, 1] * 5
+    images = split.__getitems__(range(10))
+    assert images[::2].float().mean() < 10 < images[1::2].float().mean()
+
+
+@pytest.mark.parametrize("name", MINI.tasks)
+def test_splits_differ_and_pictures_are_not_repeated(name: str) -> None:
+    task = open_task(name)
+    train, test = (task.split(part).__getitems__(range(50)) for part in ("train", "test"))
+    assert len({bytes(picture.numpy()) for picture in torch.cat([train, test])}) == 100
+
+
+@pytest.mark.parametrize("name", [entry.name for entry in GENERATED])
+def test_every_class_is_equally_frequent(name: str) -> None:
+    task = open_task(name)
+    for part, size in task.sizes.items():
+        labels = task.split(part).labels
+        counts = np.bincount(labels, minlength=task.classes)
+        assert len(labels) == size
+        assert counts.max() - counts.min() <= 1
+        assert len(counts) == task.classes
+
+
+def test_the_suite_is_nine_tasks_of_strongly_different_sizes() -> None:
+    sizes = [ROWS[name].sizes["train"] for name in MINI.tasks]
+    assert len(sizes) == 9
+    assert min(sizes) >= 1_000
+    assert max(sizes) >= 7 * min(sizes)
+    assert ROWS["glyphs"].sizes["train"] == 20 * ROWS["glyphs"].classes
+    assert ROWS["petals"].sizes["train"] == 10 * ROWS["petals"].classes
+
+
+def test_digits_has_three_disjoint_stratified_splits() -> None:
+    task = open_task("digits")
+    seen = []
+    for part, size in (("train", 1000), ("validation", 297), ("test", 500)):
+        split = task.split(part)
+        assert len(split) == len(split.labels) == size
+        counts = np.bincount(split.labels, minlength=10) / size
+        assert np.abs(counts - 0.1).max() < 0.012
+        seen.append(split.__getitems__(range(size)))
+    assert len({bytes(picture.numpy()) for picture in torch.cat(seen)}) == 1797
