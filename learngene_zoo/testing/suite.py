@@ -89,10 +89,9 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
     outside = labels[(labels < 0) | (labels >= task.classes)]
     _law(not len(outside), suite, f"has the label {outside[:1]} in {what}, which has {task.classes} classes")
     indices = sorted({*range(min(MOST_IMAGES, len(split))), len(split) - 1})
-    state = torch.get_rng_state(), np.random.get_state()[1].tobytes()
+    before = _random_state()
     together = _images(split, task, indices)
-    untouched = torch.equal(state[0], torch.get_rng_state()) and state[1] == np.random.get_state()[1].tobytes()
-    _law(untouched, suite, f"draws from the global random state to read {what}")
+    _law(before == _random_state(), suite, f"draws from the global random state to read {what}")
     for image in together:
         fine = image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] in (1, task.channels)
         _law(fine, suite, f"has an image of {image.dtype} {tuple(image.shape)} in {what}, not of uint8 (C, H, W)")
@@ -100,6 +99,11 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
     equal = all(torch.equal(one, other) for one, other in zip(together, again, strict=True))
     _law(equal, suite, f"has an image in {what} that changes with the order of reading or in another process")
     return together
+
+
+def _random_state() -> bytes:
+    """The global state of torch's and numpy's generators."""
+    return pickle.dumps((torch.get_rng_state(), np.random.get_state()))
 
 
 def _images(split: Split, task: Task, indices: Sequence[int]) -> list[torch.Tensor]:
