@@ -103,7 +103,7 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
 
 def _random_state() -> bytes:
     """The global state of torch's and numpy's generators."""
-    return pickle.dumps((torch.get_rng_state(), np.random.get_state()))
+    return torch.get_rng_state().numpy().tobytes() + pickle.dumps(np.random.get_state())
 
 
 def _images(split: Split, task: Task, indices: Sequence[int]) -> list[torch.Tensor]:
