@@ -1,7 +1,7 @@
 """Rebuild everything that is bundled, in order: the ancestry model, the learngenes, their cards, README's demo.
 
     python benchmarks/shelf.py            about four hours on two cores; resumable: run it again after a stop
-    python benchmarks/shelf.py demo       one stage only (ancestry, gate, lsamd, tal, worth, demo)
+    python benchmarks/shelf.py demo       one stage only (ancestry, gate, lsamd, tal, worth, cards, demo)
     torchrun --standalone --nproc_per_node 2 benchmarks/shelf.py ancestry      the long part, on two cores at once
 
 Every stage works in `build/shelf` and replaces what is committed only when it is whole.
@@ -9,6 +9,7 @@ Every stage works in `build/shelf` and replaces what is committed only when it i
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -19,8 +20,9 @@ import tal_worth
 import torch
 
 from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts.card import descendant_card, learngene_card
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.learngene import Learngene, load, read_config
 from learngene_zoo.bench import demo
 from learngene_zoo.bench import demo as demo_report
 from learngene_zoo.families.surgery import cast
@@ -30,6 +32,7 @@ from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.distributed import world
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
+from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -90,6 +93,17 @@ def shown(card: Path, name: str, text: str) -> None:
     between(card, name, text)
 
 
+def cards() -> None:
+    """Write the cards' pages anew from their config.json, with the tables that other stages put onto them."""
+    for folder in sorted((ROOT / "cards").iterdir()):
+        page, config = folder / "README.md", read_json(folder / CONFIG)
+        old = page.read_text(encoding="utf-8")
+        new = descendant_card(config) if "learngene" in config else learngene_card(read_config(folder))
+        page.write_text(new, encoding="utf-8")
+        for name, text in re.findall(r"<!-- (\w+) -->\n(.*?)\n<!-- /\1 -->", old, re.DOTALL):
+            shown(page, name, text)
+
+
 def lsamd() -> None:
     """Extract the LSAMD learngene of the default tasks and put it into cards/lsamd-mini."""
     out = BUILD / "lsamd"
@@ -145,7 +159,15 @@ def between(path: Path, name: str, text: str) -> None:
     path.write_text(f"{before}{start}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
-STAGES = {"ancestry": ancestry, "gate": judged, "lsamd": lsamd, "tal": tal, "worth": worth, "demo": story}
+STAGES = {
+    "ancestry": ancestry,
+    "gate": judged,
+    "lsamd": lsamd,
+    "tal": tal,
+    "worth": worth,
+    "cards": cards,
+    "demo": story,
+}
 
 
 def main(names: list[str]) -> None:

@@ -28,6 +28,7 @@ from learngene_zoo.method import (
     Target,
     check_axes,
     check_built,
+    check_families,
     choose,
     family,
     named_sizes,
@@ -109,6 +110,7 @@ def plan(
         method = registry.load(str(name))
         extractor = extractor or method.extractor
         specs = [ancestry_spec(source, offline=offline) for source in sources_for(method, ancestries)]
+        check_families(method, specs)
         config = extractor.outline(specs)
     else:
         config = learngenes.read_config(shelf.find(name))
@@ -140,6 +142,7 @@ def extract(
     extractor = extractor or preset_of(method, preset)
     sources, references = sources_for(method, ancestries), references_for(method, tasks)
     opened = [open_ancestry(source, offline=run.offline) for source in sources]
+    check_families(method, [ancestry.spec for ancestry in opened])
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
     needed = references if extractor.needs_tasks() and method.uses_tasks(extractor) else []
     data = [open_task(reference, offline=run.offline) for reference in needed]
@@ -184,7 +187,7 @@ def expand(
     from learngene_zoo.artifacts.descendant import Descendant
 
     run = run or Run()
-    gene = _opened(learngene)
+    gene = shelf.open_learngene(learngene)
     target, budget, settings = named_sizes(target or Target(), budget or Budget(), sizes)
     expander = with_settings(expander or registry.load(gene.config.method).expander, settings)
     if out is not None:
@@ -229,11 +232,11 @@ def finetune(
     force: bool = False,
 ) -> Descendant:
     """Train a model on a task (default: the one it was built for, else `digits`), with a fresh head if it needs one."""
-    from learngene_zoo.artifacts.descendant import fingerprint_of, open_descendant
+    from learngene_zoo.artifacts.descendant import fingerprint_of
     from learngene_zoo.training.fit import fit
 
     run = run or Run()
-    start = open_descendant(model)
+    start = shelf.open_descendant(model)
     data = open_task(task or start.task or DEFAULT_TARGET, offline=run.offline)
     settings = {"model": fingerprint_of(start), "task": to_json(data.record), "recipe": to_json(recipe)}
     run = begin(_place(out), "finetune", settings, run, force)
@@ -249,11 +252,10 @@ def evaluate(
     run: Run | None = None,
 ) -> Evaluation:
     """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for)."""
-    from learngene_zoo.artifacts.descendant import open_descendant
     from learngene_zoo.training.evaluate import evaluate as measure
 
     run = run or Run()
-    descendant = open_descendant(model)
+    descendant = shelf.open_descendant(model)
     data = open_task(task or descendant.task or DEFAULT_TARGET, offline=run.offline)
     if descendant.spec.dense != data.dense:
         each = {True: "pixel", False: "image"}
@@ -280,7 +282,7 @@ def plot(
 
     path = Path(path)
     plotting.check_suffix(path)
-    gene = _opened(learngene)
+    gene = shelf.open_learngene(learngene)
     method = registry.load(gene.config.method)
     if method.plot is None:
         raise WrongCall(f"the method {method.name} draws no picture of its learngenes")
@@ -296,10 +298,6 @@ def returned(function: Extractor | Expander, kind: type[T], made: object) -> T:
         name = f"{type(function).__module__}.{type(function).__qualname__}"
         raise BadPlugin(f"{name} returned {type(made).__name__}; expected {kind.__name__}")
     return made
-
-
-def _opened(learngene: str | Path | Learngene) -> Learngene:
-    return learngene if isinstance(learngene, Learngene) else learngenes.load(shelf.find(learngene))
 
 
 def _for_task(target: Target, run: Run) -> Target:

@@ -146,6 +146,7 @@ class Method:
     expander: Expander  # with its default settings
     presets: Mapping[str, Extractor]  # "mini" is the default; "smoke" is what check_method runs; "paper" the paper's
     ancestries: tuple[int, int | None] = (1, 1)  # least and most (None: any number)
+    families: tuple[str, ...] = ("vit",)  # the families of models that it condenses (see families/)
     tasks: Tasks = "many"  # what the extraction trains on; "one" and "many" need at least one
     details: type | None = None  # what `config.details` of its learngenes hold, as a frozen dataclass: see `details_of`
     inherits: bool = True  # whether descendants get anything from the learngene but its shape
@@ -163,6 +164,16 @@ class Method:
 def details_of(config: LearngeneConfig, kind: type[T]) -> T:
     """What a method wrote into a learngene's `details`, decoded. Raises `BadFile` if it is not what `kind` says."""
     return from_json(kind, dict(config.details), f"details of the {config.method} learngene")
+
+
+def check_families(method: Method, ancestries: Sequence[Spec]) -> None:
+    """Raises `WrongCall` for an ancestry model of a family that the method does not support."""
+    for spec in ancestries:
+        if spec.family not in method.families:
+            supported = ", ".join(method.families)
+            raise WrongCall(
+                f"{method.name} does not support models of the family {spec.family!r}; supported: {supported}"
+            )
 
 
 def check_axes(expander: Expander, spec: Spec, target: Target) -> None:

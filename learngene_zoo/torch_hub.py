@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method import SYNONYMS
 from learngene_zoo.runs.run import Run
@@ -46,7 +46,7 @@ def method_vit(
 
     Raises `WrongCall` if the learngene is another method's.
     """
-    gene = load(shelf.find(learngene if learngene is not None else method))
+    gene = shelf.open_learngene(learngene if learngene is not None else method)
     if gene.config.method != method:
         raise WrongCall(
             f"{learngene} is a learngene of {gene.config.method}, not of {method}; use the entry `descendant`"
@@ -67,7 +67,7 @@ def build(
 
     Raises the errors of `lifecycle.expand`.
     """
-    gene = learngene if isinstance(learngene, Learngene) else load(shelf.find(learngene))
+    gene = shelf.open_learngene(learngene)
     sizes = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
     if task is not None:
         classes, dense = head_for(task)

@@ -79,7 +79,7 @@ def learngene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     spec = ViTSpec(layers=4, width=16, heads=2, classes=5, image_size=16, patch_size=8)
     config = LearngeneConfig(method="lsamd", spec=spec, details={"kept": [1, 3]})
-    state = base_blocks(assemble(spec, {}, seed=5).state, [1, 3])
+    state = base_blocks(assemble(spec, {}, seed=5).state, spec, [1, 3])
     return Learngene(config=config, state=state).save(tmp_path_factory.mktemp("gene") / "learngene")
 
 

@@ -1,7 +1,7 @@
-"""The README.md of a learngene and of a descendant: what it is, how it was made, how to use it. Cold.
+"""The README.md of a learngene and of a descendant: what it is, how it was made, how to use it.
 
-The front matter is the Hub's model card metadata. Its scalars are JSON strings, which YAML reads unchanged, so that
-nothing a user typed can end a line or open a list.
+Its front matter is the Hub's model card metadata. Whatever a user typed is reduced to printable characters, so that it can
+neither end the front matter nor a block of the page.
 """
 
 from __future__ import annotations
@@ -9,49 +9,52 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord
 from learngene_zoo.families.cost import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import from_json, to_json
 
-# The Hub's identifiers that models and data sets of this zoo have; any other licence is its "other", with a name.
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+# The Hub's identifiers of the licences that this zoo's models and data sets have; any other is its "other", with a name.
 _HUB_LICENCES = {"apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "bsd-3-clause", "unknown"}
 _HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"
 
 
 def learngene_card(config: LearngeneConfig) -> str:
     """The README.md of a learngene folder."""
-    front = {
-        **_licence(config.licence),
-        "library_name": "timm",
-        "pipeline_tag": "image-classification",
-        "tags": ["learngene", "learngene_zoo", config.method, "vision-transformer"],
-        "base_model": _base_models(config.ancestries),
-        "datasets": _datasets(config.tasks),
-    }
     made = {"method": config.method, "seed": config.seed, "settings": config.settings, "versions": config.versions}
+    front = _front(
+        config.licence,
+        library_name="learngene_zoo",
+        pipeline_tag=_pipeline(config.spec),
+        tags=["learngene", "learngene_zoo", config.method, "vision-transformer"],
+        base_model=_base_models(config.ancestries),
+        datasets=_datasets(config.tasks),
+    )
     return _page(
         front,
         f"# A learngene of {_plain(config.method)}",
-        "A part condensed from a large Vision Transformer, from which Vision Transformers of many sizes are built. It is "
-        "no model by itself.",
-        "## Use it",
+        "A small part of a large Vision Transformer, from which Vision Transformers of many sizes are initialised. It is not "
+        "a model by itself.",
+        "## Usage",
         _fence(
             "pip install learngene-zoo\n"
-            "lgzoo show FOLDER                # every size it builds\n"
+            "lgzoo show FOLDER                # every size that it can build\n"
             f"lgzoo expand FOLDER --layers {config.spec.layers}"
         ),
-        "`FOLDER` is this folder. A descendant is a folder that timm opens; its own card says how.",
+        "`FOLDER` is this folder. Each descendant is a folder that timm opens; its own card says how.",
         "## How it was made",
         _ancestries(config.ancestries),
         _tasks(config.tasks),
-        f"Shape that descendants take what they are not told from: {_shape(config.spec)}.",
+        f"Descendants have this shape unless another is chosen: {_shape(config.spec)}.",
         _json(made),
         *(["## Metrics", _json(config.metrics)] if config.metrics else []),
-        *(["## What the method recorded", _json(config.details)] if config.details else []),
-        _licence_section(config.licence, "the ancestry models"),
+        *(["## Details recorded by the method", _json(config.details)] if config.details else []),
+        _licence(config.licence, config.ancestries),
     )
 
 
@@ -65,49 +68,100 @@ def descendant_card(config: Mapping[str, Any]) -> str:
     inherited = LearngeneConfig(method="", spec=spec, ancestries=tuple(ancestries)).licence
     licence = inherited if ancestries else str(ours.get("licence", "unknown"))
     method = str(ours.get("method", "unknown"))
-    control = f"-{ours['control']}" if "control" in ours else ""
-    name = f"vit-{spec.layers}-layers-{'-'.join(str(part.width) for part in spec.sizes)}-wide-{method}{control}"
-    metrics = ours.get("metrics") or {}
-    front = {
-        **_licence(licence),
-        "library_name": "timm",
-        "pipeline_tag": _kind(spec),
-        "tags": ["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
-        "base_model": _base_models(ancestries),
-        "datasets": _datasets(tasks),
-        "model-index": _model_index(name, _kind(spec), metrics, tasks),
-    }
-    made = {
-        key: ours[key]
-        for key in ("method", "control", "learngene", "seed", "settings", "recipe", "training_seed")
-        if key in ours
-    }
-    origin = {"train": "trained from scratch"}.get(method, f"built from a learngene of {_plain(method)}")
-    if control:
-        origin += f", under the control {_code(ours['control'])}"
+    widths, control = "-".join(str(part.width) for part in spec.sizes), ours.get("control")
+    name = f"vit-{spec.layers}-layers-{widths}-wide-{method}" + (f"-{control}" if control else "")
+    results = _results(spec, ours.get("metrics") or {}, tasks)
+    front = _front(
+        licence,
+        library_name="learngene_zoo" if spec.dense or spec.stitched else "timm",
+        pipeline_tag=_pipeline(spec),
+        tags=["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
+        base_model=_base_models(ancestries),
+        datasets=_datasets(tasks),
+        metrics=sorted({result.metric_type for result in results}),
+        **({"model_name": _printable(name), "eval_results": results} if results else {}),
+    )
+    count = len(ours.get("inherited", ()))
+    keys = ("method", "control", "learngene", "seed", "settings", "recipe", "training_seed")
+    made = {key: ours[key] for key in keys if key in ours}
+    origin = "trained from scratch" if method == "train" else f"built from a learngene of {_plain(method)}"
+    origin += f", under the control {_code(control)}" if control else ""
     return _page(
         front,
         f"# {_plain(name)}",
-        f"A Vision Transformer {origin}: {_shape(spec)}; {len(ours.get('inherited', ()))} tensors inherited.",
-        "## Use it",
-        _use(spec),
+        f"A Vision Transformer {origin}: {_shape(spec)}{f'; {count} tensors inherited' if count else ''}.",
+        "## Usage",
+        _usage(spec),
         "## How it was made",
         _ancestries(ancestries),
         _tasks(tasks),
         _json({**made, "versions": ours.get("versions", {})}),
-        *(["## Metrics", _json(metrics)] if metrics else []),
-        _licence_section(licence, "the ancestry models" if ancestries else "these weights"),
+        *(["## Metrics", _json(ours["metrics"])] if ours.get("metrics") else []),
+        _licence(licence, ancestries),
     )
 
 
-def _page(front: Mapping[str, Any], *parts: str) -> str:
-    matter = "\n".join(f"{key}: {_scalar(value)}" for key, value in front.items() if value not in (None, [], ()))
-    return f"---\n{matter}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
+# The front matter
 
 
-def _scalar(value: Any) -> str:
-    """JSON on one line: a YAML flow value."""
-    return json.dumps(_printable(to_json(value)), ensure_ascii=False)
+def _front(licence: str, **metadata: Any) -> str:
+    """The Hub's metadata as YAML; what is empty is left out."""
+    from huggingface_hub import ModelCardData
+
+    known = licence.lower()
+    named = {"license": known} if known in _HUB_LICENCES else {"license": "other", "license_name": _printable(licence)}
+    given = {key: value if key == "eval_results" else _printable(value) for key, value in metadata.items() if value}
+    return ModelCardData(**named, **given).to_yaml()
+
+
+def _results(spec: Spec, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]) -> list[EvalResult]:
+    """Accuracy, or mIoU, on validation and test images, as the Hub shows them in its model index."""
+    from huggingface_hub import EvalResult
+
+    name = tasks[0].name if tasks else metrics.get("task")
+    metric, word = ("mIoU", "mean_iou") if spec.dense else ("accuracy", "accuracy")
+    return [
+        EvalResult(
+            task_type=_pipeline(spec),
+            dataset_type=(_datasets(tasks) or [_printable(name)])[0],
+            dataset_name=_printable(name),
+            dataset_split=split,
+            metric_type=word,
+            metric_name=f"{split} {metric}",
+            metric_value=metrics[f"{split}_{metric}"],
+        )
+        for split in ("validation", "test")
+        if name and f"{split}_{metric}" in metrics
+    ]
+
+
+def _base_models(records: Iterable[AncestryRecord]) -> list[str]:
+    """The Hub's names of the ancestry models that are there."""
+    found = []
+    for record in records:
+        scheme, _, name = record.source.partition(":")
+        name = f"timm/{name}" if scheme == "timm" else name.split("@")[0]
+        if scheme in ("timm", "hf-hub") and re.fullmatch(_HUB_ID, name):
+            found.append(name)
+    return sorted(set(found))
+
+
+def _datasets(records: Iterable[TaskRecord]) -> list[str]:
+    """The Hub's names of the data sets that are there."""
+    matches = (re.fullmatch(rf"hf:({_HUB_ID})([:@].*)?", record.source) for record in records)
+    return sorted({match[1] for match in matches if match})
+
+
+def _pipeline(spec: Spec) -> str:
+    """The Hub's word for what a model does."""
+    return "image-segmentation" if spec.dense else "image-classification"
+
+
+# The page
+
+
+def _page(front: str, *parts: str) -> str:
+    return f"---\n{front}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _printable(value: Any) -> Any:
@@ -148,91 +202,41 @@ def _shape(spec: Spec) -> str:
     )
 
 
+def _table(head: str, rows: Iterable[Sequence[Any]]) -> str:
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *lines]) if lines else ""
+
+
 def _ancestries(records: Iterable[AncestryRecord]) -> str:
     rows = [
-        f"| {_code(r.source)} | {_code(r.revision or 'none')} | {_code(r.sha256 or 'unknown')} | {_code(r.licence)} |"
-        for r in records
+        [_code(cell) for cell in (r.source, r.revision or "none", r.sha256 or "unknown", r.licence)] for r in records
     ]
-    return "\n".join(["| ancestry model | revision | sha256 | licence |", "|---|---|---|---|", *rows]) if rows else ""
+    return _table("| ancestry model | revision | sha256 | licence |", rows)
 
 
 def _tasks(records: Iterable[TaskRecord]) -> str:
     rows = [
-        f"| {_code(r.name)} | {_code(r.source)} | {_code(r.revision or 'none')} | {r.classes} | {r.images} | "
-        f"{_code(r.licence)} |"
+        (_code(r.name), _code(r.source), _code(r.revision or "none"), r.classes, r.images, _code(r.licence))
         for r in records
     ]
-    head = ["| task | source | revision | classes | images | licence |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *rows]) if rows else ""
+    return _table("| task | source | revision | classes | images | licence |", rows)
 
 
-def _licence(licence: str) -> dict[str, str]:
-    known = licence.lower()
-    return {"license": known} if known in _HUB_LICENCES else {"license": "other", "license_name": licence}
-
-
-def _licence_section(licence: str, of: str) -> str:
+def _licence(licence: str, ancestries: Sequence[AncestryRecord]) -> str:
     if licence == "unknown":
-        return f"## Licence\n\nunknown: that of {of} is not known, so neither is this one's."
-    return f"## Licence\n\n{_code(licence)}, that of {of}."
+        return f"## Licence\n\nUnknown{', because that of an ancestry model is unknown' if ancestries else ''}."
+    return f"## Licence\n\n{_code(licence)}{', the licence of the ancestry models' if ancestries else ''}."
 
 
-def _base_models(records: Iterable[AncestryRecord]) -> list[str]:
-    """The Hub's names of the ancestry models that are there."""
-    found = []
-    for record in records:
-        scheme, _, name = record.source.partition(":")
-        name = f"timm/{name}" if scheme == "timm" else name.split("@")[0]
-        if scheme in ("timm", "hf-hub") and re.fullmatch(_HUB_ID, name):
-            found.append(name)
-    return sorted(set(found))
-
-
-def _datasets(records: Iterable[TaskRecord]) -> list[str]:
-    """The Hub's names of the data sets that are there."""
-    matches = (re.fullmatch(rf"hf:({_HUB_ID})([:@].*)?", record.source) for record in records)
-    return sorted({match[1] for match in matches if match})
-
-
-def _kind(spec: Spec) -> str:
-    """The Hub's word for what a model does."""
-    return "image-segmentation" if spec.dense else "image-classification"
-
-
-def _use(spec: Spec) -> str:
+def _usage(spec: Spec) -> str:
     """How to open a model."""
     opened = 'model = timm.create_model("local-dir:FOLDER", pretrained=True)'
     if not (spec.dense or spec.stitched):
-        return "\n\n".join(
-            [_fence(f"import timm\n\n{opened}", "python"), "`FOLDER` is this folder; nothing but timm is needed."]
-        )
-    known = " and ".join(["the stitches"] * spec.stitched + ["the dense head"] * spec.dense)
-    ours = f"import learngene_zoo.timm  # makes {known} known to timm"
-    told = ["The model gives logits for every pixel."] * spec.dense
-    told += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched
-    return "\n\n".join(
-        [
-            _fence(f"import timm\n\n{ours}\n\n{opened}", "python"),
-            f"`FOLDER` is this folder. {' '.join(told)} That is no part of timm, so that the line "
-            "`import learngene_zoo.timm` is needed (`pip install learngene-zoo`).",
-        ]
+        return _fence(f"import timm\n\n{opened}", "python") + "\n\n`FOLDER` is this folder. Only timm is needed."
+    parts = ["The model gives logits for every pixel."] * spec.dense
+    parts += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched
+    return (
+        _fence(f"import timm\n\nimport learngene_zoo.timm  # registers the model with timm\n\n{opened}", "python")
+        + f"\n\n`FOLDER` is this folder. {' '.join(parts)} timm has no such model, so it needs the line "
+        "`import learngene_zoo.timm` (`pip install learngene-zoo`)."
     )
-
-
-def _model_index(name: str, kind: str, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]) -> list[Any]:
-    """Accuracy, or mIoU, on validation and test images, as the Hub shows them."""
-    metric, word = ("mIoU", "mean_iou") if kind == "image-segmentation" else ("accuracy", "accuracy")
-    results = [
-        {
-            "task": {"type": kind},
-            "dataset": {
-                "name": tasks[0].name if tasks else metrics["task"],
-                "type": (_datasets(tasks) or ["other"])[0],
-                "split": split,
-            },
-            "metrics": [{"type": word, "name": f"{split} {metric}", "value": metrics[f"{split}_{metric}"]}],
-        }
-        for split in ("validation", "test")
-        if f"{split}_{metric}" in metrics and (tasks or "task" in metrics)
-    ]
-    return [{"name": name, "results": results}] if results else []

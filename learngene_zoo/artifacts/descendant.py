@@ -233,13 +233,6 @@ def _existing(record: _Record, where: str) -> frozenset[str]:
     return frozenset(record.inherited)
 
 
-def open_descendant(model: Descendant | Path | str) -> Descendant:
-    """A descendant as it is, or from its folder, or by its name on the shelf."""
-    from learngene_zoo.artifacts import shelf
-
-    return model if isinstance(model, Descendant) else load_descendant(shelf.find(model))
-
-
 def fingerprint_of(descendant: Descendant) -> str:
     """A hash of its function: spec, normalisation and every number. What a resumed run compares."""
     import torch

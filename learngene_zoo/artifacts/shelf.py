@@ -1,9 +1,7 @@
-"""The zoo's shelf: the learngenes and the ancestry model that come with the package. Cold.
+"""The zoo's shelf, the learngenes and the ancestry model that come with the package; and opening any artifact by name or path.
 
 A card is a folder with a `config.json`, named METHOD-SIZE (`lsamd-mini`). In a wheel the shelf is `learngene_zoo/cards`,
 in a checkout `cards` beside the package.
-
-Opening whatever folder it is: a learngene or a model. Cold at its top.
 """
 
 from __future__ import annotations
@@ -12,13 +10,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.learngene import load as load_learngene
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.storage import CONFIG, read_json
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.artifacts.learngene import Learngene
-
 
 DEFAULT_SIZE = "mini"
 
@@ -96,9 +94,19 @@ def load(reference: str | Path) -> Learngene | Descendant:
     """
     folder = find(reference)
     if kind_of(folder) == "learngene":
-        from learngene_zoo.artifacts.learngene import load as load_learngene
-
         return load_learngene(folder)
     from learngene_zoo.artifacts.descendant import load_descendant
 
     return load_descendant(folder)
+
+
+def open_learngene(learngene: Learngene | Path | str) -> Learngene:
+    """A learngene as it is, or from its folder, or by its name on the shelf."""
+    return learngene if isinstance(learngene, Learngene) else load_learngene(find(learngene))
+
+
+def open_descendant(model: Descendant | Path | str) -> Descendant:
+    """A descendant as it is, or from its folder, or by its name on the shelf."""
+    from learngene_zoo.artifacts.descendant import Descendant, load_descendant
+
+    return model if isinstance(model, Descendant) else load_descendant(find(model))

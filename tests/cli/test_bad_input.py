@@ -163,7 +163,7 @@ CALLS = [
     ),
     Case("extract scratch --ancestry timm:deit_bse_patch16_224", WRONG, ("deit_bse_patch16_224", "did you mean")),
     Case("extract scratch --ancestry ./nowhere", WRONG, ("nowhere",)),
-    Case("plan lsamd --ancestry timm:resnet18", WRONG, ("resnet18", "Vision Transformer")),
+    Case("plan lsamd --ancestry timm:resnet18", WRONG, ("resnet18", "not supported; supported are")),
     Case("extract lsamd --ancestry ancestry --ancestry ancestry", WRONG, ("lsamd takes 1", "not 2")),
     Case("evaluate model --task nonsense", WRONG, ("'nonsense'",)),
     Case("evaluate model --split holdout", WRONG, ("--split", "'holdout'", "'test'")),
@@ -302,7 +302,12 @@ CONFIGS = [
     Case("evaluate model", FAILED, ("contradicts itself", "layers is 4"), edit(MODEL_CONFIG, model_args__depth=4)),
     Case("evaluate model", FAILED, ("evil",), edit(MODEL_CONFIG, model_args__evil="builtins.eval")),
     Case("evaluate model", FAILED, ("inherited", "'nothing'"), edit(MODEL_CONFIG, learngene__inherited=["nothing"])),
-    Case("evaluate model", WRONG, ("resnet18", "Vision Transformer"), edit(MODEL_CONFIG, architecture="resnet18")),
+    Case(
+        "evaluate model",
+        WRONG,
+        ("resnet18", "not supported; supported are"),
+        edit(MODEL_CONFIG, architecture="resnet18"),
+    ),
     Case("evaluate model", FAILED, ("std", "positive"), edit(MODEL_CONFIG, pretrained_cfg__std=[0, 0, 0])),
 ]
 
@@ -357,7 +362,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ancestry.save(root / "ancestry")
     replace(ancestry, class_names=("blue", "red"), task="photos").save(root / "model")
     kept = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 3]})
-    Learngene(config=kept, state=base_blocks(ancestry.state, [1, 3])).save(root / "learngene")
+    Learngene(config=kept, state=base_blocks(ancestry.state, ancestry.spec, [1, 3])).save(root / "learngene")
     Learngene(config=LearngeneConfig(method="scratch", spec=SPEC), state={}).save(root / "scratched")
     return root
 

@@ -35,7 +35,7 @@ def test_a_learngenes_card_says_what_it_was_made_from() -> None:
     card = learngene_card(config(TIMM, tasks=(TASK,), settings={"top": 2}, seed=7, metrics={"accuracy": 0.5}))
     matter = front(card)
     assert matter["license"] == "apache-2.0"
-    assert matter["library_name"] == "timm"
+    assert matter["library_name"] == "learngene_zoo"
     assert matter["pipeline_tag"] == "image-classification"
     assert matter["base_model"] == ["timm/deit_tiny_patch16_224.fb_in1k"]
     assert matter["datasets"] == ["org/cifar"]
@@ -97,6 +97,9 @@ def test_a_descendants_card_has_its_metrics_as_the_hub_reads_them() -> None:
     [index] = matter["model-index"]
     assert [result["metrics"][0]["value"] for result in index["results"]] == [0.75, 0.5]
     assert {result["dataset"]["type"] for result in index["results"]} == {"org/cifar"}
+    assert {result["dataset"]["split"] for result in index["results"]} == {"validation", "test"}
+    assert matter["metrics"] == ["accuracy"]
+    assert matter["library_name"] == "timm"
     assert "timm.create_model" in card
     assert "1 tensors inherited" in card
 
@@ -105,6 +108,17 @@ def test_a_descendant_of_which_nothing_is_known_still_has_a_card() -> None:
     card = descendant_card({"learngene": {"format": 1, "spec": to_json(SPEC), "inherited": [], "task": None}})
     assert front(card)["license"] == "unknown"
     assert "model-index" not in front(card)
+
+
+def test_a_model_that_timm_lacks_is_listed_under_this_library() -> None:
+    ours = {"format": 1, "spec": to_json(SPEC.with_(dense=True)), "metrics": {"task": "x", "test_mIoU": 0.25}}
+    card = descendant_card({"learngene": ours})
+    matter = front(card)
+    assert (matter["library_name"], matter["pipeline_tag"]) == ("learngene_zoo", "image-segmentation")
+    [result] = matter["model-index"][0]["results"]
+    assert result["dataset"] == {"name": "x", "type": "x", "split": "test"}
+    assert result["metrics"] == [{"type": "mean_iou", "name": "test mIoU", "value": 0.25}]
+    assert "import learngene_zoo.timm" in card
 
 
 def test_a_model_trained_from_scratch_has_the_licence_its_maker_gave_it() -> None:

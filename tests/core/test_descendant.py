@@ -17,8 +17,8 @@ from learngene_zoo.artifacts.descendant import (
     assemble,
     fingerprint_of,
     load_descendant,
-    open_descendant,
 )
+from learngene_zoo.artifacts.shelf import open_descendant
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import cost

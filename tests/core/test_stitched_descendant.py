@@ -238,9 +238,9 @@ def test_its_card_says_its_widths_and_how_to_open_it(tmp_path: Path) -> None:
     card = (made(THREE).save(tmp_path / "stitched") / "README.md").read_text()
     assert "vit-4-layers-16-24-32-wide-pool" in card
     assert "1 layers of width 16 with 2 heads, then 2 of width 24 with 3 heads, then 1 of width 32 with 4 heads" in card
-    assert "import learngene_zoo.timm  # makes the stitches known to timm" in card
+    assert "import learngene_zoo.timm  # registers the model with timm" in card
     both = (made(SPEC.with_(dense=True)).save(tmp_path / "dense") / "README.md").read_text()
-    assert "the stitches and the dense head known to timm" in both
+    assert "logits for every pixel. A linear layer, the stitch, leads from each width to the next." in both
 
 
 def test_show_says_what_is_in_front(tmp_path: Path) -> None:
