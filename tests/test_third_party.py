@@ -1,7 +1,8 @@
-"""A stranger's plugin: the two files of docs/plugins.md, built, installed and used in processes of their own."""
+"""Plugins of third parties: the packages of docs/plugins.md, built, installed and used in processes of their own."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -28,17 +29,19 @@ def lgzoo(*words: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the documented plugin is installed."""
+    """Where the documented plugins are installed."""
     page = (Path(__file__).resolve().parent.parent / "docs" / "plugins.md").read_text(encoding="utf-8")
     files = re.findall(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", page, flags=re.M | re.S)
-    assert [name for name, _ in files] == ["pyproject.toml", "lgzoo_first_blocks.py"]
-    source = tmp_path_factory.mktemp("plugin")
-    for name, text in files:
-        (source / name).write_text(text, encoding="utf-8")
+    names = [name for name, _ in files]
+    assert names == ["pyproject.toml", "lgzoo_first_blocks.py", "pyproject.toml", "lgzoo_shades.py"]
     place = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    done = subprocess.run([*pip, "--target", str(place), str(source)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    for package in (files[:2], files[2:]):
+        source = tmp_path_factory.mktemp("plugin")
+        for name, text in package:
+            (source / name).write_text(text, encoding="utf-8")
+        done = subprocess.run([*pip, "--target", str(place), str(source)], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
     return place
 
 
@@ -68,6 +71,25 @@ def test_it_keeps_the_contract(site: Path, tmp_path: Path) -> None:
     )
     done = python("-c", code, site=site, cwd=tmp_path)
     assert done.stdout == "kept\n", done.stderr
+
+
+def test_a_suite_is_listed_and_its_task_evaluates_a_model(site: Path, tmp_path: Path) -> None:
+    listed = lgzoo("list", "tasks", site=site, cwd=tmp_path)
+    assert "darker-side" in listed.stdout, listed.stderr
+    shown = lgzoo("show", "shades", "--json", site=site, cwd=tmp_path)
+    assert [row["suites"] for row in json.loads(shown.stdout)] == [["shades"]], shown.stderr
+    size = ("--layers", "1", "--width", "16", "--heads", "2", "--image-size", "16", "--patch-size", "8")
+    how = ("--epochs", "16", "--lr", "0.005", "--batch-size", "50", "--augment", "none", "--init", "fan_in")
+    trained = lgzoo("train", "--task", "darker-side", *size, *how, "-o", "model", site=site, cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    done = lgzoo("evaluate", "model", "--task", "darker-side", "--json", site=site, cwd=tmp_path)
+    assert json.loads(done.stdout)["value"] > 0.7, done.stdout + done.stderr
+
+
+def test_a_suite_keeps_the_contract(site: Path, tmp_path: Path) -> None:
+    code = "from learngene_zoo.testing import check_suite\nfrom lgzoo_shades import SHADES\nprint(*check_suite(SHADES))"
+    done = python("-c", code, site=site, cwd=tmp_path)
+    assert done.stdout == "darker-side\n", done.stderr
 
 
 def broken_copy(site: Path, place: Path, name: str, source: str) -> None:
