@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 import torch
 
 from learngene_zoo import registry
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.surgery import take_blocks, without_head
 from learngene_zoo.method import Member, Method
+from learngene_zoo.recipe import Recipe
+from learngene_zoo.runs.cache import Part, once
 from learngene_zoo.runs.run import Run
-from learngene_zoo.testing import (
-    check_extraction,
-    check_family,
-    check_members,
-    check_method,
-    check_outline,
-    check_settings,
-    tiny_ancestry,
-    tiny_task,
-)
+from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
+from learngene_zoo.testing.expansion import BUILT, sampled
+from learngene_zoo.testing.laws import HOT
+from learngene_zoo.training.engine import Engine
+from learngene_zoo.training.fit import fit
 
 METHODS = sorted(registry.references())
 
@@ -35,126 +38,390 @@ def test_there_are_methods() -> None:
     assert {"lsamd", "scratch", "pretrain_finetune", "distillation"} <= set(METHODS)
 
 
+# A method that keeps the contract, and what becomes of it when one of its parts is another.
+
+
 SCRATCH = registry.load("scratch")
-
-
-def scratch_with(**expander: Any) -> Method:
-    """Scratch with another expander, whose methods are given."""
-    kind = type("Odd", (type(SCRATCH.expander),), expander)
-    return replace(SCRATCH, expander=kind())
+Shape, Draw = type(SCRATCH.extractor), type(SCRATCH.expander)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shadowing(type(SCRATCH.extractor)):  # type: ignore[misc]
+class Keep(Shape):  # type: ignore[misc, valid-type]
+    """Keep every block."""
+
+    def outline(self, ancestries: Any) -> Any:
+        return replace(super().outline(ancestries), method="toy")
+
+    def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
+        return Learngene(config=self.outline([ancestries[0].spec]), state=without_head(ancestries[0].state))
+
+
+BRIEF = Recipe(epochs=2, batch_size=16, augment="none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Keep):
+    """Train the kept blocks on a task."""
+
+    training: Recipe = BRIEF
+
+    def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
+        learngene = super().__call__(ancestries, tasks, run)
+        spec = ancestries[0].spec.with_(classes=tasks[0].classes)
+        start = assemble(spec, learngene.state, seed=run.seed)
+        part = once(run.part("blocks"), trained, self.training, [start, tasks[0]])
+        return replace(learngene, state=without_head(part.state))
+
+
+def trained(recipe: Recipe, start: Descendant, task: Any, run: Run) -> Any:
+    return fit(start, task, recipe, run).state, {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Take(Draw):  # type: ignore[misc, valid-type]
+    """Take the first blocks, and draw a head."""
+
+    axes = frozenset({"layers", "classes"})
+
+    def family(self, config: Any) -> Any:
+        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, config.spec.layers + 1)]
+
+    def __call__(self, learngene: Any, target: Any, run: Run) -> Any:
+        spec = target.apply(learngene.config.spec)
+        if spec.layers > learngene.config.spec.layers:
+            return Draw()(learngene, replace(target, layers=10**9), run)  # a `WrongCall`
+        return assemble(spec, take_blocks(learngene.state, range(spec.layers)), seed=run.seed)
+
+
+TOY = replace(SCRATCH, name="toy", inherits=True, expander=Take(), presets={"mini": Keep(), "smoke": Keep()})
+TRAINS = replace(TOY, tasks="one", presets={"mini": Train(), "smoke": Train()})
+
+
+def extracting(kind: type = Keep, **members: Any) -> Method:
+    """The toy with another extractor, of which these attributes are given."""
+    extractor = type("Odd", (kind,), {"__module__": __name__, **members})()
+    return replace(TRAINS if kind is Train else TOY, presets={"mini": extractor, "smoke": extractor})
+
+
+def expanding(**members: Any) -> Method:
+    """The toy with another expander, of which these attributes are given."""
+    return replace(TOY, expander=type("Odd", (Take,), {"__module__": __name__, **members})())
+
+
+def changed(change: Callable[[Descendant], Any]) -> Method:
+    """The toy, whose descendants are changed before it returns them."""
+    return expanding(__call__=lambda self, learngene, target, run: change(Take()(learngene, target, run)))
+
+
+@pytest.fixture
+def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Method, str], None]:
+    """Whether the contract of a method, as if it were registered, fails with a message like this."""
+
+    def check(method: Method, says: str) -> None:
+        monkeypatch.setattr(registry, "load", lambda name: method)
+        with pytest.raises(AssertionError, match=says):
+            check_method(method)
+
+    return check
+
+
+@pytest.mark.parametrize("method", [TOY, TRAINS], ids=["without training", "with training"])
+def test_the_toy_keeps_the_contract(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "load", lambda name: method)
+    check_method(method)
+
+
+def test_a_method_that_is_not_registered_is_told_so() -> None:
+    with pytest.raises(AssertionError, match="toy is not registered"):
+        check_method(TOY)
+
+
+# Its record and its settings.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shadowing(Keep):
     layers: Annotated[int, "taken"] = 3
 
 
-def test_a_setting_that_shadows_an_option_is_refused() -> None:
-    with pytest.raises(AssertionError, match="shadows the common option layers"):
-        check_settings(replace(SCRATCH, presets={"mini": Shadowing(), "smoke": Shadowing()}))
+@dataclass(frozen=True, kw_only=True)
+class Renaming(Keep):
+    num_classes: Annotated[int, "taken by a synonym"] = 3
 
 
-def test_a_lacking_preset_is_named() -> None:
-    with pytest.raises(AssertionError, match="lacks the preset smoke"):
-        check_settings(replace(SCRATCH, presets={"mini": SCRATCH.extractor}))
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"tasks": "both"}, "tasks is 'both'; expected one of none, one, many"),
+        ({"ancestries": (2, 1)}, "ancestries is"),
+        ({"details": {"kept": 3}}, "details is"),
+        ({"expander": Keep()}, "expander is"),
+        ({"presets": {"mini": Keep()}}, "lacks the preset smoke"),
+        ({"presets": {}}, "lacks the preset mini and smoke"),
+        ({"presets": {"mini": Keep(), "smoke": Shadowing()}}, "presets are of several types, Keep, Shadowing"),
+        ({"presets": {"mini": Shadowing(), "smoke": Shadowing()}}, "shadows the common option layers"),
+        ({"presets": {"mini": Renaming(), "smoke": Renaming()}}, "shadows the common option num_classes"),
+    ],
+)
+def test_a_wrong_record_is_caught(breaks: Any, changes: dict[str, Any], says: str) -> None:
+    breaks(replace(TOY, **changes), says)
 
 
-def test_presets_of_two_types_are_refused() -> None:
-    with pytest.raises(AssertionError, match="several types"):
-        check_settings(replace(SCRATCH, presets={"mini": SCRATCH.extractor, "smoke": Shadowing()}))
+# Its extraction.
+
+
+def meddling(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    ancestries[0].state["cls_token"].add_(1)
+    return Keep()(ancestries, tasks, run)
+
+
+def moody(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    return replace(Keep()(ancestries, tasks, run), state={"x": torch.rand(3)})
+
+
+def poisoned(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    return replace(Keep()(ancestries, tasks, run), state={"x": torch.tensor([0.0, torch.nan])})
+
+
+def boasting(self: Any, ancestries: Any) -> Any:
+    return Keep().outline([ancestries[0].with_(layers=2)])
+
+
+def warm(self: Any, ancestries: Any) -> Any:
+    import timm  # noqa: F401
+
+    return Keep().outline(ancestries)
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        ({"__call__": meddling}, "changed its ancestry model: tensor cls_token"),
+        ({"__call__": moody}, "extracts two different learngenes with the same seed: tensor x"),
+        ({"__call__": poisoned}, "extracted a tensor x with values that are not finite"),
+        ({"__call__": lambda self, *_: None}, "Odd returned NoneType; expected Learngene"),
+        ({"__call__": lambda self, *_: {"x": 3}}, "Odd returned dict; expected Learngene"),
+        ({"outline": warm}, "needs more than plain numbers for its outline"),
+    ],
+)
+def test_a_wrong_extraction_is_caught(breaks: Any, members: dict[str, Any], says: str) -> None:
+    breaks(extracting(**members), says)
+
+
+def test_an_outline_that_is_not_what_is_written_is_caught(breaks: Any) -> None:
+    def written(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+        return Keep()(ancestries, tasks, run)
+
+    breaks(extracting(outline=boasting, __call__=written), "outlines ViTSpec.*but writes ViTSpec")
+
+
+def test_details_that_their_type_cannot_read_are_caught(breaks: Any) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Details:
+        kept: int
+
+    breaks(replace(TOY, details=Details), "writes details that it cannot read: .*'kept' is missing")
+
+
+STEPS: list[int] = []
+
+
+def forgetful(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+    """Counts the steps of this process."""
+    STEPS.clear()
+    learngene = Train()(ancestries, tasks, run)
+    return replace(learngene, state={**learngene.state, "steps": torch.tensor(float(len(STEPS)))})
+
+
+def test_a_training_that_a_kill_changes_is_caught(breaks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Engine._step
+    monkeypatch.setattr(Engine, "_step", lambda self, *arguments: (STEPS.append(1), step(self, *arguments))[1])
+    breaks(
+        extracting(Train, __call__=forgetful), "extracts another learngene when it is killed and resumed: tensor steps"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meddling(type(SCRATCH.extractor)):  # type: ignore[misc]
-    """Changes its ancestry model."""
+class Hiding(Recipe):
+    """Settings of which a key would not show the learning rate."""
 
-    def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
-        ancestries[0].state["cls_token"].add_(1)
-        return super().__call__(ancestries, tasks, run)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Moody(type(SCRATCH.extractor)):  # type: ignore[misc]
-    """Draws from nowhere."""
-
-    def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
-        return replace(super().__call__(ancestries, tasks, run), state={"x": torch.rand(3)})
+    @property
+    def identity(self) -> Any:
+        return [self.epochs, self.batch_size]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Boasting(type(SCRATCH.extractor)):  # type: ignore[misc]
-    """Outlines what it does not write."""
+def test_a_setting_that_a_parts_key_does_not_show_is_caught(breaks: Any) -> None:
+    def extracted(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+        start = assemble(ancestries[0].spec.with_(classes=tasks[0].classes), {}, seed=run.seed)
+        part = once(run, trained, Hiding(epochs=1, batch_size=16), [start, tasks[0]])
+        return replace(Keep()(ancestries, tasks, run), state=part.state)
 
-    def outline(self, ancestries: Any) -> Any:
-        return replace(super().outline(ancestries), spec=ancestries[0].with_(layers=9))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Warm(type(SCRATCH.extractor)):  # type: ignore[misc]
-    """Needs torch to plan."""
-
-    def outline(self, ancestries: Any) -> Any:
-        import torch  # noqa: F401
-
-        return super().outline(ancestries)
+    breaks(extracting(Train, __call__=extracted), "setting images that does not change the key of its part trained")
 
 
-def test_an_extraction_that_changes_its_ancestry_is_caught() -> None:
-    with pytest.raises(AssertionError, match="changed its ancestry model: tensor cls_token"):
-        check_extraction(Meddling(), [tiny_ancestry()], [])
+def loose(settings: dict[str, Any], run: Run) -> Any:
+    return {"x": torch.zeros(1)}, {}
 
 
-def test_an_extraction_that_ignores_its_seed_is_caught() -> None:
-    with pytest.raises(AssertionError, match="with one seed differ: tensor x"):
-        check_extraction(Moody(), [tiny_ancestry()], [])
+def test_settings_of_a_part_that_are_not_a_frozen_record_are_caught(breaks: Any) -> None:
+    def extracted(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+        part: Part = once(run, loose, {"lr": 1})
+        return replace(Keep()(ancestries, tasks, run), state=part.state)
+
+    breaks(extracting(__call__=extracted), "passes {'lr': 1} to its part loose; expected a frozen dataclass")
 
 
-def test_an_outline_that_is_not_what_is_written_is_caught() -> None:
-    ancestry = tiny_ancestry()
-    written = SCRATCH.extractor([ancestry], [], Run()).config
-    with pytest.raises(AssertionError, match="outlines ViTSpec"):
-        check_outline(SCRATCH, Boasting(), [ancestry], written)
+# Its expansion.
 
 
-def test_an_outline_that_needs_torch_is_caught() -> None:
-    ancestry = tiny_ancestry()
-    written = SCRATCH.extractor([ancestry], [], Run()).config
-    with pytest.raises(AssertionError, match="more than plain numbers for its outline"):
-        check_outline(SCRATCH, Warm(), [ancestry], written)
+def endless(self: Any, config: Any) -> Any:
+    while True:
+        yield Member(spec=config.spec)
 
 
-def test_families_that_are_empty_endless_or_fickle_are_caught() -> None:
-    config = SCRATCH.extractor.outline([tiny_ancestry().spec])
-    calls: list[int] = []
-
-    def endless(self: Any, config: Any) -> Any:
-        while True:
-            yield Member(spec=config.spec)
-
-    def fickle(self: Any, config: Any) -> Any:
-        calls.append(1)
-        return [Member(spec=config.spec.with_(layers=len(calls)))]
-
-    wrong = {"empty": lambda self, config: [], "more than": endless, "from call to call": fickle}
-    for says, family in wrong.items():
-        with pytest.raises(AssertionError, match=says):
-            check_family(scratch_with(family=family), config)
+CALLS: list[int] = []
 
 
-def test_a_member_that_is_built_otherwise_than_promised_is_caught(tmp_path: Path) -> None:
-    learngene = SCRATCH.extractor([tiny_ancestry()], [], Run())
+def fickle(self: Any, config: Any) -> Any:
+    CALLS.append(1)
+    return [Member(spec=config.spec.with_(layers=1 + len(CALLS) % 2))]
 
-    def smaller(self: Any, learngene: Any, target: Any, run: Run) -> Any:
-        return type(SCRATCH.expander)()(learngene, replace(target, layers=1), run)
 
-    method = scratch_with(__call__=smaller)
-    with pytest.raises(AssertionError, match="built a model with layers 1 instead of 2"):
-        check_members(method, learngene, [Member(spec=learngene.config.spec.with_(layers=2, classes=5))], tmp_path)
+def stubborn(self: Any, config: Any) -> Any:
+    return [Member(spec=config.spec.with_(classes=7))]
+
+
+def smaller(self: Any, learngene: Any, target: Any, run: Run) -> Any:
+    return Take()(learngene, replace(target, layers=1), run)
+
+
+def greedy(self: Any, learngene: Any, target: Any, run: Run) -> Any:
+    learngene.state["norm.weight"].mul_(2)
+    return Take()(learngene, target, run)
+
+
+def seedless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
+    return Take()(learngene, target, replace(run, seed=0))
+
+
+def in_the_middle(self: Any, learngene: Any, target: Any, run: Run) -> Any:
+    made = Take()(learngene, target, run)
+    if target.layers != 2:
+        return made
+    return made.with_state({**made.state, "head.bias": torch.rand(made.spec.classes)})
+
+
+def heads_as_well(self: Any, learngene: Any, target: Any, run: Run) -> Any:
+    """Ignores every size but the layers."""
+    return Take()(learngene, replace(target, heads=None), run)
+
+
+def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
+    """Mends a target that cannot be built."""
+    spec = learngene.config.spec
+    return Take()(learngene, replace(target, layers=min(target.layers or spec.layers, spec.layers)), run)
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        ({"family": lambda self, config: []}, "plans no descendant|has an empty family"),
+        ({"family": endless}, "family of more than"),
+        ({"family": fickle}, "family that changes from call to call"),
+        ({"family": stubborn}, "member without the classes asked for"),
+        ({"__call__": smaller}, "built a model with layers 1 instead of 2"),
+        ({"__call__": greedy}, "changes the learngene that it expands: tensor norm.weight"),
+        ({"__call__": seedless}, "ignores the seed of an expansion"),
+        (
+            {"__call__": in_the_middle},
+            "builds two different models of a model with 2 layers.* with one seed: tensor head.bias",
+        ),
+        ({"__call__": lambda self, *_: None}, "Odd returned NoneType; expected Descendant"),
+        ({"__call__": heads_as_well, "axes": Take.axes | {"heads"}}, "built a model with heads 2 instead of"),
+        ({"__call__": careless}, "built a model with layers 3 instead of 6"),
+    ],
+)
+def test_a_wrong_expansion_is_caught(breaks: Any, members: dict[str, Any], says: str) -> None:
+    breaks(expanding(**members), says)
+
+
+def zeroed(made: Descendant) -> Descendant:
+    return made.with_state({**made.state, "norm.weight": torch.zeros_like(made.state["norm.weight"])})
+
+
+def drawn_anew(made: Descendant) -> Descendant:
+    return made.with_state({**made.state, "norm.weight": torch.rand(32, generator=torch.Generator().manual_seed(1))})
+
+
+def not_a_number(made: Descendant) -> Descendant:
+    return made.with_state({**made.state, "norm.weight": made.state["norm.weight"] * torch.nan})
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (zeroed, "records tensor norm.weight as inherited, although it is all zeros"),
+        (drawn_anew, "records tensor norm.weight as inherited, but it is the same for another learngene"),
+        (not_a_number, "builds a tensor norm.weight with values that are not finite"),
+        (
+            lambda made: replace(made, inherited=made.inherited | {"stem"}),
+            r"records \['stem'\] as inherited, which a model",
+        ),
+        (
+            lambda made: replace(made, inherited=made.inherited - {"norm.weight"}),
+            "takes tensor norm.weight from the learngene",
+        ),
+    ],
+)
+def test_an_inherited_tensor_that_the_record_does_not_explain_is_caught(
+    breaks: Any, change: Callable[[Descendant], Descendant], says: str
+) -> None:
+    breaks(changed(change), says)
+
+
+def test_whether_anything_is_inherited_is_as_declared(breaks: Any) -> None:
+    breaks(replace(TOY, inherits=False), "declares `inherits=False`, but its descendants inherit")
+    breaks(replace(TOY, expander=Draw()), "inherits nothing; if that is meant, declare")
+
+
+def refused(self: Any, ancestries: Any) -> Any:
+    if not ancestries[0].class_token:
+        raise WrongCall("this method needs a class token")
+    return Keep().outline(ancestries)
+
+
+def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def watching(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+        ancestries[0].state["cls_token"]
+        seen.append(ancestries[0].spec)
+        return Keep()(ancestries, tasks, run)
+
+    method = extracting(__call__=watching, outline=refused)
+    monkeypatch.setattr(registry, "load", lambda name: method)
+    check_method(method)
+    assert {(spec.registers, spec.layer_scale) for spec in seen} == {(0, None), (2, 0.1)}
+    unrefusing = extracting(__call__=watching)
+    monkeypatch.setattr(registry, "load", lambda name: unrefusing)
+    with pytest.raises(KeyError, match="cls_token"):
+        check_method(unrefusing)
+
+
+def test_of_a_large_family_an_even_sample_is_built() -> None:
+    members = [Member(spec=tiny_ancestry().spec.with_(layers=layers)) for layers in range(1, 101)]
+    chosen = sampled(members)
+    assert len(chosen) == BUILT
+    assert chosen[0] == members[0]
+    assert chosen[-1] == members[-1]
+    assert sampled(members[:5]) == members[:5]
+
+
+def test_what_a_plan_must_not_need_exists() -> None:
+    assert all(importlib.util.find_spec(name) for name in HOT)
 
 
 def test_tiny_tasks_differ_by_name_and_can_be_sent_to_workers() -> None:
-    import pickle
-
     first, second = tiny_task("a"), tiny_task("b")
     split = pickle.loads(pickle.dumps(first)).split("train")
     assert torch.equal(split.images, first.split("train").images)

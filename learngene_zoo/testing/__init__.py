@@ -12,30 +12,8 @@ Each raises `AssertionError`, whose message names the law that is broken, and th
 
 from __future__ import annotations
 
-from learngene_zoo.testing.method import (
-    TinySplit,
-    check_extraction,
-    check_family,
-    check_members,
-    check_method,
-    check_outline,
-    check_record,
-    check_settings,
-    tiny_ancestry,
-    tiny_task,
-)
+from learngene_zoo.testing.method import check_method
 from learngene_zoo.testing.suite import check_suite
+from learngene_zoo.testing.tiny import tiny_ancestry, tiny_task
 
-__all__ = [
-    "TinySplit",
-    "check_extraction",
-    "check_family",
-    "check_members",
-    "check_method",
-    "check_outline",
-    "check_record",
-    "check_settings",
-    "check_suite",
-    "tiny_ancestry",
-    "tiny_task",
-]
+__all__ = ["check_method", "check_suite", "tiny_ancestry", "tiny_task"]

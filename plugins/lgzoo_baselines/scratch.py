@@ -65,4 +65,5 @@ SCRATCH = Method(
     expander=Draw(),
     presets={"mini": Shape(), "paper": Shape(), "smoke": Shape()},
     tasks="none",
+    inherits=False,
 )

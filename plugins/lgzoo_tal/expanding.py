@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +28,8 @@ def expanded(predict: Predict, learngene: Learngene, spec: ViTSpec, task: str | 
     lesson = Lesson(classes=spec.classes, embedding=embedding)
     parts = predicted(hypernet, spec, lesson, run, head=predict.head == "predicted")
     mean, std = config.normalisation
-    return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance={"embedding": how})
+    made = assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance={"embedding": how})
+    return replace(made, inherited=made.inherited - {"cls_token"})  # zeros, whatever the learngene
 
 
 def whose(details: Details, task: str | None) -> str | None:

@@ -146,7 +146,12 @@ def reach(size: int, widest: int) -> int:
 
 
 def check_target(spec: HypernetSpec, target: ViTSpec) -> None:
-    """Raises `WrongCall` if the low-rank decoder's factors have too few rows for a tensor of this target."""
+    """Raises `WrongCall` for an image of one patch, and if the low-rank decoder's factors have too few rows for a tensor."""
+    if target.patches == 1:
+        raise WrongCall(
+            f"an image of {target.image_size} pixels is a single patch, whose position no hypernetwork predicts; "
+            f"choose an image size of at least {2 * target.patch_size}"
+        )
     if spec.decoder != "low_rank":
         return
     side, wide = target.image_size // target.patch_size, min(target.width, spec.widest)

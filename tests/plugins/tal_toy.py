@@ -13,7 +13,8 @@ from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.task import Attribute, Samples, Task
-from learngene_zoo.testing import TinySplit, tiny_ancestry, tiny_task
+from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.testing.tiny import TinySplit
 from lgzoo_tal.course import LowRank
 from lgzoo_tal.tal import MetaTrain
 

@@ -1,0 +1,174 @@
+"""What every expander must keep: its family, its promises of size, its seed, its learngene, and its record of what is inherited."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.errors import BadPlugin, WrongCall
+from learngene_zoo.method import AXES, Member, Method, Target
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import to_json, with_settings
+from learngene_zoo.storage import StateDict
+from learngene_zoo.testing.laws import cold, copied, difference, law
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MOST_MEMBERS = 10_000
+BUILT = 24  # members that are built; of a larger family a sample, evenly spaced
+CLASSES = 5  # of the descendants that are built; no tiny task has as many
+SEED = 5
+
+
+def check_family(method: Method, config: LearngeneConfig) -> list[Member]:
+    """A family is finite, not empty, the same every time, cold, and has as many classes as it is asked for. Returns it."""
+    config = replace(config, spec=config.spec.with_(classes=CLASSES))
+    with cold(method, "family"):
+        members = list(islice(method.expander.family(config), MOST_MEMBERS + 1))
+        again = list(islice(method.expander.family(config), MOST_MEMBERS + 1))
+    law(bool(members), method, "has an empty family")
+    law(len(members) <= MOST_MEMBERS, method, f"has a family of more than {MOST_MEMBERS} members")
+    law(members == again, method, "has a family that changes from call to call")
+    other = [member for member in members if member.spec.classes != CLASSES]
+    law(not other, method, f"has a member without the classes asked for: {other[:1]}")
+    return members
+
+
+def check_members(method: Method, learngene: Learngene, members: Sequence[Member], place: Path) -> None:
+    """Every member is built as promised, twice the same; the first and the last also explain each tensor and pass through timm."""
+    config, before = to_json(learngene.config), copied(learngene.state)
+    inherits = False
+    for index, member in enumerate(sampled(members)):
+        made = _expanded(method, learngene, member)
+        changed = difference(learngene.state, before) or ("its config" if to_json(learngene.config) != config else "")
+        law(not changed, method, f"changes the learngene that it expands: {changed}")
+        outputs = check_member(method, member, made)
+        changed = difference(_expanded(method, learngene, member).state, made.state)
+        law(not changed, method, f"builds two different models of {_named(member)} with one seed: {changed}")
+        inherits = inherits or bool(made.inherited)
+        if member in (members[0], members[-1]):
+            check_inherited(method, learngene, member, made)
+            _reopened(method, made, outputs, place / f"member-{index}")
+    law(inherits or not method.inherits, method, "inherits nothing; if that is meant, declare `inherits=False`")
+    law(not inherits or method.inherits, method, "declares `inherits=False`, but its descendants inherit tensors")
+
+
+def sampled(members: Sequence[Member]) -> list[Member]:
+    """At most `BUILT` of them, the first and the last among them."""
+    if len(members) <= BUILT:
+        return list(members)
+    return [members[round(i * (len(members) - 1) / (BUILT - 1))] for i in range(BUILT)]
+
+
+def check_member(method: Method, member: Member, made: Descendant) -> torch.Tensor:
+    """A descendant has the shape and the number of parameters that its member promised. Returns its outputs, (2, classes)."""
+    law(made.spec == member.spec, method, f"promised {member.spec} and built {made.spec}")
+    strange = sorted(made.inherited - set(made.state))
+    law(not strange, method, f"records {strange[:1]} as inherited, which {_named(member)} does not have")
+    for name, tensor in made.state.items():
+        law(bool(tensor.isfinite().all()), method, f"builds a tensor {name} with values that are not finite")
+    model = made.model()
+    params = sum(parameter.numel() for parameter in model.parameters())
+    law(params == member.cost().params, method, f"promised {member.cost().params} parameters and built {params}")
+    outputs = _outputs(model, made)
+    law(tuple(outputs.shape) == (2, CLASSES), method, f"builds a model whose outputs have shape {tuple(outputs.shape)}")
+    law(bool(outputs.isfinite().all()), method, f"builds a model whose outputs are not finite: {member.spec}")
+    return outputs
+
+
+def check_inherited(method: Method, learngene: Learngene, member: Member, made: Descendant) -> None:
+    """Tensors that are recorded as inherited depend on the learngene, and all others do not, but on the seed."""
+    other = _expanded(method, replace(learngene, state=_shifted(learngene.state)), member)
+    for name, tensor in made.state.items():
+        same = torch.equal(other.state[name], tensor)
+        if name in made.inherited:
+            how = "although it is all zeros" if not tensor.any() else "but it is the same for another learngene"
+            law(not same, method, f"records tensor {name} as inherited, {how}")
+        else:
+            law(same, method, f"takes tensor {name} from the learngene and does not record it as inherited")
+    drawn = [name for name, tensor in made.state.items() if name not in made.inherited and tensor.unique().numel() > 1]
+    reseeded = _expanded(method, learngene, member, seed=SEED + 1)
+    law(
+        not drawn or any(not torch.equal(reseeded.state[name], made.state[name]) for name in drawn),
+        method,
+        f"ignores the seed of an expansion: tensor {drawn[:1]} is drawn, and the same with another seed",
+    )
+
+
+def _shifted(state: StateDict) -> StateDict:
+    """Other numbers, of about the same size, in every tensor."""
+    generator = torch.Generator().manual_seed(0)
+    return {
+        name: tensor + 0.01 * torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in state.items()
+    }
+
+
+def check_sizes(method: Method, learngene: Learngene) -> None:
+    """For each axis of size, another value is built as it was named or refused with `WrongCall`; an impossible one is refused."""
+    spec = learngene.config.spec
+    for name in AXES:
+        value = getattr(spec, name)
+        for other in (2 * value, type(value)(value / 2)):
+            try:
+                _expand(method, learngene, replace(Target(classes=CLASSES), **{name: other})).model()
+            except WrongCall:
+                continue
+    for name, other in (
+        ("layers", 0),
+        ("layers", 10**6),
+        ("heads", spec.width + 1),
+        ("image_size", spec.image_size + 1),
+    ):
+        try:
+            _expand(method, learngene, Target(**{name: other}))  # type: ignore[arg-type]
+        except WrongCall:
+            continue
+        law(False, method, f"builds an impossible descendant, of {name} {other}")
+
+
+def _expanded(method: Method, learngene: Learngene, member: Member, seed: int = SEED) -> Descendant:
+    return _expand(
+        replace(method, expander=with_settings(method.expander, member.settings)), learngene, member.target, seed
+    )
+
+
+def _expand(method: Method, learngene: Learngene, target: Target, seed: int = SEED) -> Descendant:
+    try:
+        return lifecycle.expand(learngene, target=target, expander=method.expander, run=Run(seed=seed))
+    except BadPlugin as error:
+        raise AssertionError(f"the method {method.name} breaks its promise: {error}") from error
+
+
+def _reopened(method: Method, made: Descendant, outputs: torch.Tensor, folder: Path) -> None:
+    import timm
+
+    made.save(folder)
+    again = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    change = (_outputs(again, made) - outputs).abs().max().item()
+    law(change == 0, method, f"builds a model that timm reopens with outputs that differ by {change}")
+
+
+@torch.no_grad()
+def _outputs(model: nn.Module, made: Descendant) -> torch.Tensor:
+    """(2, classes), of two fixed random images."""
+    form = made.input_format
+    generator = torch.Generator().manual_seed(0)
+    images_BCHW = torch.randn((2, form.channels, form.image_size, form.image_size), generator=generator)
+    return model.eval()(images_BCHW)
+
+
+def _named(member: Member) -> str:
+    return f"a model with {member.spec.layers} layers of width {member.spec.width}"

@@ -1,0 +1,236 @@
+"""What every extraction must keep: its ancestry models, its seed, its record, and its result through a kill and a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
+from itertools import count, islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
+from learngene_zoo.method import Extractor, Method, details_of
+from learngene_zoo.runs import cache
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.testing.laws import cold, copied, difference, law
+from learngene_zoo.training import loop
+from learngene_zoo.training.engine import Engine
+
+SEED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extracted:
+    """A learngene, and what its extraction went through."""
+
+    learngene: Learngene
+    steps: int  # of training
+    parts: list[tuple[Any, ...]]  # the arguments of `key_of`, of every part
+
+
+class Killed(BaseException):
+    """The end of a process, as far as the process can tell."""
+
+
+def check_extraction(
+    method: Method, extractor: Extractor, ancestries: Sequence[Ancestry], tasks: Sequence[Task]
+) -> Extracted:
+    """An extraction returns a learngene and leaves its ancestry models as they were."""
+    before = [copied(ancestry.state) for ancestry in ancestries]
+    parts: list[tuple[Any, ...]] = []
+    with _parts_noted(parts), _killed_after(None) as steps:
+        made = _returned(method, extractor, extractor(ancestries, tasks, Run(seed=SEED)))
+    for ancestry, state in zip(ancestries, before):
+        changed = difference(ancestry.state, state)
+        law(not changed, method, f"changed its ancestry model: {changed}")
+    for name, tensor in made.state.items():
+        finite = not tensor.is_floating_point() or bool(tensor.isfinite().all())
+        law(finite, method, f"extracted a tensor {name} with values that are not finite")
+    return Extracted(learngene=made, steps=len(steps), parts=parts)
+
+
+def check_outline(method: Method, extractor: Extractor, ancestries: Sequence[Ancestry], written: Learngene) -> None:
+    """The outline says what will be written, and needs neither torch nor anything that imports it."""
+    with cold(method, "outline"):
+        outline = extractor.outline([ancestry.spec for ancestry in ancestries])
+        first = list(islice(method.expander.family(outline), 1))
+    law(outline.method == method.name, method, f"outlines a learngene of {outline.method!r}")
+    law(written.config.method == method.name, method, f"writes a learngene of {written.config.method!r}")
+    law(outline.spec == written.config.spec, method, f"outlines {outline.spec} but writes {written.config.spec}")
+    law(bool(first), method, "plans no descendant from its outline")
+    kind: Any = method.details
+    for config in (outline, written.config) if kind is not None else ():
+        try:
+            details_of(config, kind)
+        except BadFile as error:
+            raise AssertionError(f"the method {method.name} writes details that it cannot read: {error}") from error
+
+
+def check_parts(method: Method, parts: Sequence[tuple[Any, ...]]) -> None:
+    """Every setting of a part is in its key: changed, it gives another one."""
+    for function, settings, inputs, seed in parts:
+        name = function.__qualname__
+        frozen = settings is None or _is_frozen(settings)
+        law(frozen, method, f"passes {settings!r} to its part {name}; expected a frozen dataclass")
+        key = cache.key_of(function, settings, inputs, seed)
+        for field, changed in _variants(settings):
+            law(
+                cache.key_of(function, changed, inputs, seed) != key,
+                method,
+                f"has a setting {field} that does not change the key of its part {name}",
+            )
+
+
+def _is_frozen(settings: Any) -> bool:
+    parameters = getattr(settings, "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen
+
+
+def _variants(settings: Any) -> Iterator[tuple[str, Any]]:
+    """Copies of a settings record, each with one leaf changed, and the leaf's name. Nothing is validated."""
+    for field in fields(settings) if settings is not None else ():
+        value = getattr(settings, field.name)
+        inner = _variants(value) if is_dataclass(value) else [("", _another(value))]
+        for name, other in inner:
+            changed = copy(settings)
+            object.__setattr__(changed, field.name, other)
+            yield f"{field.name}.{name}" if name else field.name, changed
+
+
+def _another(value: Any) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    if isinstance(value, tuple):
+        return (*value, 1)
+    return 1 if value is None else f"{value}'"
+
+
+def check_record(
+    method: Method,
+    extractor: Extractor,
+    ancestries: Sequence[Ancestry],
+    tasks: Sequence[Task],
+    expected: Extracted,
+    place: Path,
+) -> Learngene:
+    """`lifecycle.extract`, killed halfway and resumed, writes the same learngene, with settings that rebuild the extractor."""
+    try:
+        registered = registry.load(method.name)
+    except WrongCall as error:
+        raise AssertionError(
+            f"the method {method.name} is not registered (is its package installed?): {error}"
+        ) from error
+    law(registered == method, method, f"is registered as another object: {registered}")
+    made = _extracted_with_a_kill(method, extractor, ancestries, tasks, expected.steps, place / "learngene")
+    if difference(made.state, expected.learngene.state) or made.config.details != expected.learngene.config.details:
+        _say_why(method, extractor, ancestries, tasks, expected.learngene, made)
+    kept = load(place / "learngene")
+    law(to_json(kept.config) == to_json(made.config), method, "has a config that does not survive being written")
+    changed = difference(kept.state, made.state)
+    law(not changed, method, f"has tensors that do not survive being written: {changed}")
+    rebuilt = from_json(type(extractor), kept.config.settings, "settings")
+    law(rebuilt == extractor, method, f"records settings that rebuild {rebuilt}, not {extractor}")
+    return kept
+
+
+def _extracted_with_a_kill(
+    method: Method,
+    extractor: Extractor,
+    ancestries: Sequence[Ancestry],
+    tasks: Sequence[Task],
+    steps: int,
+    out: Path,
+) -> Learngene:
+    sources = {f"ancestry-{i}": ancestry for i, ancestry in enumerate(ancestries)}
+    data = {task.name: task for task in tasks}
+
+    def extract(resume: bool) -> Learngene:
+        return lifecycle.extract(
+            method.name,
+            ancestries=list(sources),
+            tasks=list(data),
+            extractor=extractor,
+            out=out,
+            run=Run(seed=SEED, resume=resume),
+        )
+
+    with (
+        mock.patch("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]),
+        mock.patch.object(lifecycle, "open_task", lambda reference, **_: data[reference]),
+    ):
+        if not steps:
+            return extract(resume=False)
+        try:
+            with _killed_after(steps // 2):
+                extract(resume=False)
+        except Killed:
+            return extract(resume=True)
+        raise AssertionError(f"the method {method.name} takes another number of training steps with the same seed")
+
+
+def _say_why(
+    method: Method,
+    extractor: Extractor,
+    ancestries: Sequence[Ancestry],
+    tasks: Sequence[Task],
+    first: Learngene,
+    resumed: Learngene,
+) -> None:
+    """Raises `AssertionError`: was it the seed, or the resume?"""
+    again = extractor(ancestries, tasks, Run(seed=SEED))
+    changed = difference(again.state, first.state)
+    law(not changed, method, f"extracts two different learngenes with the same seed: {changed}")
+    law(again.config == first.config, method, f"writes two configs with the same seed: {again.config}, {first.config}")
+    changed = difference(resumed.state, first.state) or "its details"
+    law(False, method, f"extracts another learngene when it is killed and resumed: {changed}")
+
+
+@contextmanager
+def _parts_noted(parts: list[tuple[Any, ...]]) -> Iterator[None]:
+    """Within, the arguments that every part's key is made from are added to `parts`."""
+    key_of = cache.key_of
+
+    def noted(*arguments: Any) -> str:
+        parts.append(arguments)
+        return key_of(*arguments)
+
+    with mock.patch.object(cache, "key_of", noted):
+        yield
+
+
+@contextmanager
+def _killed_after(steps: int | None) -> Iterator[list[int]]:
+    """Within, training writes a checkpoint after every step, and is killed before the one that follows so many. None: never.
+
+    The list holds the numbers of the steps that were taken.
+    """
+    save = Engine.save
+    taken: list[int] = []
+
+    def saved(self: Engine, step: int) -> float:
+        if len(taken) == steps:
+            raise Killed
+        taken.append(step)
+        return save(self, step)
+
+    hours = SimpleNamespace(monotonic=count(0, 3600).__next__)
+    with mock.patch.object(Engine, "save", saved), mock.patch.object(loop, "time", hours):
+        yield taken
+
+
+def _returned(method: Method, extractor: Extractor, made: object) -> Learngene:
+    try:
+        return lifecycle.returned(extractor, Learngene, made)
+    except BadPlugin as error:
+        raise AssertionError(f"the method {method.name} breaks its promise: {error}") from error

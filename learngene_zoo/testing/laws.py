@@ -1,0 +1,57 @@
+"""How a broken law is reported, and what several laws need."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+
+from learngene_zoo.method import Method
+from learngene_zoo.storage import StateDict
+
+# What `plan` must not need. Blocked even if it is imported already, so that a test run cannot hide an import.
+HOT = (
+    "torch",
+    "timm",
+    "numpy",
+    "datasets",
+    "learngene_zoo.families.model",
+    "learngene_zoo.families.surgery",
+    "learngene_zoo.artifacts.descendant",
+)
+
+
+def law(holds: bool, method: Method, otherwise: str) -> None:
+    """Raises `AssertionError` with `otherwise`, what the method does instead, unless the law holds."""
+    if not holds:
+        raise AssertionError(f"the method {method.name} {otherwise}")
+
+
+def difference(got: StateDict, expected: StateDict) -> str:
+    """The first tensor that is not bit-equal, in words; empty if there is none."""
+    if set(got) != set(expected):
+        return f"tensors {sorted(set(got) ^ set(expected))[:3]} are in one of them only"
+    for name in expected:
+        if got[name].dtype != expected[name].dtype or not torch.equal(got[name], expected[name]):
+            return f"tensor {name}"
+    return ""
+
+
+def copied(state: StateDict) -> StateDict:
+    """The same tensors in memory of their own."""
+    return {name: tensor.clone() for name, tensor in state.items()}
+
+
+@contextmanager
+def cold(method: Method, what: str) -> Iterator[None]:
+    """Within, importing anything that `plan` must not need fails."""
+    with mock.patch.dict(sys.modules, dict.fromkeys(HOT)):
+        try:
+            yield
+        except ImportError as error:
+            raise AssertionError(
+                f"the method {method.name} needs more than plain numbers for its {what}: {error}"
+            ) from error

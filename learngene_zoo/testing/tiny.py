@@ -1,0 +1,72 @@
+"""Models and tasks so small that a contract can be checked in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.records import AncestryRecord
+from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.tasks.task import SPLITS, Task
+
+
+def tiny_ancestry(seed: int = 0, **sizes: Any) -> Ancestry:
+    """An ancestry model with random weights: 3 layers, width 32, 2 heads, 16 pixels, patches of 8."""
+    shape = {"layers": 3, "width": 32, "heads": 2, "classes": 4, "image_size": 16, "patch_size": 8, **sizes}
+    spec = ViTSpec(**shape)
+    record = AncestryRecord(source=f"tiny-{seed}", spec=spec, licence="apache-2.0")
+    return Ancestry(record=record, state=initial(spec, seed, "fan_in"))
+
+
+@dataclass(frozen=True)
+class TinySplit:
+    """Random images in memory, brighter in one place per class."""
+
+    images: torch.Tensor  # uint8 (N, C, H, W)
+    labels: np.ndarray  # int64 (N,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
+        """uint8 (len(indices), C, H, W)."""
+        return self.images[list(indices)]
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """Opens the splits of a tiny task; a class, so that it can be sent to worker processes."""
+
+    name: str
+    classes: int
+    image_size: int
+    sizes: Mapping[str, int]
+
+    def __call__(self, split: str) -> TinySplit:
+        generator = np.random.default_rng([*self.name.encode(), SPLITS.index(split)])
+        labels = np.arange(self.sizes[split], dtype=np.int64) % self.classes
+        images = generator.integers(0, 96, (len(labels), 3, self.image_size, self.image_size), dtype=np.uint8)
+        for row, label in enumerate(labels):
+            images[row, :, label % self.image_size] += 128
+        return TinySplit(torch.from_numpy(images), labels)
+
+
+def tiny_task(name: str = "tiny", classes: int = 3, image_size: int = 16) -> Task:
+    """A classification task in memory: 48 training, 12 validation and 12 test images."""
+    sizes = {"train": 48, "validation": 12, "test": 12}
+    return Task(
+        name=name,
+        title="random images in memory",
+        classes=classes,
+        class_names=tuple(f"class {label}" for label in range(classes)),
+        image_size=image_size,
+        licence="CC0-1.0",
+        sizes=sizes,
+        open_split=_Opener(name, classes, image_size, sizes),
+    )
