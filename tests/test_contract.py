@@ -53,7 +53,7 @@ class Keep(Shape):  # type: ignore[misc, valid-type]
         return replace(super().outline(ancestries), method="toy")
 
     def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
-        return Learngene(config=self.outline([ancestries[0].spec]), state=without_head(ancestries[0].state))
+        return Learngene(config=self.outline([ancestries[0].spec]), state=without_head(ancestries[0].state, ancestries[0].spec))
 
 
 BRIEF = Recipe(epochs=2, batch_size=16, augment="none")
@@ -70,7 +70,7 @@ class Train(Keep):
         spec = ancestries[0].spec.with_(classes=tasks[0].classes)
         start = assemble(spec, learngene.state, seed=run.seed)
         part = once(run.part("blocks"), trained, self.training, [start, tasks[0]])
-        return replace(learngene, state=without_head(part.state))
+        return replace(learngene, state=without_head(part.state, spec))
 
 
 def trained(recipe: Recipe, start: Descendant, task: Any, run: Run) -> Any:
@@ -90,7 +90,7 @@ class Take(Draw):  # type: ignore[misc, valid-type]
         spec = target.apply(learngene.config.spec)
         if spec.layers > learngene.config.spec.layers:
             return Draw()(learngene, replace(target, layers=10**9), run)  # a `WrongCall`
-        return assemble(spec, take_blocks(learngene.state, range(spec.layers)), seed=run.seed)
+        return assemble(spec, take_blocks(learngene.state, learngene.config.spec, range(spec.layers)), seed=run.seed)
 
 
 TOY = replace(SCRATCH, name="toy", inherits=True, expander=Take(), presets={"mini": Keep(), "smoke": Keep()})
