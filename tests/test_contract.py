@@ -53,7 +53,9 @@ class Keep(Shape):  # type: ignore[misc, valid-type]
         return replace(super().outline(ancestries), method="toy")
 
     def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
-        return Learngene(config=self.outline([ancestries[0].spec]), state=without_head(ancestries[0].state, ancestries[0].spec))
+        return Learngene(
+            config=self.outline([ancestries[0].spec]), state=without_head(ancestries[0].state, ancestries[0].spec)
+        )
 
 
 BRIEF = Recipe(epochs=2, batch_size=16, augment="none")
