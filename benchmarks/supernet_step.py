@@ -4,7 +4,7 @@
 
 Both train with AdamW on the same batch; plain fine-tuning trains every weight. The super net is measured as it starts (the
 votes of its undecided routers fall evenly) and in its worst case, every vote for the specific block: a base block is
-frozen and costs no gradients of weights. Wanted: at most 1.15 times the seconds, and at most the bytes of the plain
+frozen and costs no gradients of weights. The limits: at most 1.15 times the seconds, and at most the bytes of the plain
 step and one copy of the base weights.
 
 Bytes are counted, not sampled: what lives between steps (weights, AdamW's moments), and on top of it the most that the
@@ -30,9 +30,9 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.training.objectives import Classification
 from learngene_zoo.training.step import parameter_groups
-from lgzoo_lsamd.router import BASE, SPECIFIC
-from lgzoo_lsamd.search import groups_with_routers
-from lgzoo_lsamd.supernet import Rules, SearchObjective, routed_blocks, super_net
+from lgzoo_lsamd.search import SearchObjective, groups_with_routers
+from lgzoo_lsamd.settings import SearchSettings
+from lgzoo_lsamd.supernet import BASE, SPECIFIC, routed_blocks, super_net
 
 MOST_TIME = 1.15
 REPEATS, ROUNDS = 2, 8  # many short rounds: the arms should meet the same machine
@@ -57,7 +57,7 @@ class Trainer:
         objective: nn.Module = Classification(model)
         groups = parameter_groups(objective, recipe)
         if arm != "plain":
-            objective = SearchObjective(Classification(super_net(model, Rules())))
+            objective = SearchObjective(Classification(super_net(model, SearchSettings())))
             groups = groups_with_routers(objective, recipe, router_lr=1e-3)
         if arm == "all specific":
             for block in routed_blocks(model):

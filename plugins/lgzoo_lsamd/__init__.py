@@ -1,1 +1,1 @@
-"""LSAMD: learngene search across multiple data sets. `method.py` is the algorithm box; start there."""
+"""LSAMD: learngene search across multiple data sets. Start with `lsamd.py`, which holds the algorithm."""

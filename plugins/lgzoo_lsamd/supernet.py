@@ -1,35 +1,72 @@
-"""The super ancestry net: beside every frozen base block a copy that one data set may train, and a router between them.
+"""The super ancestry net: beside every frozen base block a specific block that one data set trains, and a router between them.
 
-LSAMD, section "Super Ans-Net". Shapes: B images, N tokens, D width. The net stays timm's VisionTransformer, with each
-block replaced by a `RoutedBlock`, so that everything around the blocks is the ancestry model's own.
+LSAMD, section "Super Ans-Net", eq. 1-2. Shapes: B images, N tokens, D width; 2 choices, the specific block (the paper's h^D) and
+the base block (h^B). The net stays timm's VisionTransformer, with each block replaced by a `RoutedBlock`, so that everything
+around the blocks is the ancestry model's own.
+
+The paper prints its router as `softmax(x W1 + softplus(x W2))` and calls W2 "noisy", after Shazeer et al. 2017, whose gate is
+`x W1 + eps * softplus(x W2)` with eps ~ N(0, 1). As printed nothing is noisy, so nothing explores: `gaussian` is
+Shazeer's gate and the default, `printed` the paper's letters, `none` has no second term.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn import functional
 
-from lgzoo_lsamd.router import BASE, SPECIFIC, Noise, Router, prefers_base, vote
+from lgzoo_lsamd.settings import SearchSettings
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
-Routing = Literal["batch", "image"]
-GateForm = Literal["update", "stream", "both"]
+SPECIFIC, BASE = 0, 1  # columns of the routers' probabilities, in the paper's order: P(h^D | x), P(h^B | x)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """How a routed block decides, and how its router learns."""
+class Router(nn.Module):
+    """From one vector per image to the probabilities of the two blocks, (B, D) -> (B, 2).
 
-    routing: Routing = "batch"
-    gate: GateForm = "update"
-    noise: Noise = "gaussian"
+    Both matrices start at zero: undecided, with a noise of standard deviation ln 2, so that what a search finds comes
+    from its data and not from a draw (the class token is nearly the same for all images: a random W1 would send a whole
+    data set one way). Gaussian noise is drawn in training only.
+    """
+
+    def __init__(self, width: int, settings: SearchSettings) -> None:
+        super().__init__()
+        self.preference = nn.Parameter(torch.zeros(width, 2))  # W1
+        self.spread = nn.Parameter(torch.zeros(width, 2))  # W2
+        self.noise = settings.noise
+
+    def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
+        """P(h^D | x) and P(h^B | x)."""
+        logits_B2 = x_BD @ self.preference
+        if self.noise == "printed":
+            logits_B2 = logits_B2 + functional.softplus(x_BD @ self.spread)
+        elif self.noise == "gaussian" and self.training:
+            logits_B2 = logits_B2 + torch.randn_like(logits_B2) * functional.softplus(x_BD @ self.spread)
+        return logits_B2.softmax(dim=-1)
+
+
+def prefers_base(probabilities_B2: torch.Tensor) -> torch.Tensor:
+    """Eq. 3: whether each image prefers the base block; a tie does. (B, 2) -> (B,), bool."""
+    return probabilities_B2[:, BASE] >= probabilities_B2[:, SPECIFIC]
+
+
+def vote(probabilities_B2: torch.Tensor) -> int:
+    """`SPECIFIC` if more than half of the images prefer it, else `BASE`; over the images of all processes.
+
+    Every process gets the same answer, so that all run the same block.
+    """
+    against = (~prefers_base(probabilities_B2)).sum()
+    ballot = torch.stack([against, torch.full_like(against, len(probabilities_B2))])
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(ballot)
+    specific, images = ballot.tolist()
+    return SPECIFIC if 2 * specific > images else BASE
 
 
 class Gate(torch.autograd.Function):
@@ -65,29 +102,29 @@ class Gate(torch.autograd.Function):
 class RoutedBlock(nn.Module):
     """One layer of the super net. `preferences_B2` holds the probabilities of the last forward pass."""
 
-    def __init__(self, base: nn.Module, width: int, class_token: bool, rules: Rules) -> None:
+    def __init__(self, base: nn.Module, width: int, class_token: bool, settings: SearchSettings) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
         self.specific = copy.deepcopy(base).requires_grad_(True)
-        self.router = Router(width, rules.noise)
+        self.router = Router(width, settings)
         self.class_token = class_token
-        self.rules = rules
+        self.settings = settings
         self.preferences_B2 = torch.empty(0, 2)
 
     def forward(self, x_BND: torch.Tensor) -> torch.Tensor:
         """The tokens after the chosen block; only that block runs, unless the gate is "both" and this is training."""
         p_B2 = self.router(x_BND[:, 0] if self.class_token else x_BND.mean(dim=1))
         self.preferences_B2 = p_B2
-        if self.training and self.rules.gate == "both":
+        if self.training and self.settings.gate == "both":
             return self._both(x_BND, p_B2)
-        if self.rules.routing == "image":
+        if self.settings.routing == "image":
             return self._by_image(x_BND, p_B2)
         chosen = vote(p_B2)
         return self._gated(chosen, x_BND, p_B2)
 
     def _gated(self, chosen: int, x_BND: torch.Tensor, p_B2: torch.Tensor) -> torch.Tensor:
         h_BND = self.base(x_BND) if chosen == BASE else self.specific(x_BND)
-        return Gate.apply(h_BND, p_B2[:, chosen], x_BND if self.rules.gate == "update" else None)
+        return Gate.apply(h_BND, p_B2[:, chosen], x_BND if self.settings.gate == "update" else None)
 
     def _by_image(self, x_BND: torch.Tensor, p_B2: torch.Tensor) -> torch.Tensor:
         """Every image through the block it prefers itself, the outputs put back in order."""
@@ -104,7 +141,7 @@ class RoutedBlock(nn.Module):
 
 
 def super_net(
-    model: VisionTransformer, rules: Rules, specific: Mapping[str, torch.Tensor] | None = None
+    model: VisionTransformer, settings: SearchSettings, specific: Mapping[str, torch.Tensor] | None = None
 ) -> VisionTransformer:
     """Turn a timm VisionTransformer (of one's own) into its super net, in place.
 
@@ -114,7 +151,7 @@ def super_net(
     """
     model.requires_grad_(False)
     model.blocks = nn.Sequential(
-        *[RoutedBlock(block, model.embed_dim, model.cls_token is not None, rules) for block in model.blocks]
+        *[RoutedBlock(block, model.embed_dim, model.cls_token is not None, settings) for block in model.blocks]
     )
     model.get_classifier().requires_grad_(True)
     for name, tensor in (specific or {}).items():
@@ -131,30 +168,3 @@ def specific_set(model: nn.Module) -> dict[str, torch.Tensor]:
     """The copies and routers of a super net by name, detached: what `shared` carries from data set to data set."""
     wanted = (".specific.", ".router.")
     return {name: p.detach() for name, p in model.named_parameters() if any(word in name for word in wanted)}
-
-
-class SearchObjective(nn.Module):
-    """Any task's objective on a super net, and where asked a loss that keeps the two sides in balance.
-
-    The balance is Switch's auxiliary loss (Fedus et al. 2021, eq. 4) for two experts, averaged over the layers: 1 when
-    both sides have half of the images, 2 when one has all. The paper mentions none, so its weight is 0 by default.
-    """
-
-    def __init__(self, task_objective: nn.Module, balance_weight: float = 0.0) -> None:
-        super().__init__()
-        self.task_objective = task_objective
-        self.balance_weight = balance_weight
-
-    def forward(self, batch: object) -> dict[str, torch.Tensor]:
-        """The task's losses by name, and `balance`."""
-        losses = self.task_objective(batch)
-        if self.balance_weight:
-            by_layer = [balance(block.preferences_B2) for block in routed_blocks(self)]
-            losses = {**losses, "balance": self.balance_weight * torch.stack(by_layer).mean()}
-        return losses
-
-
-def balance(p_B2: torch.Tensor) -> torch.Tensor:
-    """2 sum_k f_k P_k: f the share of the images that prefer side k, P their mean probability of it."""
-    base = prefers_base(p_B2).to(p_B2.dtype).mean()
-    return 2 * (torch.stack([1 - base, base]) * p_B2.mean(dim=0)).sum()

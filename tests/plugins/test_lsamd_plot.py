@@ -68,7 +68,7 @@ def test_usage_threshold_and_names_are_shown() -> None:
 
 
 def test_a_learngene_without_a_search_shows_what_is_kept() -> None:
-    assert "LSAMD keeps 2 of 4 blocks (1, 3), named by hand" in words(picture(learngene(kept=[1, 3], datasets={})))
+    assert "LSAMD keeps 2 of 4 blocks (1, 3), named with --keep" in words(picture(learngene(kept=[1, 3], datasets={})))
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
@@ -83,7 +83,12 @@ def test_the_suffix_decides_and_the_file_is_reproducible(tmp_path: Path, suffix:
 def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     with pytest.raises(WrongCall, match=r"png or \.svg"):
         lifecycle.plot(learngene(), tmp_path / "paths.pdf")
-    for record in (None, {}, {"paths": [1, 0], "shares": [1.0, 0.0], "validation_accuracy": 0.5}):
-        with pytest.raises(BadFile, match="no path over 4 layers for objects"):
+    short = {"paths": [1, 0], "shares": [1.0, 0.0], "validation_accuracy": 0.5}
+    for record, says in (
+        (None, "objects"),
+        ({}, "objects.*'paths' is missing"),
+        (short, "no path over 4 layers for objects"),
+    ):
+        with pytest.raises(BadFile, match=says):
             lifecycle.plot(learngene(datasets={"objects": record}), tmp_path / "paths.png")
     assert not list(tmp_path.iterdir())

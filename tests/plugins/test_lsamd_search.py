@@ -19,19 +19,23 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.method import Target
 from learngene_zoo.recipe import Recipe
+from learngene_zoo.runs.cache import Part
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.storage import load_result
 from learngene_zoo.tasks.task import Samples, Task
-from lgzoo_lsamd import search as searching
-from lgzoo_lsamd.method import LSAMD, Search
-from lgzoo_lsamd.preference import preferences
-from lgzoo_lsamd.router import BASE, SPECIFIC
-from lgzoo_lsamd.search import groups_with_routers, search_one, start
-from lgzoo_lsamd.supernet import Rules, routed_blocks, super_net
+from learngene_zoo.training import loop
+from lgzoo_lsamd import lsamd, supernet
+from lgzoo_lsamd.lsamd import LSAMD, Search, search
+from lgzoo_lsamd.search import groups_with_routers, preferences, with_head
+from lgzoo_lsamd.selection import Found
+from lgzoo_lsamd.settings import SearchSettings
+from lgzoo_lsamd.supernet import BASE, SPECIFIC, routed_blocks, super_net
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=7, image_size=16, patch_size=8)
 RECIPE = Recipe(epochs=2, batch_size=16, lr=1e-3, schedule="poly", augment="none")
-SEARCH = Search(training=RECIPE)
+EACH = SearchSettings(training=RECIPE)
+SEARCH = Search(each=EACH)
 
 
 class Noise:
@@ -78,8 +82,8 @@ def ancestry() -> Ancestry:
 def test_a_search_leaves_the_ancestry_model_and_its_base_blocks_as_they_were(ancestry, monkeypatch) -> None:
     before = {name: tensor.clone() for name, tensor in ancestry.state.items()}
     nets = []
-    monkeypatch.setattr(searching, "super_net", lambda *arguments: nets.append(super_net(*arguments)) or nets[-1])
-    search_one(SEARCH, ancestry, TASKS[0], {}, Run())
+    monkeypatch.setattr(supernet, "super_net", lambda *arguments: nets.append(super_net(*arguments)) or nets[-1])
+    search(EACH, ancestry, TASKS[0], None, Run())
     assert all(torch.equal(ancestry.state[name], tensor) for name, tensor in before.items())
     (net,) = nets
     weights = net.state_dict()
@@ -99,7 +103,7 @@ def test_a_search_leaves_the_ancestry_model_and_its_base_blocks_as_they_were(anc
 
 
 def test_a_search_records_what_it_found(ancestry) -> None:
-    state, record = search_one(SEARCH, ancestry, TASKS[1], {}, Run())
+    state, record = search(EACH, ancestry, TASKS[1], None, Run())
     assert state == {}
     assert record["paths"] == [int(share >= 0.5) for share in record["shares"]]
     assert (record["training_images"], record["validation_images"], record["lr"]) == (48, 20, 1e-3)
@@ -108,12 +112,12 @@ def test_a_search_records_what_it_found(ancestry) -> None:
 
 
 def test_a_search_is_a_function_of_its_seed(ancestry) -> None:
-    records = [search_one(SEARCH, ancestry, TASKS[0], {}, Run(seed=seed))[1] for seed in (5, 5)]
+    records = [search(EACH, ancestry, TASKS[0], None, Run(seed=seed))[1] for seed in (5, 5)]
     assert records[0] == records[1]
 
 
 def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
-    net = super_net(start(ancestry, TASKS[0], Run()), Rules())
+    net = super_net(with_head(ancestry, TASKS[0], Run()), EACH)
     asked = preferences(net, TASKS[0], ancestry.input_format, Run(), batch_size=6)
     assert asked.shares == (1.0, 1.0, 1.0), "an undecided router is a tie, and a tie prefers the base block"
     assert asked.images == 20
@@ -133,7 +137,7 @@ def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
 
 
 def test_routers_have_a_learning_rate_of_their_own_and_no_decay(ancestry) -> None:
-    net = super_net(start(ancestry, TASKS[0], Run()), Rules())
+    net = super_net(with_head(ancestry, TASKS[0], Run()), EACH)
     groups = groups_with_routers(net, RECIPE, router_lr=1e-2)
     routers = {id(p) for block in routed_blocks(net) for p in block.router.parameters()}
     apart = [group for group in groups if "lr_scale" in group]
@@ -160,8 +164,8 @@ def test_the_learngene_of_a_search(ancestry) -> None:
 
 
 def test_a_search_that_selects_nothing_says_so_and_loses_nothing(ancestry, monkeypatch, caplog) -> None:
-    record = {"paths": [1, 0, 0], "shares": [1.0, 0.0, 0.0], "validation_accuracy": 0.5}
-    monkeypatch.setattr(searching, "search_one", lambda *_: ({}, record))
+    record = to_json(Found(paths=(1, 0, 0), shares=(1.0, 0.0, 0.0), validation_accuracy=0.5))
+    monkeypatch.setattr(lsamd, "once", lambda *_: Part({}, record, ""))
     details = replace(SEARCH, threshold=2.0)([ancestry], TASKS[:2], Run()).config.details
     assert details["kept"] == [1]
     assert (details["degenerate"], details["threshold_asked"], details["threshold"]) == (True, 2.0, 1.5)
@@ -195,7 +199,7 @@ class Halves:
 
 def test_a_segmentation_task_is_searched_with_a_dense_head(ancestry) -> None:
     halves = task("halves", classes=3, kind="segmentation", open_split=lambda split: Halves())
-    learngene = replace(SEARCH, training=replace(RECIPE, epochs=4))([ancestry], [halves, TASKS[0]], Run())
+    learngene = with_settings(SEARCH, {"epochs": 4})([ancestry], [halves, TASKS[0]], Run())
     found = learngene.config.details["datasets"]
     assert (found["halves"]["metric"], found["one"]["metric"]) == ("mIoU", "accuracy")
     assert (
@@ -208,13 +212,13 @@ def test_a_segmentation_task_is_searched_with_a_dense_head(ancestry) -> None:
 
 def test_a_task_has_its_own_learning_rate(ancestry, monkeypatch) -> None:
     seen = {}
-    real = searching.train
+    real = loop.train
 
     def spy(objective, loader, recipe, run, **rest):
         seen[loader.task.name] = recipe.lr
         return real(objective, loader, recipe, run, **rest)
 
-    monkeypatch.setattr(searching, "train", spy)
+    monkeypatch.setattr(loop, "train", spy)
     replace(SEARCH, task_lr=("two=0.25e-3",))([ancestry], TASKS[:2], Run())
     assert seen == {"one": 1e-3, "two": 0.25e-3}
 
@@ -223,16 +227,40 @@ def test_a_finished_search_is_not_repeated(ancestry, tmp_path, monkeypatch) -> N
     run = Run(folder=tmp_path / "run")
     first = SEARCH([ancestry], TASKS[:2], run)
     calls = []
-    monkeypatch.setattr(searching, "search_one", lambda *_: calls.append(1))
+    monkeypatch.setattr(loop, "train", lambda *_, **__: calls.append(1))
     again = SEARCH([ancestry], TASKS[:2], replace(run, resume=True))
     assert not calls
     assert again.config == first.config
 
 
+def test_runs_that_share_parts_search_once_for_every_selection(ancestry, tmp_path, monkeypatch) -> None:
+    """Selection and other tasks' rates are no part of a search's key; how it is done, and its task, are."""
+    shared = tmp_path / "parts"
+    calls, real = [], loop.train
+
+    def spy(objective, loader, recipe, run, **rest):
+        calls.append(loader.task.name)
+        return real(objective, loader, recipe, run, **rest)
+
+    monkeypatch.setattr(loop, "train", spy)
+    first = SEARCH([ancestry], TASKS[:2], Run(folder=tmp_path / "first", shared=shared))
+    assert calls == ["one", "two"]
+    for changes in ({"top": 1}, {"threshold": 0.5}):
+        other = with_settings(SEARCH, changes)(
+            [ancestry], TASKS[:2], Run(folder=tmp_path / str(changes), shared=shared)
+        )
+        assert other.config.details["datasets"] == first.config.details["datasets"]
+    assert calls == ["one", "two"]
+    with_settings(SEARCH, {"task_lr": ("two=2e-3",)})([ancestry], TASKS[:2], Run(folder=tmp_path / "r", shared=shared))
+    assert calls == ["one", "two", "two"]
+    with_settings(SEARCH, {"noise": "none"})([ancestry], TASKS[:1], Run(folder=tmp_path / "noise", shared=shared))
+    assert calls == ["one", "two", "two", "one"]
+
+
 def test_a_stopped_search_goes_on_and_ends_the_same(ancestry, tmp_path, monkeypatch) -> None:
     whole = SEARCH([ancestry], TASKS[:2], Run(folder=tmp_path / "whole"))
     run = Run(folder=tmp_path / "stopped")
-    real, taken = searching.train, []
+    real, taken = loop.train, []
 
     def stopping(objective, loader, recipe, run, **rest):
         for step in real(objective, loader, recipe, run, seconds_between_checkpoints=0, **rest):
@@ -241,7 +269,7 @@ def test_a_stopped_search_goes_on_and_ends_the_same(ancestry, tmp_path, monkeypa
             if len(taken) == 8:  # 3 steps an epoch, 2 epochs: in the second search
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(searching, "train", stopping)
+    monkeypatch.setattr(loop, "train", stopping)
     with pytest.raises(KeyboardInterrupt):
         SEARCH([ancestry], TASKS[:2], run)
     done = load_result(run.folder / "parts" / "search" / "one" / "done")
@@ -253,17 +281,16 @@ def test_a_stopped_search_goes_on_and_ends_the_same(ancestry, tmp_path, monkeypa
 
 def test_shared_carries_the_specific_set_and_private_does_not(ancestry, tmp_path, monkeypatch) -> None:
     received = []
-    real = searching.search_one
 
-    def spy(search, ancestry, task, carried, run):
-        received.append({name: tensor.clone() for name, tensor in carried.items()})
-        return real(search, ancestry, task, carried, run)
+    def spy(model, settings, specific):
+        received.append({name: tensor.clone() for name, tensor in specific.items()})
+        return super_net(model, settings, specific)
 
-    monkeypatch.setattr(searching, "search_one", spy)
+    monkeypatch.setattr(supernet, "super_net", spy)
     SEARCH([ancestry], TASKS[:2], Run())
     assert received == [{}, {}]
     received.clear()
-    shared = replace(SEARCH, shared=True)
+    shared = with_settings(SEARCH, {"shared": True})
     run = Run(folder=tmp_path / "run")
     shared([ancestry], TASKS[:2], run)
     assert received[0] == {}
@@ -277,14 +304,14 @@ def test_shared_carries_the_specific_set_and_private_does_not(ancestry, tmp_path
     "changes", [{"routing": "image"}, {"gate": "both"}, {"gate": "stream"}, {"balance_weight": 0.1}]
 )
 def test_every_variant_searches(ancestry, changes: dict) -> None:
-    learngene = replace(SEARCH, training=replace(RECIPE, epochs=1), **changes)([ancestry], TASKS[:1], Run())
+    learngene = with_settings(SEARCH, {"epochs": 1, **changes})([ancestry], TASKS[:1], Run())
     assert learngene.config.details["kept"]
 
 
 def test_a_model_without_class_token_and_with_a_norm_after_pooling(tmp_path) -> None:
     spec = SPEC.with_(layers=2, pool="avg", registers=2).with_(class_token=False)
     bare = Ancestry(record=AncestryRecord(source="test", spec=spec), state=dict(initial(spec, 0)))
-    learngene = replace(SEARCH, training=replace(RECIPE, epochs=1), top=1)([bare], TASKS[:1], Run())
+    learngene = with_settings(SEARCH, {"epochs": 1, "top": 1})([bare], TASKS[:1], Run())
     assert {"fc_norm.weight", "reg_token"} <= set(learngene.state)
     assert LSAMD.expander(learngene, Target(layers=2), Run()).model()(torch.zeros(1, 3, 16, 16)).shape == (1, 7)
 
@@ -301,8 +328,9 @@ torch.set_num_threads(1)
 record = toys.AncestryRecord(source="test", spec=toys.SPEC)
 ancestry = toys.Ancestry(record=record, state=dict(toys.initial(toys.SPEC, 0, "fan_in")))
 # 21 images in batches of 4 leave the last batch to one process: the other has to vote all the same.
+import lgzoo_lsamd.search as searching
 asked = toys.preferences
-toys.searching.preferences = lambda *a: asked(*a, batch_size=4)
+searching.preferences = lambda *a: asked(*a, batch_size=4)
 sizes = dict(train=48, validation=21, test=8)
 task = toys.task("one")
 task = toys.replace(task, open_split=lambda split: toys.Noise(sizes[split], 4, len(split)), sizes=sizes)

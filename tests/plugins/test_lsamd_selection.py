@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from lgzoo_lsamd.selection import above, most_used, nearest_threshold, report, select, usage
+from learngene_zoo.settings import from_json, to_json
+from lgzoo_lsamd.selection import Details, Found, above, most_used, nearest_threshold, select, usage
+
+
+def found(**paths: tuple[int, ...]) -> dict[str, Found]:
+    return {
+        name: Found(paths=path, shares=tuple(map(float, path)), validation_accuracy=0.5) for name, path in paths.items()
+    }
 
 
 def test_usage_counts_the_data_sets_that_prefer_the_base_block() -> None:
-    assert usage({"a": [1, 0, 1], "b": [1, 1, 0], "c": [1, 0, 0]}) == (3, 1, 1)
+    assert usage(found(a=(1, 0, 1), b=(1, 1, 0), c=(1, 0, 0))) == (3, 1, 1)
 
 
 def test_the_default_threshold_is_half_the_data_sets_and_strict() -> None:
@@ -17,19 +26,19 @@ def test_the_default_threshold_is_half_the_data_sets_and_strict() -> None:
     counts = [9, 6, 5, 8, 7, 6, 10, 7, 3, 0, 6, 2]
     chosen = select(counts, 12)
     assert chosen.kept == (1, 4, 5, 7, 8)
-    assert (chosen.asked, chosen.used, chosen.note) == (6.0, 6.0, "")
+    assert (chosen.threshold_asked, chosen.threshold, chosen.note) == (6.0, 6.0, "")
     assert select([1, 2, 2], 3).kept == (2, 3)
 
 
 def test_a_threshold_of_ones_own() -> None:
     assert select([1, 2, 3], 3, threshold=2).kept == (3,)
-    assert select([1, 2, 3], 3, threshold=0.9).used == 1.0  # keeps all, so the nearest that does not
+    assert select([1, 2, 3], 3, threshold=0.9).threshold == 1.0  # keeps all, so the nearest that does not
 
 
 def test_top_keeps_the_most_used_and_of_equals_the_lower() -> None:
     assert most_used([2, 3, 2, 3, 1], 3) == (1, 2, 4)
     chosen = select([2, 3, 2, 3, 1], 3, top=1)
-    assert (chosen.kept, chosen.asked, chosen.used) == ((2,), None, None)
+    assert (chosen.kept, chosen.threshold_asked, chosen.threshold) == ((2,), None, None)
     for top in (0, 6):
         with pytest.raises(WrongCall, match="5 blocks"):
             most_used([2, 3, 2, 3, 1], top)
@@ -38,7 +47,7 @@ def test_top_keeps_the_most_used_and_of_equals_the_lower() -> None:
 def test_no_block_above_the_threshold() -> None:
     chosen = select([1, 0, 1, 0], 3)
     assert chosen.kept == (1, 3)
-    assert (chosen.asked, chosen.used) == (1.5, 0.5)
+    assert (chosen.threshold_asked, chosen.threshold) == (1.5, 0.5)
     assert "G = 1 0 1 0" in chosen.note
     assert "0.5" in chosen.note
 
@@ -46,7 +55,7 @@ def test_no_block_above_the_threshold() -> None:
 def test_every_block_above_the_threshold() -> None:
     chosen = select([2, 3, 3, 2], 3)
     assert chosen.kept == (2, 3)
-    assert (chosen.asked, chosen.used) == (1.5, 2.0)
+    assert (chosen.threshold_asked, chosen.threshold) == (1.5, 2.0)
     assert "every block" in chosen.note
 
 
@@ -54,7 +63,7 @@ def test_every_block_above_the_threshold() -> None:
 def test_blocks_that_nothing_tells_apart_are_all_kept(count: int) -> None:
     chosen = select([count] * 4, 3)
     assert chosen.kept == (1, 2, 3, 4)
-    assert chosen.used is None
+    assert chosen.threshold is None
     assert "--top" in chosen.note
 
 
@@ -67,9 +76,15 @@ def test_the_nearest_threshold_always_selects() -> None:
 
 
 def test_the_details_of_a_learngene() -> None:
-    found = {"a": {"paths": [1, 0], "validation_accuracy": 0.5}, "b": {"paths": [1, 0], "validation_accuracy": 0.25}}
-    details = report(found, threshold=None, top=None)
-    assert details["kept"] == [1]
-    assert details["usage"] == [2, 0]
-    assert (details["threshold"], details["threshold_asked"], details["degenerate"]) == (1.0, 1.0, False)
-    assert details["datasets"] == found
+    details = replace(select((2, 0), 2), datasets=found(a=(1, 0), b=(1, 0)))
+    record = details.json()
+    assert list(record) == ["kept", "usage", "threshold", "threshold_asked", "degenerate", "note", "datasets"]
+    assert (record["kept"], record["usage"], record["threshold"], record["degenerate"]) == ([1], [2, 0], 1.0, False)
+    assert record["datasets"]["a"] == to_json(details.datasets["a"])
+    assert from_json(Details, record, "details") == details
+
+
+def test_before_a_search_the_details_say_no_more_than_is_known() -> None:
+    assert Details().json() == {}
+    assert Details(kept=(1, 3)).json() == {"kept": [1, 3]}
+    assert Details(top=4).json() == {"top": 4}

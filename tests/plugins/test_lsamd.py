@@ -11,11 +11,11 @@ import pytest
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.timm_config import architecture
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Target
 from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
-from lgzoo_lsamd.method import LSAMD, Expand, Search, kept_blocks, reachable
-from lgzoo_lsamd.rates import PAPER_RATES, check_rates
+from learngene_zoo.testing import tiny_task
+from lgzoo_lsamd.lsamd import LSAMD, Expand, Search
+from lgzoo_lsamd.selection import kept_blocks
+from lgzoo_lsamd.settings import PAPER_RATES, check_rates
 
 KEPT = (1, 4, 5, 7, 8)
 DEIT = architecture("deit_base_patch16_224")
@@ -74,8 +74,9 @@ def test_the_outline_sorts_the_kept_blocks() -> None:
         ({"keep": (3, 3)}, "each once"),
         ({"threshold": float("nan")}, "threshold is nan"),
         ({"top": 0}, "top is 0"),
-        ({"router_lr": 0.0}, "router_lr is 0.0"),
-        ({"balance_weight": -1.0}, "balance_weight is -1.0"),
+        ({"keep": (0, 1)}, "keep is 0; it must be at least 1"),
+        ({"router_lr": 0.0}, "router_lr is 0.0; it must be above 0"),
+        ({"balance_weight": -1.0}, "balance_weight is -1.0; it must be at least 0"),
         ({"task_lr": ("objects",)}, "objects=1e-4"),
         ({"task_lr": ("=1",)}, "objects=1e-4"),
         ({"task_lr": ("objects=fast",)}, "objects=1e-4"),
@@ -85,26 +86,24 @@ def test_the_outline_sorts_the_kept_blocks() -> None:
 )
 def test_settings_that_cannot_be_meant(settings: dict, message: str) -> None:
     with pytest.raises(WrongCall, match=message):
-        Search(**settings)
+        with_settings(Search(), settings)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"keep": (1, 13)}, "blocks 1 to 12"),
-        ({"keep": (0, 1)}, "block 0"),
-    ],
-)
-def test_settings_that_do_not_fit_the_ancestry_model(settings: dict, message: str) -> None:
-    with pytest.raises(WrongCall, match=message):
-        Search(**settings).outline([DEIT])
+def test_a_block_that_the_ancestry_model_lacks_is_refused() -> None:
+    with pytest.raises(WrongCall, match="keep names block 13, but the ancestry model has blocks 1 to 12"):
+        Search(keep=(1, 13)).outline([DEIT])
+
+
+def test_only_a_search_needs_tasks() -> None:
+    assert Search(top=3).needs_tasks()
+    assert not Search(keep=(1, 3)).needs_tasks()
 
 
 def test_each_task_has_its_learning_rate() -> None:
     search = Search(task_lr=("objects=1e-4", "folder:a=b=2e-3"))
-    assert search.recipe("objects").lr == 1e-4
-    assert search.recipe("folder:a=b").lr == 2e-3
-    assert search.recipe("signs") == search.training
+    assert search.on(tiny_task("objects")).training.lr == 1e-4
+    assert search.on(tiny_task("folder:a=b")).training.lr == 2e-3
+    assert search.on(tiny_task("signs")) == search.each
 
 
 def test_a_rate_for_an_unknown_task_is_a_misspelling() -> None:
@@ -115,11 +114,11 @@ def test_a_rate_for_an_unknown_task_is_a_misspelling() -> None:
 
 def test_the_paper_preset_is_the_papers_schedule() -> None:
     paper = LSAMD.presets["paper"]
-    recipe = paper.training
+    recipe = paper.each.training
     assert (recipe.epochs, recipe.batch_size, recipe.schedule, recipe.power) == (50, 128, "poly", 0.9)
-    assert {name: paper.recipe(name).lr for name in PAPER_RATES} == PAPER_RATES
-    assert paper.recipe("cifar10").lr == 1e-6
-    assert paper.recipe("flowers102").lr == 5e-4
+    rates = {name: paper.on(tiny_task(name)).training.lr for name in PAPER_RATES}
+    assert rates == PAPER_RATES
+    assert (rates["cifar10"], rates["flowers102"]) == (1e-6, 5e-4)
 
 
 @pytest.mark.parametrize("preset", LSAMD.presets)
@@ -130,19 +129,10 @@ def test_the_recorded_settings_rebuild_the_extractor(preset: str) -> None:
     assert with_settings(Search(), values) == extractor
 
 
-def test_another_width_or_head_count_is_refused_and_the_same_is_not() -> None:
-    spec = ViTSpec(layers=12, width=96, heads=3)
-    wanted = Target(layers=4, width=96, heads=3, classes=7, image_size=32)
-    assert reachable(spec, wanted) == spec.with_(layers=4, classes=7, image_size=32)
-    for target in (Target(width=48), Target(heads=6)):
-        with pytest.raises(WrongCall, match=r"stays (96|3), not (48|6); choose layers"):
-            reachable(spec, target)
-
-
 @pytest.mark.parametrize("kept", [None, [], "145", [0, 1], [1, 13], [2, 1], [1, 1], [1.0], [True], {"1": 2}])
 def test_details_that_name_no_blocks_are_a_bad_file(kept: object) -> None:
     config = LearngeneConfig(method="lsamd", spec=DEIT, details={"kept": kept})
-    with pytest.raises(BadFile, match="kept blocks"):
+    with pytest.raises(BadFile, match=r"details.*kept"):
         kept_blocks(config)
 
 
@@ -153,6 +143,6 @@ def test_a_foreign_outline_is_a_bad_file(top: object) -> None:
 
 
 def test_the_method_file_is_cold() -> None:
-    code = "import sys, lgzoo_lsamd.method; print([m for m in ('torch', 'timm', 'numpy', 'matplotlib') if m in sys.modules])"
+    code = "import sys, lgzoo_lsamd.lsamd; print([m for m in ('torch', 'timm', 'numpy', 'matplotlib') if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "[]"

@@ -1,0 +1,205 @@
+"""LSAMD: Learngene Search Across Multiple Datasets.
+
+On every data set a super ancestry net is trained: beside each frozen base block of the ancestry model it has a specific block,
+which starts as a copy, and a router that chooses between the two (DAD, eq. 1-2, `supernet.py`). Where a data set's images do as
+well with the base block, that block is common knowledge:
+
+    g_i(t) = 1 if data set t prefers the base block of layer i, else 0          (eq. 3, over its validation images)
+    G_i    = sum of g_i(t) over the M data sets
+    learngene = the base blocks with G_i > tau, tau = M / 2
+
+A descendant has the kept blocks in their order. For more layers, runs of adjacent kept blocks form stages, which take turns in
+repeating a block: the last stage first, then the middle, then the first (`expansion.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+from learngene_zoo.plugin import (
+    FLAT,
+    Bounds,
+    Expander,
+    Extractor,
+    Json,
+    Learngene,
+    LearngeneConfig,
+    Member,
+    Method,
+    Part,
+    Target,
+    ViTSpec,
+    WrongCall,
+    derive_seed,
+    from_json,
+    is_first,
+    once,
+    to_json,
+)
+from lgzoo_lsamd.expansion import Expansion, Priority, base_blocks, build, order
+from lgzoo_lsamd.selection import Details, Found, fewest, kept_blocks, select, usage
+from lgzoo_lsamd.settings import PAPER_RATES, POLY, SearchSettings, check_rates, rates_by_task
+
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search(Extractor):
+    """Train the super ancestry net on every task, keep the base blocks that most tasks prefer."""
+
+    threshold: Annotated[
+        float | None, "keep the blocks that more than this many tasks prefer (default: half of them); overrides top"
+    ] = None
+    top: Annotated[int | None, "keep the N most preferred blocks", Bounds(least=1)] = None
+    keep: Annotated[
+        tuple[int, ...] | None, "skip the search and keep these blocks, counted from 1; overrides both", Bounds(least=1)
+    ] = None
+    task_lr: Annotated[tuple[str, ...], "peak learning rate of one task's search, as objects=1e-4"] = ()
+    each: SearchSettings = field(default=SearchSettings(), metadata=FLAT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.keep is not None and (not self.keep or len(set(self.keep)) < len(self.keep)):
+            raise WrongCall(f"keep is {list(self.keep)}; name at least one block, and each once")
+        rates_by_task(self.task_lr)
+
+    def needs_tasks(self) -> bool:
+        """Not where the blocks are named."""
+        return self.keep is None
+
+    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+        """`details` say which blocks (`keep`) or how many (`top`) are kept, where that is known before the search."""
+        spec = ancestries[0]
+        outside = [block for block in self.keep or () if block > spec.layers]
+        if outside:
+            raise WrongCall(f"keep names block {outside[0]}, but the ancestry model has blocks 1 to {spec.layers}")
+        details = Details(kept=tuple(sorted(self.keep))) if self.keep else Details(top=self.top_of(spec))
+        return LearngeneConfig(method=LSAMD.name, spec=spec, details=details.json())
+
+    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
+        """Search on every task, each a part of the run; keep the selected blocks with stem and final norm."""
+        ancestry = ancestries[0]
+        config = self.outline([ancestry.spec])
+        if self.keep is None:
+            found = self._searches(ancestry, tasks, run)
+            chosen = select(usage(found), len(found), threshold=self.threshold, top=self.top_of(ancestry.spec))
+            if chosen.note and is_first():
+                log.warning("%s", chosen.note)
+            accuracies = {name: one.validation_accuracy for name, one in found.items()}
+            details = replace(chosen, datasets=found).json()
+            config = replace(config, details=details, metrics={"validation_accuracy": accuracies})
+        return Learngene(config=config, state=base_blocks(ancestry.state, ancestry.spec, kept_blocks(config)))
+
+    def _searches(self, ancestry: Ancestry, tasks: Sequence[Task], run: Run) -> dict[str, Found]:
+        """What the search on each task found. With `shared` each continues with the specific blocks of the one before."""
+        if not tasks:
+            raise WrongCall("LSAMD searches on tasks; name at least one with --task, or the blocks with --keep")
+        check_rates(self.task_lr, [task.name for task in tasks])
+        found: dict[str, Found] = {}
+        carried: Part | None = None
+        for task in tasks:
+            part = once(run.part(f"search/{task.name}"), search, self.on(task), [ancestry, task, carried])
+            found[task.name] = from_json(Found, part.record, f"search on {task.name}")
+            carried = part if self.each.shared else None
+        return found
+
+    def on(self, task: Task) -> SearchSettings:
+        """The settings of one task's search: `each`, with the learning rate that `task_lr` names for it."""
+        rate = rates_by_task(self.task_lr).get(task.name, self.each.training.lr)
+        return replace(self.each, training=replace(self.each.training, lr=rate))
+
+    def top_of(self, spec: ViTSpec) -> int | None:
+        """How many blocks `top` keeps; None if a threshold decides."""
+        return None if self.top is None or self.threshold is not None else min(self.top, spec.layers)
+
+
+def search(
+    settings: SearchSettings, ancestry: Ancestry, task: Task, carried: Part | None, run: Run
+) -> tuple[StateDict, Json]:
+    """Train the super net on one data set, then measure which blocks its validation images prefer.
+
+    carried: the search whose specific blocks and routers this one continues with (`shared`); by default each starts from the
+    ancestry model, whose base blocks stay frozen, so that the order of the searches does not matter. Returns the specific
+    blocks and routers (with `shared`, else nothing), and a `Found` as JSON.
+    """
+    from learngene_zoo.plugin import objective_for, train, training_images
+    from lgzoo_lsamd.search import SearchObjective, check_pieces, groups_with_routers, preferences, with_head
+    from lgzoo_lsamd.supernet import specific_set, super_net
+
+    recipe = settings.training
+    model = super_net(with_head(ancestry, task, run), settings, carried.state if carried else {})
+    task_objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
+    objective = SearchObjective(task_objective, settings.balance_weight)
+    loader = training_images(task, ancestry.input_format, recipe, run)
+    check_pieces(loader, recipe)
+    groups = partial(groups_with_routers, router_lr=settings.router_lr)
+    for _ in train(objective, loader, recipe, run, groups=groups, unused=True, label="super net"):
+        pass
+    asked = preferences(model, task, ancestry.input_format, run)
+    found = Found(
+        paths=tuple(int(share >= 0.5) for share in asked.shares),  # eq. 3
+        shares=tuple(round(share, 6) for share in asked.shares),
+        validation_accuracy=asked.value,
+        metric=asked.metric,
+        validation_images=asked.images,
+        training_images=loader.images,
+        lr=recipe.lr,
+    )
+    return (specific_set(model) if settings.shared else {}), to_json(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expand(Expander):
+    """Put the kept blocks in their order, and for more layers repeat blocks inside the stages."""
+
+    expansion: Annotated[
+        Expansion, "a stage repeats its last block (neighbor) or itself from its first block on (cyclic)"
+    ] = "neighbor"
+    priority: Annotated[Priority, "which stages grow first"] = "last-middle-first"
+
+    def family(self, config: LearngeneConfig) -> list[Member]:
+        """Every depth from the number of kept blocks to 5/4 of the ancestry's (15 for 12, as in the paper's Table 2).
+
+        Before a search the kept blocks are unknown: then every depth that is possible.
+        """
+        most = math.ceil(1.25 * config.spec.layers)
+        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(fewest(config), most + 1)]
+
+    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
+        """Stem, blocks in their stages and final norm as in the ancestry model; positions resized, a new head."""
+        spec = target.apply(learngene.config.spec)
+        sources = order(kept_blocks(learngene.config), spec.layers, expansion=self.expansion, priority=self.priority)
+        return build(learngene, spec, sources, seed=run.seed)
+
+
+LSAMD = Method(
+    name="lsamd",
+    title="keep the blocks that most data sets share, repeat them by stages",
+    paper="Learngene Search Across Multiple Datasets for Building Variable-Sized Models",
+    expander=Expand(),
+    presets={
+        # Five blocks, as many as the paper finds in twelve: tau = M/2 of three small tasks keeps anything from one to ten,
+        # and what follows counts on depths from 5 on. The rate was chosen on validation images: with a lower one
+        # the routers prefer specific blocks nearly everywhere (docs/methods/lsamd.md).
+        "mini": Search(
+            top=5, each=SearchSettings(training=replace(POLY, epochs=5, images=2000, batch_size=32, lr=2e-3))
+        ),
+        "paper": Search(
+            task_lr=tuple(f"{name}={rate:g}" for name, rate in PAPER_RATES.items()),
+            each=SearchSettings(training=replace(POLY, epochs=50, batch_size=128, lr=1e-5)),
+        ),
+        "smoke": Search(each=SearchSettings(training=replace(POLY, epochs=1, images=32, batch_size=16, lr=5e-4))),
+    },
+    tasks="many",
+    details=Details,
+    uses_tasks=lambda search: search.needs_tasks(),
+    plot="lgzoo_lsamd.plot:picture",
+)
