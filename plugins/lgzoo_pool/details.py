@@ -1,47 +1,43 @@
-"""What the `details` of both methods' learngenes hold, and which anchors fit together. Cold.
-
-    anchors    layers, width and heads of each, from narrow to wide
-    nearest    whether only neighbouring anchors are stitched
-    window     how many neighbouring blocks share a stitch
-    stride     by how many blocks the window slides
-    task       the task that the stored heads answer (not before the extraction)
-    classes    how many classes they have
-    dense      whether they answer for every pixel
-
-A method may hold more beside these. A learngene may come from anywhere, so nothing in it is trusted.
-"""
+"""What the learngenes of both methods hold in `details`, and which anchors can be stitched."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from learngene_zoo.plugin import BadFile, Json, LearngeneConfig, Segment, ViTSpec, WrongCall, from_json, to_json
+from learngene_zoo.plugin import BadFile, Json, LearngeneConfig, Segment, ViTSpec, WrongCall, details_of, to_json
 from lgzoo_pool.paths import Layout
+
+FREE = ("layers", "width", "heads", "classes")  # what may differ between the anchors of a network
 
 
 @dataclass(frozen=True, kw_only=True)
 class Details:
     """The anchors and how they are stitched. Raises `WrongCall` for anchors that are not ordered from narrow to wide."""
 
-    anchors: tuple[Segment, ...]
-    nearest: bool = True
-    window: int = 2
-    stride: int = 1
-    task: str | None = None
-    classes: int | None = None
-    dense: bool = False
+    anchors: tuple[Segment, ...]  # from narrow to wide
+    nearest: bool = True  # whether only neighbouring anchors are stitched
+    window: int = 2  # how many neighbouring blocks share a stitch
+    stride: int = 1  # by how many blocks the window slides
+    task: str | None = None  # the task of the stored heads; None before the extraction
+    classes: int | None = None  # how many classes they have
+    dense: bool = False  # whether they give a class for every pixel
 
     def __post_init__(self) -> None:
         widths = [anchor.width for anchor in self.anchors]
         if widths != sorted(set(widths)) or len(widths) < 2:
-            raise WrongCall(
-                f"anchors of the widths {', '.join(map(str, widths)) or 'none'}; two or more are wanted, each wider "
-                "than the one before"
-            )
-        self.layout  # noqa: B018  there must be one
+            found = ", ".join(map(str, widths)) or "none"
+            raise WrongCall(f"expected two or more anchors, each wider than the one before; got the widths {found}")
+        self.layout  # noqa: B018  it raises for windows that are out of bounds
+
+    @classmethod
+    def of(cls, specs: Sequence[ViTSpec], *, nearest: bool = True, window: int = 2, stride: int = 1) -> Details:
+        """The details of a network of these anchors. Raises `WrongCall` if they cannot be stitched."""
+        check_anchors(specs)
+        anchors = tuple(Segment(layers=spec.layers, width=spec.width, heads=spec.heads) for spec in specs)
+        return cls(anchors=anchors, nearest=nearest, window=window, stride=stride)
 
     @cached_property
     def layout(self) -> Layout:
@@ -51,35 +47,25 @@ class Details:
 
     def specs(self, spec: ViTSpec) -> tuple[ViTSpec, ...]:
         """The anchors as models with the classes and the image size of `spec`."""
-        shapes = (to_json(anchor) for anchor in self.anchors)
-        return tuple(spec.with_(**shape) for shape in shapes)
+        return tuple(spec.with_(layers=one.layers, width=one.width, heads=one.heads) for one in self.anchors)
 
     def json(self) -> dict[str, Json]:
         """As they are written; what is not known yet is left out."""
         return {name: value for name, value in to_json(self).items() if value is not None}
 
 
-def details_of(specs: Sequence[ViTSpec], **others: Json) -> Details:
-    """The details of a learngene made of these anchors. Raises `WrongCall` if they do not fit together."""
-    check_anchors(specs)
-    anchors = tuple(Segment(layers=spec.layers, width=spec.width, heads=spec.heads) for spec in specs)
-    return Details(anchors=anchors, **others)
-
-
 def read_details(config: LearngeneConfig) -> Details:
-    """What a learngene's config says. Raises `BadFile` for what cannot be."""
-    known = {field.name for field in fields(Details)}
-    told = {name: value for name, value in config.details.items() if name in known}
-    details = from_json(Details, to_json(told), "details of the learngene")
+    """The details of a learngene. Raises `BadFile` for those that do not fit its spec."""
+    details = details_of(config, Details)
     try:
-        specs = details.specs(config.spec)
+        last = details.specs(config.spec)[-1]
     except WrongCall as error:
-        raise BadFile(f"details of the learngene: {error}") from error
-    if specs[-1] != config.spec:
-        last, spec = specs[-1], config.spec
+        raise BadFile(f"details of the {config.method} learngene: {error}") from error
+    if last != config.spec:
+        spec = config.spec
         raise BadFile(
-            f"the learngene's last anchor has {last.layers} layers of width {last.width} and {last.heads} heads, its spec "
-            f"{spec.layers} of width {spec.width} and {spec.heads}; extract or fetch it again"
+            f"the {config.method} learngene's last anchor has {last.layers} layers of width {last.width} and {last.heads} heads, "
+            f"but its spec has {spec.layers} of width {spec.width} and {spec.heads}; extract or fetch it again"
         )
     return details
 
@@ -90,23 +76,23 @@ def check_anchors(specs: Sequence[ViTSpec]) -> None:
     And unless each is plain and wider than the one before: stitches lead from narrow to wide.
     """
     for place, (before, spec) in enumerate(pairwise(specs), start=2):
-        for field in fields(ViTSpec):
-            ours, first = getattr(spec, field.name), getattr(before, field.name)
-            if field.name not in ("layers", "width", "heads", "classes") and ours != first:
-                what = field.name.replace("_", " ")
-                raise WrongCall(
-                    f"ancestries {place - 1} and {place} cannot be stitched: their {what} is {first} and {ours}; "
-                    "take models that differ in layers and width only"
-                )
+        which = f"ancestries {place - 1} and {place}"
+        first, second = to_json(before), to_json(spec)
+        name = next((name for name in first if name not in FREE and first[name] != second[name]), None)
+        if name is not None:
+            raise WrongCall(
+                f"{which} cannot be stitched: their {name.replace('_', ' ')} is {first[name]} and {second[name]}; "
+                "use models that differ in layers and width only"
+            )
         if spec.width == before.width:
             raise WrongCall(
-                f"ancestries {place - 1} and {place} have the same width of {spec.width}, and stitches lead from narrow to wide; "
-                "make a narrower one, as lgzoo train --width 48 --heads 3 -o narrow, and give --ancestry narrow first"
+                f"{which} have the same width of {spec.width}, and stitches lead from narrow to wide; make a narrower one, "
+                "as lgzoo train --width 48 --heads 3 -o narrow, and give --ancestry narrow first"
             )
         if spec.width < before.width:
             raise WrongCall(
-                f"ancestries {place - 1} and {place} have the widths {before.width} and {spec.width}; "
+                f"{which} have the widths {before.width} and {spec.width}; "
                 "stitches lead from narrow to wide: give the narrower one first"
             )
     if any(spec.stitched for spec in specs):
-        raise WrongCall("an ancestry is stitched itself; take models of one width each")
+        raise WrongCall("an ancestry is itself a stitched model; use models of a single width")

@@ -1,23 +1,23 @@
-"""Stitches from least squares, as SN-Net starts them, without looking at anything twice.
+"""Stitches from least squares, SN-Net's initialisation, in one pass over the images.
 
-Of a pair (j, k) let X be the tokens after block j of the front anchor, with a column of ones beside them, and Y the tokens that
-block k of the end anchor gets (k = 0: the embedded ones), stacked over images and tokens. The pair's stitch is
+For a pair (j, k) let X be the tokens after block j of the front anchor, with a column of ones, and Y the input tokens of block k
+of the end anchor (k = 0: the embedded ones), stacked over images and tokens. The pair's stitch is
 
     W = argmin |X W - Y|^2 = (X'X)^+ X'Y         the last row is the bias
 
 and a layer that pairs share is the mean of theirs. Anchors are in eval mode (the released code leaves stochastic depth on).
-Three things make this cheap: every anchor runs once per batch, and no further than its last block that is asked for; X'X, the
-Gram matrix, is counted once per front block, in float64; and since W is linear in Y, the pairs of one layer that leave the
+Three things make this cheap: every anchor runs once per batch, no further than the last block that is needed; X'X, the Gram
+matrix, is summed once per front block, in float64; and since W is linear in Y, the pairs of one layer that leave the
 same front block are added before they are multiplied. Memory does not grow with the number of images.
 
-The pseudo-inverse is by eigenvalues: where X has not full rank it gives, as `lstsq` on X does, the smallest W.
+The pseudo-inverse is computed from eigenvalues: where X is rank-deficient it gives the smallest W, as `lstsq` on X does.
 
 Shapes: B images, N tokens, R = B N rows, D the front width, E the end width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -25,11 +25,24 @@ from typing import NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from learngene_zoo.plugin import Json, StateDict, world
+from learngene_zoo.plugin import (
+    InputFormat,
+    Json,
+    Run,
+    StateDict,
+    Task,
+    derive_seed,
+    join,
+    open_device,
+    open_loader,
+    world,
+)
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Layout, Stitch
 
 K = TypeVar("K")
+
+AT_ONCE = 16  # images whose features are in memory together
 
 
 class Front(NamedTuple):
@@ -50,7 +63,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class Moments:
-    """What least squares needs to know of all images, in float64: X'X, X' sum Y, and sum |Y|^2."""
+    """The sums over all images that least squares needs, in float64: X'X, X' sum Y, and sum |Y|^2."""
 
     gram: dict[Front, torch.Tensor] = field(default_factory=dict)  # (D + 1, D + 1)
     cross: dict[Group, torch.Tensor] = field(default_factory=dict)  # (D + 1, E)
@@ -69,9 +82,26 @@ def groups(layout: Layout) -> tuple[Group, ...]:
     )
 
 
+def some_images(task: Task, input_format: InputFormat, count: int, run: Run) -> Iterator[torch.Tensor]:
+    """`count` training images without augmentation, sampled with the seed, in batches on the run's device; processes share them."""
+    join(run.device)
+    device = open_device(run)
+    loader = open_loader(
+        task,
+        "train",
+        input_format,
+        batch_size=AT_ONCE,
+        seed=derive_seed(run.seed, "data"),
+        images=count,
+        workers=run.workers,
+        drop_last=False,
+    )
+    return (batch.images.to(device) for batch in loader.epoch(0))
+
+
 @torch.no_grad()
 def moments(network: StitchedNetwork, batches: Iterable[torch.Tensor]) -> Moments:
-    """The moments over batches of images (B, C, H, W), on whatever device the network is; processes share the images."""
+    """The moments over batches of images (B, C, H, W), on the network's device; processes share the images."""
     network.eval()
     wanted = groups(network.layout)
     last = _last_streams(wanted)
@@ -85,7 +115,7 @@ def moments(network: StitchedNetwork, batches: Iterable[torch.Tensor]) -> Moment
 
 
 def streams_of(network: StitchedNetwork, anchor: int, images_BCHW: torch.Tensor, stop: int) -> list[torch.Tensor]:
-    """The tokens (B, N, D) that blocks 0 to `stop` of an anchor get; block k's are those after block k - 1."""
+    """The input tokens (B, N, D) of blocks 0 to `stop` of an anchor; block k's are those after block k - 1."""
     streams = [network.embed(images_BCHW, anchor)]
     for block in network.anchor(anchor).blocks[:stop]:
         streams.append(block(streams[-1]))
@@ -93,9 +123,9 @@ def streams_of(network: StitchedNetwork, anchor: int, images_BCHW: torch.Tensor,
 
 
 def solve(counted: Moments) -> StateDict:
-    """The tensors of every stitch by name, fp32 on the CPU. Raises `ValueError` if no image was counted."""
+    """The tensors of every stitch by name, fp32 on the CPU. Raises `ValueError` if there was no image."""
     if not counted.gram:
-        raise ValueError("no image was counted")
+        raise ValueError("the moments are of no image")
     inverses = {front: torch.linalg.pinv(gram, hermitian=True) for front, gram in counted.gram.items()}
     sums: dict[Stitch, torch.Tensor] = {}
     shares: dict[Stitch, int] = {}
@@ -112,9 +142,9 @@ def solve(counted: Moments) -> StateDict:
 
 
 def fit_of(counted: Moments, stitches: StateDict) -> dict[str, Json]:
-    """How well any stitches fit, over all pairs: |X W| / |Y|, and the share of |Y|^2 that is missed, |X W - Y|^2 / |Y|^2.
+    """How well any stitches fit, over all pairs: `norm_ratio`, |X W| / |Y|, and `missed`, |X W - Y|^2 / |Y|^2.
 
-    By the stitch's name, and under `mean` the mean over the stitches.
+    By the stitch's name, and as `mean` the mean over the stitches.
     """
     given: dict[str, float] = {}
     missed: dict[str, float] = {}
@@ -135,7 +165,7 @@ def fit_of(counted: Moments, stitches: StateDict) -> dict[str, Json]:
 
 
 def _count(counted: Moments, wanted: Sequence[Group], streams: Mapping[int, Sequence[torch.Tensor]]) -> None:
-    """Add one batch, front block after front block; of each all products at once."""
+    """Add one batch, front block by front block, all products of one at once."""
     targets = {(group.end, end): _wide(streams[group.end][end]) for group in wanted for end in group.ends}
     norms = {place: target.square().sum() for place, target in targets.items()}
     for front in sorted({group.front for group in wanted}):
@@ -163,7 +193,7 @@ def _wide(tokens_BND: torch.Tensor) -> torch.Tensor:
 
 
 def _last_streams(wanted: Sequence[Group]) -> dict[int, int]:
-    """The last of each anchor's streams that is asked for."""
+    """The last of each anchor's streams that is needed."""
     last: dict[int, int] = {}
     for group in wanted:
         last[group.front.anchor] = max(last.get(group.front.anchor, 0), group.front.block + 1)

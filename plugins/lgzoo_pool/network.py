@@ -1,7 +1,7 @@
 """Several anchors and the stitches between them as one module, which runs any path.
 
-The names of its tensors are those of the learngene's: `anchors.0.blocks.3.attn.qkv.weight`, and for the linear layer of the
-window 5 of the first two anchors that are joined `stitches.0.5.weight`.
+Its tensors have the learngene's names: `anchors.0.blocks.3.attn.qkv.weight`, and `stitches.0.5.weight` for the linear layer
+of window 5 of the first two anchors that are joined.
 
 Shapes: B images, N tokens, D width, K classes.
 """
@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from learngene_zoo.plugin import BadFile, StateDict, ViTSpec, derive_seed, model_of, shapes, shapes_in
+from learngene_zoo.plugin import StateDict, ViTSpec, derive_seed, model_of
 from lgzoo_pool.paths import Layout, Part, Path, Stitch
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
+    from learngene_zoo.plugin import Descendant
+
 
 class StitchedNetwork(nn.Module):
-    """timm's anchors, from narrow to wide, and the stitches of a layout, which this leaves without numbers."""
+    """timm's anchors, from narrow to wide, and the stitches of a layout, which are not initialised here."""
 
     def __init__(self, anchors: Sequence[VisionTransformer], layout: Layout) -> None:
         super().__init__()
@@ -46,7 +48,7 @@ class StitchedNetwork(nn.Module):
         return self.normed(tokens_BND, path.last)
 
     def embed(self, images_BCHW: torch.Tensor, anchor: int) -> torch.Tensor:
-        """Tokens (B, N, D) as an anchor's first block gets them."""
+        """The input (B, N, D) of an anchor's first block."""
         model = self.anchor(anchor)
         tokens_BND: torch.Tensor = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(images_BCHW))))
         return tokens_BND
@@ -78,11 +80,16 @@ class StitchedNetwork(nn.Module):
         layer: nn.Linear = layers[stitch.window]
         return layer
 
+    def set_stitches(self, state: StateDict) -> None:
+        """Copy the tensors of all stitches, by the learngene's names."""
+        for name, tensor in self.stitches.named_parameters():
+            tensor.data.copy_(state[f"stitches.{name}"])
+
 
 class Along:
-    """The network along a path, as objectives see a model: no module, so that nothing is trained or saved twice.
+    """The network along a path, as objectives see a model; not a module, so that nothing is trained or saved twice.
 
-    Whoever changes `path` keeps it ending in the same anchor, whose head is the model's.
+    `path` may change, but always ends in the same anchor, whose head is the model's.
     """
 
     def __init__(self, network: StitchedNetwork, path: Path) -> None:
@@ -98,7 +105,7 @@ class Along:
         return self.network.features(images_BCHW, self.path)
 
     def forward_head(self, tokens_BND: torch.Tensor, pre_logits: bool = False) -> torch.Tensor:
-        """Logits, or with `pre_logits` what the head reads."""
+        """Logits, or with `pre_logits` the head's input."""
         out: torch.Tensor = self.network.anchor(self.path.last).forward_head(tokens_BND, pre_logits=pre_logits)
         return out
 
@@ -109,19 +116,22 @@ class Along:
 
 
 def network_of(specs: Sequence[ViTSpec], layout: Layout, state: StateDict) -> StitchedNetwork:
-    """A network with these tensors, in eval mode, trainable, in memory of its own.
-
-    Raises `BadFile` if one is missing, extra or of another shape.
-    """
-    check_state(specs, layout, state, "this state")
-    network = StitchedNetwork([model_of(spec, anchor_state(state, i)) for i, spec in enumerate(specs)], layout)
-    for name, tensor in network.stitches.named_parameters():
-        tensor.data.copy_(state[f"stitches.{name}"])
+    """A network with these tensors, in eval mode, trainable, in its own memory. Raises `BadFile` for an anchor that does not fit."""
+    anchors = [model_of(spec, under(f"anchors.{i}.", state)) for i, spec in enumerate(specs)]
+    network = StitchedNetwork(anchors, layout)
+    network.set_stitches(state)
     return network.eval()
 
 
+def stitched_anchors(anchors: Sequence[Descendant], layout: Layout, stitches: StateDict | int) -> StitchedNetwork:
+    """A network of whole models with these stitches, or with random ones from a seed."""
+    specs = [anchor.spec for anchor in anchors]
+    start = initial_stitches(specs, layout, stitches) if isinstance(stitches, int) else stitches
+    return network_of(specs, layout, {**anchors_state([anchor.state for anchor in anchors]), **start})
+
+
 def initial_stitches(specs: Sequence[ViTSpec], layout: Layout, seed: int) -> StateDict:
-    """Stitches as a scratch model's matrices start, N(0, 1/sqrt(fan in)), each a function of seed and name; biases 0."""
+    """Random stitches: weights N(0, 1/sqrt(fan in)) as in a model from scratch, each a function of seed and name; biases 0."""
     started: dict[str, torch.Tensor] = {}
     for name, shape in stitch_shapes(specs, layout).items():
         started[name] = torch.zeros(shape)
@@ -145,30 +155,13 @@ def anchors_state(states: Sequence[StateDict]) -> StateDict:
     return {f"anchors.{i}.{name}": state[name] for i, state in enumerate(states) for name in state}
 
 
-def anchor_state(state: StateDict, anchor: int) -> StateDict:
-    """The tensors of one anchor under timm's names."""
-    prefix = f"anchors.{anchor}."
+def under(prefix: str, state: StateDict) -> StateDict:
+    """The tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
 
 
-def check_state(specs: Sequence[ViTSpec], layout: Layout, state: StateDict, where: str) -> None:
-    """Raises `BadFile`, naming the first tensor that is missing, extra or of another shape."""
-    wanted = {f"anchors.{i}.{name}": shape for i, spec in enumerate(specs) for name, shape in shapes(spec).items()}
-    wanted |= stitch_shapes(specs, layout)
-    found = shapes_in(state)
-    for name, shape in wanted.items():
-        if found.get(name) != shape:
-            what = f"has shape {found[name]} in {name}" if name in found else f"lacks the tensor {name}"
-            raise BadFile(f"{where} {what}; shape {shape} is wanted: extract or fetch it again")
-    extra = sorted(set(found) - set(wanted))
-    if extra:
-        raise BadFile(
-            f"{where} holds the tensor {extra[0]}, which its network does not have; extract or fetch it again"
-        )
-
-
 def _layers(layout: Layout) -> Iterator[int]:
-    """How many linear layers every joint has."""
+    """The number of linear layers of every joint."""
     return (1 + max((pair.window for pair in joined), default=-1) for joined in layout.pairs)
 
 

@@ -1,14 +1,14 @@
-"""Where anchors may be stitched together, and every path through them, in the order of SN-Net's released code. Cold.
+"""Where anchors can be stitched together, and every path through them, in the order of SN-Net's released code.
 
-Anchors are whole models, ordered from narrow to wide. A stitch (j, k) between two of them lets the blocks 0..j of the front one
-run, then a linear layer, then the blocks k.. of the end one. Blocks count from 0.
+Anchors are whole models, ordered from narrow to wide. A stitch (j, k) between two of them runs the blocks 0..j of the front
+one, then a linear layer, then the blocks k.. of the end one. Blocks are counted from 0.
 
 Stitches are shared: a window of `window` neighbouring blocks slides over both anchors by `stride` ("paired stitching"), and all
-pairs that are first met in one window use its one linear layer. Two anchors of l blocks with the usual window of 2 and stride
-of 1 have 3 l - 2 pairs, |j - k| <= 1, on l - 1 linear layers.
+pairs that first appear in the same window share its linear layer. Two anchors of l blocks with the usual window of 2 and
+stride of 1 have 3 l - 2 pairs, |j - k| <= 1, on l - 1 linear layers.
 
 For anchors of unequal depth the papers pair by hand. Here the window slides over the shallower anchor of s blocks, and block
-b of one of d blocks stands at floor(b s / d): with equal depths this is the papers' rule.
+b of an anchor of d blocks stands at floor(b s / d): with equal depths this is the papers' rule.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from learngene_zoo.plugin import WrongCall
+from learngene_zoo.plugin import Bounds, WrongCall, check_bounds
 
 MOST_PATHS = 10_000
 
@@ -48,7 +48,7 @@ class Stitch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its tensors' names begin with."""
+        """The prefix of its tensors' names."""
         return f"stitches.{self.joint}.{self.window}"
 
 
@@ -61,35 +61,33 @@ class Path:
 
     @property
     def last(self) -> int:
-        """The anchor that the path ends in: its last norm and its head answer."""
+        """The anchor that the path ends in, whose last norm and head it has."""
         return self.parts[-1].anchor
 
     @property
     def layers(self) -> int:
-        """How many blocks run."""
+        """The number of its blocks."""
         return sum(part.stop - part.start for part in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Anchors of these depths, and where they may be stitched.
+    """Anchors of these depths, and where they can be stitched.
 
-    `nearest` joins neighbouring anchors only; otherwise every narrower anchor is joined to every wider one, and a path may
-    lead through any number of them. Raises `WrongCall` for windows that cannot be meant and for more than 10,000 paths.
+    `nearest` joins neighbouring anchors only; otherwise every narrower anchor is joined to every wider one, and a path can
+    lead through any number of them. Raises `WrongCall` for windows out of bounds and for more than 10,000 paths.
     """
 
     depths: tuple[int, ...]
     nearest: bool = True
-    window: int = 2
-    stride: int = 1
+    window: Annotated[int, Bounds(least=1)] = 2
+    stride: Annotated[int, Bounds(least=1)] = 1
 
     def __post_init__(self) -> None:
-        for name in ("window", "stride"):
-            if getattr(self, name) < 1:
-                raise WrongCall(f"{name} is {getattr(self, name)}; it must be at least 1")
+        check_bounds(self)
         if len(self.paths) > MOST_PATHS:
             raise WrongCall(
-                f"these anchors give more than {MOST_PATHS} paths; take a smaller window, or nearest stitches"
+                f"these anchors have more than {MOST_PATHS} paths; use a smaller window, or stitch nearest anchors only"
             )
 
     @cached_property
@@ -107,7 +105,7 @@ class Layout:
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """Every path: the anchors, then the paths through two, then those through more. A path's place is its number."""
+        """Every path, in the order of their numbers: the anchors, then the paths through two, then those through more."""
         return tuple(islice(self._paths(), MOST_PATHS + 1))
 
     @cached_property
@@ -143,7 +141,7 @@ class Layout:
 
 
 def pairs(front: int, end: int, window: int = 2, stride: int = 1) -> tuple[Pair, ...]:
-    """Where anchors of so many blocks may be stitched: window after window, in each by j, then by k."""
+    """Where anchors with these numbers of blocks can be stitched: window after window, in each by j, then by k."""
     short = min(front, end)
     found: dict[tuple[int, int], int] = {}
     layers = 0

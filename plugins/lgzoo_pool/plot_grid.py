@@ -1,30 +1,37 @@
-"""The blocks of every anchor in a row, as high as they are wide, the stitches between them, and one path through both.
+"""The blocks of every anchor in a row, their height by its width, the stitches between them, and one path highlighted.
 
-Cold at its top. x counts blocks from 0; anchors of fewer blocks than the deepest are stretched, as their stitches pair them.
+x counts blocks from 0; anchors with fewer blocks than the deepest are stretched, as their stitches pair them.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.plugin import plotting
 from lgzoo_pool.details import Details
 from lgzoo_pool.paths import Path, Stitch
-from lgzoo_pool.plot_style import INK, LINE, PAPER, QUIET_INK, STITCH, colour_of, tint
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-TAKEN: dict[str, Any] = {"color": STITCH, "linewidth": 4.0, "zorder": 5}
-SHARING: dict[str, Any] = {"color": STITCH, "linewidth": 1.6, "zorder": 4}
-OTHER: dict[str, Any] = {"color": LINE, "linewidth": 1.1, "zorder": 3}
-BOX, TALLEST, LOWEST = 0.72, 0.62, 0.15  # a block's width; how high the widest and at least every block is, of a row
-MOST_NUMBERED = 18  # blocks that have room for their numbers
-ROOM = 9  # blocks whose row leaves stem and head their natural width
+HIGHLIGHT = plotting.COLOURS[3]
+ANCHORS = [colour for colour in plotting.COLOURS if colour != HIGHLIGHT]
+TAKEN: dict[str, Any] = {"color": HIGHLIGHT, "linewidth": 4.0, "zorder": 5}
+SHARING: dict[str, Any] = {"color": HIGHLIGHT, "linewidth": 1.6, "zorder": 4}
+OTHER: dict[str, Any] = {"color": plotting.LINE, "linewidth": 1.1, "zorder": 3}
+BOX, TALLEST, LOWEST = 0.72, 0.62, 0.15  # a block's width; the height of the widest and of the lowest blocks, in rows
+MOST_NUMBERED = 18  # blocks in a row that have room for their numbers
+ROOM = 9  # blocks in a row that leaves stem and head their natural width
+
+
+def colour_of(anchor: int) -> str:
+    """An anchor's colour."""
+    return ANCHORS[anchor % len(ANCHORS)]
 
 
 def draw_grid(axes: Axes, details: Details, path: Path) -> None:
-    """Everything, the path standing out."""
+    """Draw everything, with the path highlighted."""
     grid = Grid(axes, details, path)
     grid.streams()
     grid.stitches()
@@ -35,12 +42,12 @@ def draw_grid(axes: Axes, details: Details, path: Path) -> None:
 
 
 class Grid:
-    """The axes, and where everything stands on them."""
+    """The axes, and the places of everything on them."""
 
     def __init__(self, axes: Axes, details: Details, path: Path) -> None:
         self.axes, self.details, self.path = axes, details, path
         self.columns = max(anchor.layers for anchor in details.anchors)
-        # Deep anchors have narrow blocks; what carries a word stays as wide as the word.
+        # Deep anchors have narrow blocks; stem and head stay as wide as their words.
         self.end_half = 0.4 * max(1.0, self.columns / ROOM)
         # From the middle of the first and of the last block to that of the stem and of the head.
         self.end = BOX / 2 + 1.5 * self.end_half + 0.09
@@ -58,7 +65,9 @@ class Grid:
     def streams(self) -> None:
         """A line through every row, bold where the path runs."""
         for row in range(len(self.details.anchors)):
-            self.axes.plot([-self.end, self.columns - 1 + self.end], [row, row], color=LINE, linewidth=1.2, zorder=1)
+            self.axes.plot(
+                [-self.end, self.columns - 1 + self.end], [row, row], color=plotting.LINE, linewidth=1.2, zorder=1
+            )
         for place, part in enumerate(self.path.parts):
             start = -self.end if place == 0 else self.x(part.anchor, part.start)
             last = place == len(self.path.parts) - 1
@@ -67,7 +76,7 @@ class Grid:
             self.axes.plot([start, stop], rows, color=colour, linewidth=3.2, solid_capstyle="round", zorder=2)
 
     def stitches(self) -> None:
-        """A line per pair: those of the path bold, those that share their linear layer thin, all others quiet."""
+        """A line per pair: those of the path bold, those that share their linear layer thin, all others grey."""
         layout = self.details.layout
         ends = zip(self.path.parts, self.path.parts[1:], self.path.stitches)
         taken = {(stitch, before.stop - 1, after.start) for before, after, stitch in ends}
@@ -94,14 +103,14 @@ class Grid:
         """The stem before a row and the head behind it."""
         first, last = self.path.parts[0].anchor == anchor, self.path.last == anchor
         for x, word, on in ((-self.end, "stem", first), (self.columns - 1 + self.end, "head", last)):
-            self._box(x, anchor, self.end_half, 0.105, QUIET_INK, on)
+            self._box(x, anchor, self.end_half, 0.105, plotting.QUIET, on)
             self._word(x, anchor, word, on)
 
     def _box(self, x: float, row: float, half: float, tall: float, colour: str, on: bool) -> None:
         from matplotlib.patches import FancyBboxPatch
 
         style = "round,pad=0,rounding_size=0.06"
-        face, edge = (colour, colour) if on else (tint(colour), tint(colour, 0.45))
+        face, edge = (colour, colour) if on else (plotting.tint(colour), plotting.tint(colour, 0.45))
         self.axes.add_patch(
             FancyBboxPatch(
                 (x - half, row - tall), 2 * half, 2 * tall, boxstyle=style, facecolor=face, edgecolor=edge,
@@ -110,20 +119,20 @@ class Grid:
         )  # fmt: skip
 
     def _word(self, x: float, row: float, word: str, on: bool) -> None:
-        style: dict[str, Any] = {"color": PAPER, "weight": "bold"} if on else {"color": INK}
+        style: dict[str, Any] = {"color": plotting.PAPER, "weight": "bold"} if on else {"color": plotting.INK}
         self.axes.text(x, row, word, ha="center", va="center", fontsize=8.5, zorder=7, **style)
 
     def frame(self) -> None:
-        """Which row is which."""
+        """The labels of the rows."""
         rows = self.details.anchors
         self.axes.set_xlim(-self.end - self.end_half - 0.1, self.columns - 1 + self.end + self.end_half + 0.1)
         self.axes.set_ylim(len(rows) - 0.58, -0.42)
         self.axes.set_xticks([])
         heads = [f"{anchor.heads} head{'s' * (anchor.heads > 1)}" for anchor in rows]
-        names = [f"width {anchor.width}\n{anchor.layers} blocks\n{told}" for anchor, told in zip(rows, heads)]
-        self.axes.set_yticks(range(len(rows)), names, fontsize=9, color=INK)
-        self.axes.tick_params(length=0, pad=6)
-        self.axes.spines[:].set_visible(False)
+        names = [f"width {anchor.width}\n{anchor.layers} blocks\n{count}" for anchor, count in zip(rows, heads)]
+        self.axes.set_yticks(range(len(rows)), names, fontsize=9, color=plotting.INK)
+        plotting.bare(self.axes)
+        self.axes.tick_params(pad=6)
 
 
 def grid_legend(path: Path) -> list[Line2D]:

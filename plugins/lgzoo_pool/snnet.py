@@ -1,27 +1,30 @@
-"""SN-Net: Stitchable Neural Networks. Cold.
+"""SN-Net: stitch whole pretrained models of several widths into one network of many sizes.
 
-Two or three whole pretrained models, the anchors, ordered from narrow to wide, become one network of many sizes. Let anchor a
-be f_1 .. f_l, its blocks, between stem and head. A stitch at (j, k) runs
+Pan, Cai and Zhuang, Stitchable Neural Networks, CVPR 2023. Two or three models, the anchors, are ordered from narrow to wide. With
+f_1 .. f_l the blocks of an anchor, between its stem and its head, the stitch (j, k) runs
 
     stem, f_1 .. f_j of the narrower anchor, then a linear layer, then f_k .. f_l and the head of the wider one
 
-and where it may lie, and which stitches share their layer, is said in `paths.py`. Layers start from least squares over the
-features of a few images (`least_squares.py`); then every step samples one configuration and trains it, on labels and with
-the last anchor, as it came, for a teacher (`tuning.py`).
+1. `paths.py` says where stitches lie and which share a layer; every path through the anchors is a configuration.
+2. The layers start from least squares over the features of a few images (`least_squares`).
+3. Every step samples one configuration and trains it, on labels and on the answers of a teacher (`train_network`,
+   `sampled_paths.py`).
 
-The paper's teacher is a RegNetY-16GF, no model of this zoo; here it is the widest anchor, fine-tuned first if the task is not
-its own. Configurations are numbered as in the released code: the anchors, then the pairs of the first two, and so on; twelve
-blocks each and three anchors are 71 of them. That code runs stitched configurations without the last norm, and its published
-FLOPs say so; here they have it, unless the expander is told `legacy`.
+The paper's teacher is a RegNetY-16GF, which is not a model of this zoo; here it is the widest anchor as it came, fine-tuned
+first if it was trained for another task. Configurations are numbered as in the released code: the anchors, then the pairs of
+the first two, and so on; three anchors of twelve blocks each have 71. That code runs stitched configurations without the last
+norm, and so its FLOPs are published; here they have it, unless the expander's `legacy` is set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
+    Bounds,
     Expander,
     Extractor,
     Json,
@@ -34,19 +37,18 @@ from learngene_zoo.plugin import (
     ViTSpec,
     Work,
     WrongCall,
-    from_json,
-    to_json,
+    derive_seed,
+    once,
 )
-from lgzoo_pool.details import Details, details_of
-from lgzoo_pool.members import choices, choose
-from lgzoo_pool.paths import Path
-from lgzoo_pool.recipes import DEIT
+from lgzoo_pool.details import Details
+from lgzoo_pool.expand import build, choices, choose
+from lgzoo_pool.paths import Layout, Path
+from lgzoo_pool.settings import DEIT, TRAINING, Guidance, LeastSquares, NetworkTraining, PathTraining, work_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Run, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Part, Run, StateDict, Task
 
-# The source task's attributes would not be true of images that were moved.
-_TRAINING = Recipe(epochs=10, lr=2e-4, warmup=0.5, clip=1.0, augment="none")
+_TRAINING = replace(TRAINING, lr=2e-4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,51 +56,145 @@ class Join(Extractor):
     """Stitch a family of ancestry models and train all configurations together."""
 
     nearest: Annotated[bool, "stitch neighbouring anchors only, two to a configuration"] = True
-    window: Annotated[int, "neighbouring blocks that share their stitches"] = 2
-    stride: Annotated[int, "blocks by which the window slides"] = 1
+    window: Annotated[int, "neighbouring blocks that share their stitches", Bounds(least=1)] = 2
+    stride: Annotated[int, "blocks by which the window slides", Bounds(least=1)] = 1
     stitch: Annotated[
-        Literal["ls", "random"], "where stitches start: least squares, or as a scratch model's matrices"
+        Literal["ls", "random"], "initialisation of the stitches: least squares, or random as in a model from scratch"
     ] = "ls"
-    stitch_images: Annotated[int, "training images that least squares looks at"] = 100
-    trained: Annotated[Literal["all", "stitches"], "what is trained: all weights, or stitches and class tokens"] = "all"
-    guidance: Annotated[
-        Literal["hard", "soft", "none"], "what the widest anchor tells: classes, logits, or nothing"
-    ] = "hard"
-    share: Annotated[float, "the teacher's share of the loss; the rest is the labels'"] = 0.5
-    temperature: Annotated[float, "what logits are divided by under soft guidance"] = 1.0
+    stitch_images: Annotated[int, "training images for least squares", Bounds(least=1)] = 100
+    trained: Annotated[Literal["all", "stitches"], "what to train: all weights, or stitches and class tokens"] = "all"
+    guidance: Annotated[Guidance, "targets from the widest anchor: its class, its logits, or none"] = "hard"
+    share: Annotated[float, "weight of the teacher's loss; the labels have the rest", Bounds(least=0, most=1)] = 0.5
+    temperature: Annotated[float, "temperature of the logits with soft guidance", Bounds(above=0)] = 1.0
     judged: Annotated[
-        int | None, "validation images on which all configurations are judged (default: all; 0: none)"
+        int | None, "validation images for evaluating all configurations (default: all; 0: none)", Bounds(least=0)
     ] = None
     training: Recipe = _TRAINING
-    teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = _TRAINING
-
-    def __post_init__(self) -> None:
-        for name in ("window", "stride", "stitch_images"):
-            if getattr(self, name) < 1:
-                raise WrongCall(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if not 0 <= self.share <= 1:
-            raise WrongCall(f"share is {self.share}; it must lie between 0 and 1")
-        if not self.temperature > 0:
-            raise WrongCall(f"temperature is {self.temperature}; it must be above 0")
-        if self.judged is not None and self.judged < 0:
-            raise WrongCall(f"judged is {self.judged}; it must not be negative")
+    teaching: Annotated[Recipe, "the teacher's fine-tuning if it was trained for another task"] = _TRAINING
 
     def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
         """The anchors and their windows; the spec is the widest one's."""
         return LearngeneConfig(method=SNNET.name, spec=ancestries[-1], details=self._details(ancestries).json())
 
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Least squares, the teacher and the training, each a part of the run."""
-        from lgzoo_pool.joining import join
+    def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
+        """The joint training; least squares and the evaluation take seconds."""
+        widest = ancestries[-1]
+        paths = [member.spec for member in Expand().family(self.outline(ancestries))]
+        depends = [self, list(ancestries)]
+        return [work_of(depends, paths, self.training, images[0], widest, self.guidance != "none")]
 
-        specs = [ancestry.spec for ancestry in ancestries]
-        task = tasks[0]
+    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
+        """Least squares, the teacher's fine-tuning and the joint training are parts of the run."""
+        from learngene_zoo.plugin import teacher_for
+
+        check_formats(ancestries)
+        specs, task = [ancestry.spec for ancestry in ancestries], tasks[0]
         details = replace(self._details(specs), task=task.name, classes=task.classes, dense=task.dense)
-        state, metrics = join(self, ancestries, task, details, run)
-        return Learngene(config=replace(self.outline(specs), details=details.json(), metrics=metrics), state=state)
+        anchors, fresh = with_heads(ancestries, task, run.seed)
+
+        start, metrics = None, {}
+        if self.stitch == "ls":
+            settings = LeastSquares(images=self.stitch_images)
+            start = once(run.part("stitches"), least_squares, settings, (details.layout, anchors, task))
+            metrics["stitches"] = start.record
+        teacher = None
+        if self.guidance != "none" and self.share:
+            teacher, taught = teacher_for(ancestries[-1], task, self.teaching, run)
+            metrics |= {"teacher": taught} if taught else {}
+        inputs = (details.layout, anchors, fresh, start or derive_seed(run.seed, "stitches"), teacher, task)
+        network = once(run.part("training"), train_network, self._training(), inputs)
+
+        config = replace(self.outline(specs), details=details.json(), metrics={**metrics, **network.record})
+        return Learngene(config=config, state=network.state)
 
     def _details(self, specs: Sequence[ViTSpec]) -> Details:
-        return details_of(specs, nearest=self.nearest, window=self.window, stride=self.stride)
+        return Details.of(specs, nearest=self.nearest, window=self.window, stride=self.stride)
+
+    def _training(self) -> NetworkTraining:
+        paths = PathTraining(
+            recipe=self.training,
+            guidance=self.guidance,
+            share=self.share,
+            temperature=self.temperature,
+            evaluated=self.judged,
+        )
+        return NetworkTraining(trained=self.trained, paths=paths)
+
+
+def check_formats(ancestries: Sequence[Ancestry]) -> None:
+    """Raises `WrongCall` for anchors that need images in different formats."""
+    formats = [ancestry.input_format for ancestry in ancestries]
+    for place, (before, after) in enumerate(pairwise(formats), start=2):
+        if (before.mean, before.std) != (after.mean, after.std):
+            raise WrongCall(
+                f"ancestries {place - 1} and {place} need images normalised differently: mean {list(before.mean)} and "
+                f"{list(after.mean)}, standard deviation {list(before.std)} and {list(after.std)}; use models of one family"
+            )
+
+
+def with_heads(ancestries: Sequence[Ancestry], task: Task, seed: int) -> tuple[tuple[Descendant, ...], bool]:
+    """The anchors as models for the task, and whether any of them got a fresh head."""
+    from learngene_zoo.plugin import assemble
+
+    models = [assemble(one.spec, one.state, seed=seed, mean=one.record.mean, std=one.record.std) for one in ancestries]
+    ready = tuple(
+        model.for_task(task.name, task.class_names, seed=derive_seed(seed, "head", place), dense=task.dense)
+        for place, model in enumerate(models)
+    )
+    return ready, any(after.state is not before.state for after, before in zip(ready, models))
+
+
+def least_squares(
+    settings: LeastSquares, layout: Layout, anchors: Sequence[Descendant], task: Task, run: Run
+) -> tuple[StateDict, Json]:
+    """Step 2: the stitches that map the features of one anchor to those of the next best, and how well they do."""
+    from learngene_zoo.plugin import open_device
+    from lgzoo_pool.least_squares import fit_of, moments, solve, some_images
+    from lgzoo_pool.network import stitched_anchors
+
+    network = stitched_anchors(anchors, layout, run.seed).to(open_device(run))
+    counted = moments(network, some_images(task, anchors[-1].input_format, settings.images, run))
+    stitches = solve(counted)
+    return stitches, {"images": settings.images, **fit_of(counted, stitches)}
+
+
+def train_network(
+    settings: NetworkTraining,
+    layout: Layout,
+    anchors: Sequence[Descendant],
+    fresh: bool,
+    start: Part | int,
+    teacher: Descendant | None,
+    task: Task,
+    run: Run,
+) -> tuple[StateDict, Json]:
+    """Step 3: train one configuration in every step, and evaluate all of them.
+
+    `start` has the stitches, or is the seed of random ones; `fresh` says that heads are new.
+    """
+    from learngene_zoo.plugin import Teacher, open_device, state_of, train, training_images
+    from lgzoo_pool.evaluate import path_metrics
+    from lgzoo_pool.network import stitched_anchors
+    from lgzoo_pool.sampled_paths import SampledPaths, freeze_anchors
+
+    recipe, input_format = settings.paths.recipe, anchors[-1].input_format
+    network = stitched_anchors(anchors, layout, start if isinstance(start, int) else start.state)
+    paths = freeze_anchors(network, heads=fresh) if settings.trained == "stitches" else layout.paths
+    batches = training_images(task, input_format, recipe, run)
+    frozen = None if teacher is None else Teacher(teacher.model().to(open_device(run)))
+    objective = SampledPaths(network, task, settings.paths, run.seed, paths=paths, teacher=frozen)
+    for step in train(objective, batches, recipe, run, unused=True, label="stitched anchors"):
+        objective.finished.fill_(step.step)
+
+    trained = {"training_images": batches.images, "epochs": recipe.epochs, "paths": len(paths)}
+    names = [path_settings(number, path) for number, path in enumerate(layout.paths)]
+    found = path_metrics(network, names, task, input_format, run, images=settings.paths.evaluated)
+    return state_of(network.cpu()), {"training": trained, **found}
+
+
+def path_settings(number: int, path: Path) -> Mapping[str, Json]:
+    """The expander's settings that lead to a path."""
+    return {"config": number}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,40 +204,16 @@ class Expand(Expander):
     axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
 
     config: Annotated[int | None, "its number, as `lgzoo plan` lists it"] = None
-    legacy: Annotated[bool, "leave the last norm out of stitched configurations, as the released code does"] = False
+    legacy: Annotated[bool, "leave the last norm out of stitched configurations, as in the released code"] = False
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Every configuration, in the order of their numbers."""
-        return [choice.member for choice in choices(config, names, legacy=self.legacy)]
+        return [choice.member for choice in choices(config, path_settings, legacy=self.legacy)]
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Build it; of several that fit the one with the most parameters. Its head is fresh for another task."""
-        from lgzoo_pool.assembly import build
-
-        choice = choose(learngene.config, names, target, {"config": self.config}, legacy=self.legacy)
-        return build(learngene, choice.path, choice.spec, task=target.task, seed=run.seed)
-
-
-def names(number: int, path: Path, details: Details) -> Mapping[str, Json]:
-    """The expander's settings that lead to a configuration."""
-    return {"config": number}
-
-
-def work(extractor: Extractor, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
-    """The joint training; least squares and judging take seconds."""
-    snnet = from_json(Join, to_json(extractor), "settings of snnet")
-    widest, recipe = ancestries[-1], snnet.training
-    config = snnet.outline(ancestries)
-    layers = [_layers(member.spec, widest) for member in Expand().family(config)]
-    shown = min(recipe.images or images[0], images[0])
-    depends = to_json({"settings": snnet, "ancestries": list(ancestries)})
-    asked = 0.0 if snnet.guidance == "none" else float(widest.layers)
-    return [Work(depends=depends, images=shown * recipe.epochs, trained=sum(layers) / len(layers), asked=asked)]
-
-
-def _layers(spec: ViTSpec, widest: ViTSpec) -> float:
-    """A configuration's layers in those of the widest anchor."""
-    return sum(segment.layers * segment.width / widest.width for segment in spec.segments)
+        """Build it; of several that fit, the one with the most parameters. Its head is fresh for another task."""
+        choice = choose(learngene.config, path_settings, target, {"config": self.config}, legacy=self.legacy)
+        return build(learngene, choice, task=target.task, seed=run.seed)
 
 
 _SMOKE = replace(_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0)
@@ -152,8 +224,9 @@ SNNET = Method(
     title="whole models of several widths stitched together; every way from a narrow into a wide one is a model",
     paper="Pan, Cai, Zhuang. Stitchable Neural Networks. CVPR 2023",
     expander=Expand(),
+    details=Details,
     presets={
-        # 36 paths share the steps: with fewer images, or a rate as low as the paper's, stitched ones hardly leave chance.
+        # 36 paths share the steps: with fewer images, or the paper's low learning rate, stitched ones hardly improve on chance.
         "mini": Join(
             training=replace(_TRAINING, epochs=1, images=60_000, batch_size=64, lr=1.5e-3, warmup=0.05),
             teaching=replace(_TRAINING, epochs=4, images=6000),
@@ -164,6 +237,5 @@ SNNET = Method(
     },
     ancestries=(2, 3),
     tasks="one",
-    work=work,
     plot="lgzoo_pool.plot:picture",
 )

@@ -6,6 +6,8 @@ As a program it starts and trains a network, so that a test can start several of
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +20,16 @@ from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import write_tensors
+from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.fit import training_images
-from lgzoo_pool.details import Details, details_of
-from lgzoo_pool.joining import least_squares
+from learngene_zoo.training.loop import train
+from lgzoo_pool.details import Details
+from lgzoo_pool.least_squares import moments, solve, some_images
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
-from lgzoo_pool.tuning import tune
+from lgzoo_pool.paths import Path as NetworkPath
+from lgzoo_pool.sampled_paths import SampledPaths
+from lgzoo_pool.settings import PathTraining
 
 SIZES = [{"width": 16, "heads": 1}, {"width": 32, "heads": 2}, {"width": 48, "heads": 3}]
 
@@ -34,12 +40,13 @@ def anchors(depths: tuple[int, ...] = (3, 3), **sizes: Any) -> list[Ancestry]:
 
 
 def stitched(
-    depths: tuple[int, ...] = (3, 3), sizes: dict[str, Any] | None = None, **told: Any
+    depths: tuple[int, ...] = (3, 3), sizes: dict[str, Any] | None = None, **settings: Any
 ) -> tuple[StitchedNetwork, Details]:
     """A network of tiny anchors with random stitches."""
     made = anchors(depths, **(sizes or {}))
     specs = [ancestry.spec for ancestry in made]
-    details = details_of(specs, **told)
+    stitching = {name: settings.pop(name) for name in ("nearest", "window", "stride") if name in settings}
+    details = replace(Details.of(specs, **stitching), **settings)
     state = {**anchors_state([a.state for a in made]), **initial_stitches(specs, details.layout, 0)}
     return network_of(specs, details.layout, state), details
 
@@ -49,6 +56,27 @@ def learngene(network: StitchedNetwork, details: Details, **sizes: Any) -> Learn
     spec = anchors(tuple(anchor.layers for anchor in details.anchors), **sizes)[-1].spec
     state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}
     return Learngene(config=LearngeneConfig(method="snnet", spec=spec, details=details.json()), state=state)
+
+
+def trained(
+    network: StitchedNetwork,
+    run: Run,
+    recipe: Recipe,
+    task: Task,
+    *,
+    paths: Sequence[NetworkPath] | None = None,
+    teacher: Any = None,
+    guidance: Any = "soft",
+    until: int | None = None,
+) -> None:
+    """Joint training as both methods do it; `until` interrupts it after this step, before it is saved."""
+    settings = PathTraining(recipe=recipe, guidance=guidance, share=0.5)
+    objective = SampledPaths(network, task, settings, run.seed, paths=paths, teacher=teacher)
+    batches = training_images(task, anchors()[0].input_format, recipe, run)
+    for step in train(objective, batches, recipe, run, unused=True, seconds_between_checkpoints=0 if until else 30):
+        objective.finished.fill_(step.step)
+        if step.step == until:
+            return
 
 
 def images(count: int = 4, size: int = 16) -> torch.Tensor:
@@ -62,10 +90,9 @@ def main() -> None:
     network, _ = stitched()
     task, run = tiny_task(classes=4), Run(folder=folder)
     input_format = anchors()[0].input_format
-    stitches, _ = least_squares(network, task, input_format, 18, run)
-    network.load_state_dict({**network.state_dict(), **stitches})
+    network.set_stitches(solve(moments(network, some_images(task, input_format, 18, run))))
     recipe = Recipe(epochs=4, batch_size=8, lr=1e-3, augment="none", ema=0.9, clip=1.0)
-    tune(network, training_images(task, input_format, recipe, run), recipe, run)
+    trained(network, run, recipe, task)
     print("step done", flush=True)
     if is_first():
         write_tensors(result, network.state_dict())

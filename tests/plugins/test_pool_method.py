@@ -24,12 +24,13 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.task import Attribute, Samples
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_pool import auxiliary, filling, lessons
+from learngene_zoo.training import distillation
+from learngene_zoo.training.distillation import teacher_for
 from lgzoo_pool.details import read_details
-from lgzoo_pool.network import network_of
-from lgzoo_pool.pool import POOL, Distil, Expand
-from lgzoo_pool.transforms import stitch_weight
-from lgzoo_pool.work import work
+from lgzoo_pool.imitation import stitch_weight
+from lgzoo_pool.network import network_of, under
+from lgzoo_pool.pool import POOL, Distil, Expand, distil
+from lgzoo_pool.settings import Images
 
 SMOKE = POOL.presets["smoke"]
 
@@ -79,7 +80,7 @@ def test_every_part_says_what_it_found(pool: Learngene) -> None:
     assert all(row["images"] == 12 for row in metrics["paths"])
 
 
-def test_paths_are_judged_on_as_many_images_as_are_wanted() -> None:
+def test_paths_are_evaluated_on_as_many_images_as_the_setting_says() -> None:
     assert {row["images"] for row in made(judged=6).config.metrics["paths"]} == {6}
     assert "paths" not in made(judged=0).config.metrics
 
@@ -102,14 +103,15 @@ def test_stitches_start_as_the_matrices_say() -> None:
 
 def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
     """The narrow model's W, (levels, d, D), from another run of its part."""
-    extractor, ancestry = with_settings(SMOKE, settings), knowing()
-    teacher, _ = filling.teacher_for(ancestry, tiny_task(), extractor.teaching, Run(seed=1))
-    told = lessons.Lessons(ancestor=teacher, task=tiny_task(), input_format=ancestry.input_format, run=Run(seed=1))
+    extractor, ancestry, task, run = with_settings(SMOKE, settings), knowing(), tiny_task(), Run(seed=1)
+    teacher, _ = teacher_for(ancestry, task, extractor.teaching, run)
     spec = extractor.auxiliaries(ancestry.spec)[0].with_(classes=3)
-    low = auxiliary.auxiliary(extractor, "low", spec, extractor.low_levels, told)
-    anchor = {name: found.state[f"anchors.0.{name}"] for name in low.state}
-    assert same(anchor, low.state), "the pool's narrow model is not the one that the part trained"
-    return torch.stack([low.matrices[f"blocks.{level}.weight"] for level in range(extractor.low_levels)])
+    images = Images(task=task, input_format=ancestry.input_format, seed=run.seed)
+    state, _ = distil(extractor.distillation(extractor.low_levels), spec, teacher, images, run.part("low"))
+    model = under("model.", state)
+    anchor = {name: found.state[f"anchors.0.{name}"] for name in model}
+    assert same(anchor, model), "the pool's narrow model is not the one that the part trained"
+    return torch.stack([state[f"matrices.blocks.{level}.weight"] for level in range(extractor.low_levels)])
 
 
 def test_least_squares_fits_better_than_the_matrices() -> None:
@@ -126,8 +128,8 @@ def test_with_alpha_one_the_ancestry_is_never_asked(monkeypatch: pytest.MonkeyPa
     def asked(*_: Any, **__: Any) -> Any:
         raise AssertionError("the ancestry was asked")
 
-    monkeypatch.setattr(filling, "teacher_for", asked)
-    monkeypatch.setattr(lessons, "Ancestor", asked)
+    monkeypatch.setattr(distillation, "teacher_for", asked)
+    monkeypatch.setattr(distillation, "Teacher", asked)
     settings = {"alpha": 1.0, "stitch": "ls", "low_levels": 3}
     found = made(**settings)
     other = tiny_ancestry(9, classes=3)
@@ -176,48 +178,19 @@ def test_attributes_are_learnt_beside_the_class_in_every_part(tmp_path: Path) ->
             assert ("loss/distillation" in line) == (part == "tuning")
 
 
-def test_keeping_the_teachers_answers_changes_nothing_but_how_often_it_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-    original = lessons.Ancestor.__call__
-
-    def counted(self: Any, batch: Any) -> Any:
-        asked.append(len(batch.images))
-        return original(self, batch)
-
-    monkeypatch.setattr(lessons.Ancestor, "__call__", counted)
-    plain = made(epochs=2, tuning_epochs=2)
-    often = sum(asked)
-    asked.clear()
-    kept = made(Run(seed=1, folder=tmp_path / "run"), epochs=2, tuning_epochs=2, keep_teacher=True)
-    assert often == 3 * 2 * 32
-    assert sum(asked) == 32
-    assert not (tmp_path / "run" / "teacher").exists()
-    for name in plain.state:
-        torch.testing.assert_close(kept.state[name], plain.state[name], rtol=0, atol=1e-4)
-    half = made(Run(seed=1, folder=tmp_path / "half"), epochs=2, tuning_epochs=2, keep_teacher=True, kept="fp16")
-    for name in plain.state:
-        torch.testing.assert_close(half.state[name], plain.state[name], rtol=0, atol=5e-2)
-
-
-def test_finished_parts_are_not_repeated_and_kept_answers_outlive_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_parts_are_not_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(seed=1, folder=tmp_path / "run", resume=True)
-    whole = made(Run(seed=1, folder=tmp_path / "whole"), keep_teacher=True)
+    whole = made(Run(seed=1, folder=tmp_path / "whole"))
 
     def killed(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(filling, "tune", killed)
+        patch.setattr("lgzoo_pool.sampled_paths.SampledPaths.forward", killed)
         with pytest.raises(KeyboardInterrupt):
-            made(run, keep_teacher=True)
-    assert (tmp_path / "run" / "teacher" / "logits.npy").is_file()
-    monkeypatch.setattr(auxiliary, "train", killed)
-    monkeypatch.setattr(lessons.Ancestor, "__call__", killed)
-    assert same(made(run, keep_teacher=True).state, whole.state)
+            made(run)
+    monkeypatch.setattr("lgzoo_pool.imitation.Imitation.forward", killed)
+    assert same(made(run).state, whole.state)
 
 
 def test_arms_that_share_parts_compute_the_auxiliary_models_once(
@@ -230,11 +203,11 @@ def test_arms_that_share_parts_compute_the_auxiliary_models_once(
         raise AssertionError("trained again")
 
     with monkeypatch.context() as patch:
-        patch.setattr(auxiliary, "train", repeated)
+        patch.setattr("lgzoo_pool.imitation.Imitation.forward", repeated)
         second = made(Run(folder=tmp_path / "ls", **shared), stitch="ls")  # type: ignore[arg-type]
     assert first.config.metrics["low"] == second.config.metrics["low"]
     assert not same(first.state, second.state)
-    monkeypatch.setattr(auxiliary, "train", repeated)
+    monkeypatch.setattr("lgzoo_pool.imitation.Imitation.forward", repeated)
     with pytest.raises(AssertionError, match="trained again"):
         made(Run(folder=tmp_path / "tau", **shared), tau=2.0)  # type: ignore[arg-type]
 
@@ -268,10 +241,10 @@ def test_layers_alone_take_the_largest_path(pool: Learngene) -> None:
     ("settings", "target", "says"),
     [
         ({"low": 2, "high": 3}, {}, "no path with low 2 and high 3"),
-        ({"low": 0, "high": 1}, {}, "with low 0 high may be 2"),
-        ({"low": 7}, {}, "low may be 0 to 2"),
-        ({"low": 1, "high": 1}, {"layers": 3}, "layers may be 2"),
-        ({"low": 2, "high": 0}, {"width": 32}, "width may be 16"),
+        ({"low": 0, "high": 1}, {}, "with low 0 high can be 2"),
+        ({"low": 7}, {}, "low can be 0 to 2"),
+        ({"low": 1, "high": 1}, {"layers": 3}, "with low 1 and high 1 layers can be 2"),
+        ({"low": 2, "high": 0}, {"width": 32}, "with low 2 and high 0 width can be 16"),
         ({}, {"layers": 9}, "no path with layers 9"),
     ],
 )
@@ -308,8 +281,11 @@ def test_widths_and_heads(ancestry: ViTSpec, settings: dict[str, int], widths: l
     [
         ({"low_width": 96}, "low_width 96 is not below high_width 96"),
         ({"low_width": 96, "high_width": 64}, "low_width 96 is not below high_width 64"),
-        ({"low_width": 40}, "low_width is 40, which is no number of heads of the ancestry's width of 32; take 32"),
-        ({"high_width": 64, "high_levels": 0}, "leads to width 64 by the wide model's matrices, and high_levels 0"),
+        ({"low_width": 40}, "low_width is 40, which is not a multiple of the ancestry's head width of 32; try 32"),
+        (
+            {"high_width": 64, "high_levels": 0},
+            "leads to width 64 by the wide model's matrices, and with high_levels 0",
+        ),
     ],
 )
 def test_widths_that_cannot_be_stitched(settings: dict[str, Any], says: str) -> None:
@@ -346,21 +322,14 @@ def _extract(place: Path, ancestry: Ancestry, **settings: Any) -> Learngene:
         ({"tau": 0.0}, "tau is 0.0"),
         ({"low_levels": 4}, "low_levels is 4"),
         ({"blocks": 2}, "low_levels is 3, but an auxiliary model has 2 blocks"),
-        ({"alpha": 1.0}, "alpha 1 teaches none; use --stitch ls"),
-        ({"low_levels": 0, "stitch": "pinv"}, "low_levels 0 has none; use --stitch ls"),
-        ({"keep_teacher": True, "training": Recipe(augment="light")}, "the training's augment light changes them"),
-        ({"keep_teacher": True, "tuning": Recipe(augment="none", mixup=0.8)}, "the tuning's mixup 0.8 changes them"),
+        ({"alpha": 1.0}, "with alpha 1 it has none; use --stitch ls"),
+        ({"low_levels": 0, "stitch": "pinv"}, "with low_levels 0 it has none; use --stitch ls"),
     ],
 )
-def test_settings_that_cannot_be_meant(settings: dict[str, Any], says: str) -> None:
+def test_settings_out_of_bounds(settings: dict[str, Any], says: str) -> None:
     plain = Recipe(augment="none")
     with pytest.raises(WrongCall, match=says):
         Distil(**{"training": plain, "tuning": plain, **settings})
-
-
-def test_answers_cannot_be_kept_without_a_place() -> None:
-    with pytest.raises(WrongCall, match="name a place with -o"):
-        made(keep_teacher=True)
 
 
 def test_a_pool_with_a_stitch_missing_builds_what_does_not_need_it(pool: Learngene, tmp_path: Path) -> None:
@@ -410,7 +379,7 @@ def test_what_the_work_depends_on_tells_arms_apart_where_they_differ() -> None:
         "labels, other tau": Distil(**base, stitch="ls", alpha=1.0, tau=3.0),
         "one level": Distil(**base, low_levels=1),
     }
-    works = {name: work(arm, [MINI], [1000]) for name, arm in arms.items()}
+    works = {name: arm.work([MINI], [1000]) for name, arm in arms.items()}
     assert all([part.images for part in parts] == [300] * 3 for parts in works.values())
     depends = {name: [part.depends for part in parts] for name, parts in works.items()}
     assert depends["tm"][:2] == depends["ls"][:2]

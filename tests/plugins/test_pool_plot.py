@@ -17,9 +17,10 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Expander
+from learngene_zoo.plotting import tint
 from lgzoo_pool import plot
-from lgzoo_pool.details import details_of
-from lgzoo_pool.plot_style import ANCHORS, STITCH, colour_of, tint
+from lgzoo_pool.details import Details
+from lgzoo_pool.plot_grid import ANCHORS, HIGHLIGHT, colour_of
 from lgzoo_pool.pool import POOL, Expand
 from lgzoo_pool.snnet import SNNET
 
@@ -29,7 +30,7 @@ SIZES = [(16, 1), (64, 4), (128, 8)]
 def learngene(depths: Sequence[int] = (3, 3), method: str = "pool", **metrics: Any) -> Learngene:
     shapes = zip(depths, SIZES)
     specs = [ViTSpec(layers=layers, width=width, heads=heads, classes=4) for layers, (width, heads) in shapes]
-    details = details_of(specs).json()
+    details = Details.of(specs).json()
     return Learngene(config=LearngeneConfig(method=method, spec=specs[-1], details=details, metrics=metrics), state={})
 
 
@@ -66,7 +67,7 @@ def bold(figure: Any) -> list[list[float]]:
     return [
         list(line.get_xdata())
         for line in figure.axes[0].lines
-        if (line.get_color(), line.get_linewidth()) == (STITCH, 4)
+        if (line.get_color(), line.get_linewidth()) == (HIGHLIGHT, 4)
     ]
 
 
@@ -75,7 +76,7 @@ def points(figure: Any) -> list[tuple[float, float]]:
     return [(line.get_xdata()[0], line.get_ydata()[0]) for line in marked]
 
 
-def test_the_path_of_the_settings_stands_out() -> None:
+def test_the_path_of_the_settings_is_highlighted() -> None:
     figure = picture(learngene(), Expand(low=2, high=1))
     assert (filled(figure, 0), filled(figure, 1)) == ([True, True, False], [False, False, True])
     assert bold(figure) == [[1, 2]]
@@ -104,7 +105,7 @@ def test_all_pairs_are_drawn_and_those_of_the_same_layer_told_apart() -> None:
     slanted = [line for line in figure.axes[0].lines if line.get_ydata()[0] != line.get_ydata()[1]]
     assert len(slanted) == 3 * 4 - 2
     # The pair (1, 2) came with the window of the blocks 1 and 2, as did (2, 1) and (2, 2).
-    shared = {tuple(line.get_xdata()) for line in slanted if line.get_color() == STITCH}
+    shared = {tuple(line.get_xdata()) for line in slanted if line.get_color() == HIGHLIGHT}
     assert shared == {(1, 2), (2, 1), (2, 2)}
 
 
@@ -129,7 +130,7 @@ def test_without_accuracies_parameters_are_drawn() -> None:
 
 
 @pytest.mark.parametrize("depths", [(3, 3), (12, 12, 12), (24, 24)])
-def test_every_word_lies_on_the_paper(depths: tuple[int, ...]) -> None:
+def test_every_word_lies_on_the_figure(depths: tuple[int, ...]) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = picture(learngene(depths, "snnet") if depths != (3, 3) else learngene(**scored()))
@@ -166,15 +167,15 @@ def test_a_path_outside_the_pool_is_not_drawn(tmp_path: Path) -> None:
         ({"paths": {}}, "a row for each of the 9 paths"),
         ({"paths": scored()["paths"][1:]}, "a row for each of the 9 paths"),
         ({"paths": [1] * 9}, "a row for each of the 9 paths"),
-        (scored(accuracy=None), "accuracy None is no number from 0 to 1"),
-        (scored(accuracy=True), "accuracy True"),
-        (scored(accuracy=float("nan")), "accuracy nan"),
+        (scored(accuracy=None), "expected a number from 0 to 1 as accuracy, got None"),
+        (scored(accuracy=True), "as accuracy, got True"),
+        (scored(accuracy=float("nan")), "as accuracy, got nan"),
         (scored(images=0), "the same number of images"),
         (scored(images="5"), "the same number of images"),
         (scored(images=[5]), "the same number of images"),
     ],
 )
-def test_metrics_that_cannot_be(metrics: dict[str, Any], said: str) -> None:
+def test_metrics_that_are_wrong(metrics: dict[str, Any], said: str) -> None:
     with pytest.raises(BadFile, match=said):
         picture(learngene(**metrics))
 
@@ -202,5 +203,4 @@ def test_show_tells_how_good_each_path_is(tmp_path: Path) -> None:
 
 def test_both_methods_draw_with_it_and_colours_differ() -> None:
     assert POOL.plot == SNNET.plot == "lgzoo_pool.plot:picture"
-    assert len({*ANCHORS, STITCH}) == len(ANCHORS) + 1
-    assert (tint("#0072b2", 1), tint("#0072b2", 0)) == ("#0072b2", "#ffffff")
+    assert len({*ANCHORS, HIGHLIGHT}) == len(ANCHORS) + 1

@@ -1,4 +1,4 @@
-"""Two processes fill a pool as one does, and share the teacher's kept answers."""
+"""Two processes train a pool as one does."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from learngene_zoo.runs.distributed import is_first, join
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_pool.features import Ancestor
+from learngene_zoo.training.distillation import Teacher
 from lgzoo_pool.pool import POOL
 
 torch.set_num_threads(1)
-out, keep = Path(sys.argv[1]), sys.argv[2] == "keep"
-asked, original = [], Ancestor.__call__
+out = Path(sys.argv[1])
+asked, original = [], Teacher.__call__
 
 
 def counted(self, batch):
@@ -36,10 +36,10 @@ def counted(self, batch):
     return original(self, batch)
 
 
-Ancestor.__call__ = counted
+Teacher.__call__ = counted
 join("cpu")
 ancestry = replace(tiny_ancestry(classes=3), class_names=tiny_task().class_names)
-settings = {"epochs": 2, "tuning_epochs": 2, "keep_teacher": keep}
+settings = {"epochs": 2, "tuning_epochs": 2}
 made = with_settings(POOL.presets["smoke"], settings)([ancestry], [tiny_task()], Run(seed=1, folder=out / "run"))
 if is_first():
     write_tensors(out / "pool.safetensors", made.state)
@@ -48,22 +48,21 @@ print(f"asked {sum(asked)}", flush=True)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keep", ["plain", "keep"])
 def test_two_processes_equal_one(
-    tmp_path: Path, checkout: Path, torchrun: Callable[[list[str], Callable[[str], bool]], str], keep: str
+    tmp_path: Path, checkout: Path, torchrun: Callable[[list[str], Callable[[str], bool]], str]
 ) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     for place in ("one", "two"):
         (tmp_path / place).mkdir()
     path = {"PYTHONPATH": f"{checkout}:{checkout / 'plugins'}", "OMP_NUM_THREADS": "1"}
-    alone = [sys.executable, str(program), str(tmp_path / "one"), keep]
+    alone = [sys.executable, str(program), str(tmp_path / "one")]
     told = subprocess.run(alone, env=path, check=True, capture_output=True, text=True, timeout=200).stdout
-    output = torchrun([str(program), str(tmp_path / "two"), keep], lambda output: "asked" in output)
+    output = torchrun([str(program), str(tmp_path / "two")], lambda output: "asked" in output)
     ours, theirs = (Tensors(tmp_path / place / "pool.safetensors") for place in ("one", "two"))
     assert set(ours) == set(theirs)
     # The mean: AdamW takes whole steps even where a gradient is nothing but rounding, as that of the keys' biases.
     apart = {name: (ours[name] - theirs[name]).abs().mean().item() for name in ours}
     assert max(apart.values()) < 5e-5, max(apart, key=lambda name: apart[name])
     counts = [sum(int(line.split()[1]) for line in text.splitlines() if "asked" in line) for text in (told, output)]
-    assert counts == ([32, 32] if keep == "keep" else [3 * 2 * 32] * 2)
+    assert counts == [3 * 2 * 32] * 2

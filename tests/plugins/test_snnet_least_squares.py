@@ -1,4 +1,4 @@
-"""Stitches by least squares: the sums are those of solving every pair by itself, and nothing is looked at twice."""
+"""Stitches by least squares: the sums are those of solving every pair by itself, and every block runs once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from stitching_toy import anchors, images, stitched
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
 from learngene_zoo.testing import tiny_task
-from lgzoo_pool.joining import least_squares, some_images
-from lgzoo_pool.least_squares import fit_of, groups, moments, solve, streams_of
+from lgzoo_pool.least_squares import fit_of, groups, moments, solve, some_images, streams_of
 from lgzoo_pool.network import StitchedNetwork
+from lgzoo_pool.settings import LeastSquares
+from lgzoo_pool.snnet import least_squares, with_heads
 
 
 @torch.no_grad()
@@ -150,8 +151,9 @@ def test_the_images_are_the_seeds() -> None:
     assert once.shape == (40, 3, 16, 16)
     assert torch.equal(once, again)
     assert not torch.equal(once, other)
-    network, _ = stitched((2, 2))
-    stitches, record = least_squares(network, task, input_format, 40, Run(seed=1))
+    network, details = stitched((2, 2))
+    models, _ = with_heads(anchors((2, 2)), task, 0)
+    stitches, record = least_squares(LeastSquares(images=40), details.layout, models, task, Run(seed=1))
     assert record["images"] == 40
     assert record["missed"]["mean"] == record["missed"]["stitches.0.0"]
     same = solve(moments(network, [once]))

@@ -12,7 +12,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import with_settings
-from lgzoo_pool.members import spec_of
+from lgzoo_pool.expand import spec_of
 from lgzoo_pool.paths import Layout, Part, Path, Stitch, pairs
 
 RELEASED = json.loads((FilePath(__file__).parents[1] / "data" / "snnet_release.json").read_text())["rows"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from stitching_toy import anchors, images, stitched
+from stitching_toy import trained as trained_by
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed
@@ -22,19 +23,18 @@ from learngene_zoo.storage import Tensors
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.distillation import Teacher, divergence
-from learngene_zoo.training.fit import training_images
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Layout
-from lgzoo_pool.tuning import SampledPaths, path_of_step, train_stitches_alone, tune
+from lgzoo_pool.sampled_paths import SampledPaths, freeze_anchors, path_of_step
+from lgzoo_pool.settings import PathTraining
 
 TOY = Path(__file__).with_name("stitching_toy.py")
 RECIPE = Recipe(epochs=2, batch_size=12, lr=1e-3, augment="none", ema=0.9, drop_path=0.1)
 TASK = tiny_task(classes=4)
-VIEW = anchors()[0].input_format
 
 
-def trained(network: StitchedNetwork, run: Run, recipe: Recipe = RECIPE, task: Task = TASK, **told: Any) -> Any:
-    return tune(network, training_images(task, VIEW, recipe, run), recipe, run, **told)
+def trained(network: StitchedNetwork, run: Run, recipe: Recipe = RECIPE, **options: Any) -> None:
+    trained_by(network, run, recipe, TASK, **options)
 
 
 def state(network: StitchedNetwork) -> dict[str, torch.Tensor]:
@@ -68,10 +68,9 @@ def test_a_step_trains_what_lies_on_its_path_and_nothing_else() -> None:
 
 def test_a_seed_gives_one_training_whatever_was_drawn_before() -> None:
     one, other = stitched()[0], stitched()[0]
-    record = trained(one, Run(seed=3))
+    trained(one, Run(seed=3))
     torch.rand(7)
     trained(other, Run(seed=3))
-    assert record == {"training_images": 48, "epochs": 2, "paths": 9}
     assert all(torch.equal(tensor, state(other)[name]) for name, tensor in state(one).items())
     third = stitched()[0]
     trained(third, Run(seed=4))
@@ -79,23 +78,11 @@ def test_a_seed_gives_one_training_whatever_was_drawn_before() -> None:
     assert not one.training
 
 
-def test_resuming_goes_on_with_the_path_of_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints after every step, an interruption after the fifth of eight, and the result to the last bit."""
-    from learngene_zoo.training import loop
-    from lgzoo_pool import tuning
-
+def test_resuming_continues_with_the_path_of_the_step(tmp_path: Path) -> None:
+    """Checkpoints after every step, an interruption after the fifth of eight, and a bit-equal result."""
     whole = stitched()[0]
     trained(whole, Run(seed=3))
-
-    def until_the_fifth(*given: Any, **told: Any) -> Any:
-        for step in loop.train(*given, seconds_between_checkpoints=0, **told):
-            yield step
-            if step.step == 6:  # before it is saved
-                return
-
-    with monkeypatch.context() as patched:
-        patched.setattr(tuning, "train", until_the_fifth)
-        trained(stitched()[0], Run(seed=3, folder=tmp_path))
+    trained(stitched()[0], Run(seed=3, folder=tmp_path), until=6)
     assert (tmp_path / "checkpoint-5").is_dir()
     resumed = stitched()[0]
     trained(resumed, Run(seed=3, folder=tmp_path, resume=True))
@@ -108,12 +95,16 @@ def batch() -> Any:
     return SimpleNamespace(images=images(6), labels=torch.arange(6) % 4, attributes=None)
 
 
-def objective(kind: Any, share: float = 0.25, temperature: float = 2.0) -> tuple[SampledPaths, Any]:
-    network, _ = stitched()
-    sampled = SampledPaths(network, TASK, RECIPE, network.layout.paths, seed=1)
+def sampled_paths(
+    network: StitchedNetwork, task: Task = TASK, teacher: Any = None, guidance: Any = "none"
+) -> SampledPaths:
+    settings = PathTraining(recipe=RECIPE, guidance=guidance, share=0.25, temperature=2.0)
+    return SampledPaths(network, task, settings, 1, teacher=teacher)
+
+
+def objective(guidance: Any) -> tuple[SampledPaths, Any]:
     teacher = anchors()[1].model()
-    sampled.teach(Teacher(teacher), kind, share, temperature)
-    return sampled, teacher
+    return sampled_paths(stitched()[0], teacher=Teacher(teacher), guidance=guidance), teacher
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard"])
@@ -138,13 +129,13 @@ def test_the_teacher_is_neither_trained_nor_saved() -> None:
     assert not sampled.network.anchor(0).get_classifier()._forward_hooks
 
 
-def test_without_a_teacher_or_with_the_kind_none_labels_alone_count() -> None:
+def test_without_a_teacher_or_with_the_guidance_none_labels_alone_count() -> None:
     one, other = stitched()[0], stitched()[0]
-    trained(one, Run(seed=3), teacher=Teacher(anchors()[1].model()), kind="none")
+    trained(one, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="none")
     trained(other, Run(seed=3))
     assert all(torch.equal(tensor, state(other)[name]) for name, tensor in state(one).items())
     third = stitched()[0]
-    trained(third, Run(seed=3), teacher=Teacher(anchors()[1].model()), kind="hard")
+    trained(third, Run(seed=3), teacher=Teacher(anchors()[1].model()), guidance="hard")
     assert any(not torch.equal(tensor, state(third)[name]) for name, tensor in state(one).items())
 
 
@@ -152,7 +143,7 @@ def test_without_a_teacher_or_with_the_kind_none_labels_alone_count() -> None:
 def test_stitches_and_class_tokens_alone(heads: bool) -> None:
     network, _ = stitched()
     before = state(network)
-    paths = train_stitches_alone(network, heads=heads)
+    paths = freeze_anchors(network, heads=heads)
     assert paths == network.layout.paths
     steps = range(1, 17)
     seed = next(
@@ -167,10 +158,10 @@ def test_stitches_and_class_tokens_alone(heads: bool) -> None:
 
 def test_without_class_tokens_whole_anchors_have_nothing_to_train() -> None:
     network, _ = stitched(sizes={"class_token": False, "pool": "avg"})
-    paths = train_stitches_alone(network, heads=False)
+    paths = freeze_anchors(network, heads=False)
     assert paths == tuple(path for path in network.layout.paths if path.stitches)
     trained(network, Run(seed=3), paths=paths)
-    assert train_stitches_alone(network, heads=True) == network.layout.paths
+    assert freeze_anchors(network, heads=True) == network.layout.paths
 
 
 def test_a_loss_that_is_not_finite_ends_it() -> None:
@@ -187,7 +178,7 @@ def test_pixels_and_attributes_are_learnt_too() -> None:
 
     network, _ = stitched()
     described = replace(TASK, attributes=(Attribute("size"), Attribute("kind", 3)))
-    sampled = SampledPaths(network, described, RECIPE, network.layout.paths, seed=1)
+    sampled = sampled_paths(network, described)
     readers = {name: tuple(p.shape) for name, p in sampled.named_parameters() if name.startswith("objectives.")}
     assert readers["objectives.0.reader.weight"] == (4, 16)
     assert readers["objectives.1.reader.weight"] == (4, 32)

@@ -1,4 +1,4 @@
-"""Every path judged in one pass: as each by itself, and cheaper."""
+"""Every path evaluated in one pass: with the result of each by itself, and cheaper."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from stitching_toy import images, stitched
 from torch import nn
 
-from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.evaluate import evaluate
-from lgzoo_pool.judging import along_each, judged, path_rows, steps_of
+from lgzoo_pool.evaluate import along_each, evaluate_paths, path_metrics, steps_of
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Path
 
@@ -54,7 +54,7 @@ def test_what_paths_share_is_computed_once() -> None:
     for anchor in range(2):
         for number, block in enumerate(network.anchor(anchor).blocks):
             block.register_forward_hook(lambda *_, at=(anchor, number): ran.append(at))
-    judged(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=8)
+    evaluate_paths(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=8)
     # Pairs (j, k) with |j - k| <= 1: two end in block 0, three in 1, two in 2; and the end anchor runs by itself.
     assert {at: ran.count(at) for at in set(ran)} == {
         **dict.fromkeys([(0, 0), (0, 1), (0, 2)], 1),
@@ -68,7 +68,7 @@ def test_what_paths_share_is_computed_once() -> None:
 def test_every_path_does_as_its_own_model_does(batch_size: int | None) -> None:
     network, details = stitched((2, 2))
     paths = details.layout.paths[::-1]
-    found = judged(network, paths, TASK, "test", VIEW, Run(), batch_size=batch_size)
+    found = evaluate_paths(network, paths, TASK, "test", VIEW, Run(), batch_size=batch_size)
     assert found == tuple(evaluate(Alone(network, path), TASK, "test", VIEW, Run()) for path in paths)
     assert len({one.correct for one in found}) > 1  # so that an order mistaken would show
 
@@ -76,18 +76,17 @@ def test_every_path_does_as_its_own_model_does(batch_size: int | None) -> None:
 def test_rows_hold_the_settings_and_what_was_found() -> None:
     network, details = stitched((2, 2))
     settings = [{"config": number} for number in range(len(details.layout.paths))]
-    rows = path_rows(network, settings, TASK, VIEW, Run(), images=10)
-    values = judged(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=10)
+    rows = path_metrics(network, settings, TASK, VIEW, Run(), images=10)["paths"]
+    values = evaluate_paths(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=10)
     assert rows == [{"config": i, "accuracy": one.value, "images": 10} for i, one in enumerate(values)]
-    with pytest.raises(WrongCall, match="5 settings for 6 paths"):
-        path_rows(network, settings[:-1], TASK, VIEW, Run())
+    assert path_metrics(network, settings, TASK, VIEW, Run(), images=0) == {}
 
 
 def test_a_broken_path_is_an_error() -> None:
     network, details = stitched((2, 2))
     network.linear(details.layout.paths[-1].stitches[0]).weight.data.fill_(float("nan"))
     with pytest.raises(TrainingFailed, match="not finite for 8 of 8 images"):
-        judged(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=8)
+        evaluate_paths(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=8)
 
 
 def test_steps_name_all_that_a_path_does() -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from lgzoo_pool.levels import levels, pairs
+from lgzoo_pool.settings import check_levels, levels, paired_levels
 
 
 def test_the_papers_levels() -> None:
     """4, 8 and 12 of the ancestry's blocks, counted from 1; of the auxiliary models 2, 4, 6 and 3, 6, 9."""
-    assert pairs(6, 12, 3) == ((1, 3), (3, 7), (5, 11))
-    assert pairs(9, 12, 3) == ((2, 3), (5, 7), (8, 11))
-    assert pairs(6, 12, 1) == ((5, 11),)
-    assert pairs(6, 12, 2) == ((3, 7), (5, 11))
-    assert pairs(6, 12, 0) == ()
+    assert paired_levels(6, 12, 3) == ((1, 3), (3, 7), (5, 11))
+    assert paired_levels(9, 12, 3) == ((2, 3), (5, 7), (8, 11))
+    assert paired_levels(6, 12, 1) == ((5, 11),)
+    assert paired_levels(6, 12, 2) == ((3, 7), (5, 11))
+    assert paired_levels(6, 12, 0) == ()
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -28,12 +28,10 @@ def test_levels_of_any_depth_are_distinct_and_end_with_the_last_block(count: int
         assert all(abs((block + 1) - level * blocks / 3) <= 0.5 for block, level in zip(found, range(4 - count, 4)))
 
 
-@pytest.mark.parametrize(("blocks", "count"), [(0, 1), (1, 2), (1, 3), (2, 3)])
-def test_fewer_blocks_than_levels_are_refused(blocks: int, count: int) -> None:
-    with pytest.raises(WrongCall, match=f"a model of {blocks} blocks has no {count} levels"):
-        levels(blocks, count)
-
-
-def test_more_levels_than_three_are_refused() -> None:
-    with pytest.raises(WrongCall, match="4 levels cannot be distilled"):
-        levels(12, 4)
+@pytest.mark.parametrize(
+    ("blocks", "low", "high", "says"), [(2, 3, 1, "low_levels is 3"), (1, 1, 2, "high_levels is 2")]
+)
+def test_fewer_blocks_than_levels_are_refused(blocks: int, low: int, high: int, says: str) -> None:
+    with pytest.raises(WrongCall, match=f"{says}, but a model has {blocks} blocks"):
+        check_levels(low, high, blocks, "a model")
+    check_levels(low, high, 3, "a model")

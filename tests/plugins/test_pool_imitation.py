@@ -1,4 +1,4 @@
-"""The objective of algorithm 1, number by number."""
+"""The objective of algorithm 1, number by number; the matrices W and M, and the stitches that start from them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import pytest
 import torch
 from torch.nn import functional
 
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.task import Attribute
 from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.training.distillation import Distilled, Teacher
 from learngene_zoo.training.objectives import ClassAndAttributes, Classification, objective_for
-from lgzoo_pool.distillation import Distilled, Shares, prediction_loss
-from lgzoo_pool.features import Ancestor
-from lgzoo_pool.levels import pairs
-from lgzoo_pool.transforms import Transformations
+from lgzoo_pool.imitation import Imitation, mean_matrix, prediction_loss, stitch_weight
+from lgzoo_pool.settings import Imitating
 
 LAYERS, WIDTH = 6, 32  # of the teacher
+D, L, H = 12, 4, 8  # widths of the ancestry, the low and the high model
 
 
 def batch(images: int = 8) -> Batch:
@@ -35,11 +36,22 @@ def student(width: int = 16, layers: int = 3) -> Any:
     return tiny_ancestry(1, layers=layers, width=width, heads=width // 16, classes=3).model()
 
 
-def objective(model: Any, master: Any, count: int = 3, told: Any = None, **shares: Any) -> Distilled:
-    levels = pairs(len(model.blocks), LAYERS, count)
-    asked = Ancestor(master, [other for _, other in levels])
-    matrices = Transformations(WIDTH, model.embed_dim, count, seed=2)
-    return Distilled(told or Classification(model), model, asked, matrices, levels, Shares(**shares))
+def imitation(student: ViTSpec, ancestry: ViTSpec, levels: int = 3, seed: int = 2, tau: float = 1.0) -> Imitation:
+    return Imitation(student, ancestry, Imitating(levels=levels, alpha=0.1, tau=tau, reduction="sample"), seed)
+
+
+def spec(width: int, layers: int = 3) -> ViTSpec:
+    return ViTSpec(layers=layers, width=width, heads=1)
+
+
+def objective(
+    model: Any, master: Any, count: int = 3, labels: Any = None, alpha: float = 0.1, tau: float = 1.0
+) -> Distilled:
+    specs = (spec(one.embed_dim, len(one.blocks)) for one in (model, master))
+    made = imitation(*specs, count, tau=tau)
+    frozen = Teacher(master, [other for _, other in made.levels])
+    blocks = [own for own, _ in made.levels]
+    return Distilled(labels or Classification(model), model, frozen, made, (alpha, 1 - alpha), blocks)
 
 
 def test_the_prediction_loss_is_a_cross_entropy() -> None:
@@ -77,7 +89,7 @@ def test_the_losses_are_those_of_the_paper() -> None:
     losses = {name: loss.item() for name, loss in made(data).items()}
     blocks, attentions, logits = by_hand(model, data.images)
     their_blocks, their_attentions, their_logits = by_hand(master, data.images)
-    w, m = ([layer.weight for layer in kind] for kind in (made.matrices.blocks, made.matrices.attentions))
+    w, m = ([layer.weight for layer in kind] for kind in (made.imitation.blocks, made.imitation.attentions))
     levels = [(0, 1), (1, 3), (2, 5)]
     mse = functional.mse_loss
     block = sum(mse(their_blocks[t] @ w[i].T, blocks[s]) for i, (s, t) in enumerate(levels))
@@ -95,7 +107,7 @@ def test_a_model_that_is_the_teacher_has_nothing_to_learn_from_its_blocks() -> N
     losses = objective(teacher(), teacher())(batch())
     assert losses["block"].item() == 0
     assert losses["attention"].item() == 0
-    assert not objective(teacher(), teacher()).matrices.state_dict()
+    assert not objective(teacher(), teacher()).imitation.state_dict()
 
 
 def test_without_levels_labels_and_predictions_are_left() -> None:
@@ -107,42 +119,30 @@ def test_student_and_matrices_learn_and_the_teacher_does_not() -> None:
     made = objective(model, master)
     sum(made(batch()).values()).backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
-    assert all(parameter.grad.abs().sum() > 0 for parameter in made.matrices.parameters())
+    assert all(parameter.grad.abs().sum() > 0 for parameter in made.imitation.parameters())
     assert all(parameter.grad is None for parameter in master.parameters())
-    ours = sum(p.numel() for p in model.parameters()) + sum(p.numel() for p in made.matrices.parameters())
+    ours = sum(p.numel() for p in model.parameters()) + sum(p.numel() for p in made.imitation.parameters())
     assert sum(p.numel() for p in made.parameters()) == ours
     hooks = [module for net in (model, master) for module in net.modules() if module._forward_hooks]
     assert not hooks
 
 
-def test_with_alpha_one_the_teacher_is_not_asked() -> None:
-    def nobody(images: Any) -> Any:
-        raise AssertionError("asked")
-
-    model, data = student(), batch()
-    made = Distilled(Classification(model), model, nobody, Transformations(WIDTH, 16, 0, 0), (), Shares(alpha=1.0))
-    assert made(data)["cross_entropy"].item() == Classification(model)(data)["cross_entropy"].item()
-    assert len(made(data)) == 1
-
-
-def test_what_labels_tell_are_class_and_attributes() -> None:
+def test_labels_are_the_class_and_attributes() -> None:
     """L_cls is whatever training on the task minimises."""
     model = student()
     asked = (Attribute("size"), Attribute("colour", 4))
-    told = ClassAndAttributes(model, asked, seed=1)
+    labels = ClassAndAttributes(model, asked, seed=1)
     data = batch()._replace(attributes=torch.tensor([[0.5, 2.0]] * 8))
-    losses = objective(model, teacher(), told=told, alpha=0.5)(data)
+    losses = objective(model, teacher(), labels=labels, alpha=0.5)(data)
     assert {name for name in losses if name.startswith("attributes/")} == {"attributes/size", "attributes/colour"}
-    assert losses["attributes/size"].item() == pytest.approx(0.5 * told(data)["attributes/size"].item(), rel=1e-5)
+    assert losses["attributes/size"].item() == pytest.approx(0.5 * labels(data)["attributes/size"].item(), rel=1e-5)
     assert type(objective_for(tiny_task(), model, Recipe(), 0)) is Classification
 
 
 def test_a_dense_model_imitates_patches() -> None:
     made = [tiny_ancestry(seed, layers=3, classes=4, dense=True).model() for seed in (0, 1)]
     own, master = made
-    told = _Sum(own)
-    levels = pairs(3, 3, 1)
-    dense = Distilled(told, own, Ancestor(master, [2]), Transformations(WIDTH, WIDTH, 1, 0), levels, Shares())
+    dense = objective(own, master, 1, _Sum(own))
     losses = dense(batch(2))
     assert losses["prediction"].isfinite()
     assert losses["prediction"].item() > 0
@@ -157,3 +157,71 @@ class _Sum(torch.nn.Module):
 
     def forward(self, data: Batch) -> dict[str, torch.Tensor]:
         return {"sum": self.model(data.images).sum()}
+
+
+def matrices(width: int, levels: int = 3, seed: int = 0) -> dict[str, torch.Tensor]:
+    found = imitation(spec(width), spec(D), levels, seed).state_dict()
+    return {name: value.detach() for name, value in found.items()}
+
+
+def test_where_the_widths_match_there_is_no_parameter() -> None:
+    same = imitation(spec(D), spec(D))
+    assert not list(same.parameters())
+    tokens = torch.randn(2, 5, D)
+    assert all(torch.equal(matrix(tokens), tokens) for matrix in [*same.blocks, *same.attentions])
+    assert torch.equal(mean_matrix({}, D, D), torch.eye(D, dtype=torch.float64))
+
+
+def test_one_matrix_for_each_level_and_kind_of_output() -> None:
+    found = matrices(L)
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {
+        f"{kind}.{level}.weight": (L, D) for kind in ("blocks", "attentions") for level in range(3)
+    }
+    assert len({tensor.sum().item() for tensor in found.values()}) == 6
+    again, other = matrices(L), matrices(L, seed=1)
+    assert all(torch.equal(again[name], found[name]) for name in found)
+    assert not any(torch.equal(other[name], found[name]) for name in found)
+
+
+def test_what_a_matrix_makes_has_the_size_of_what_it_is_given() -> None:
+    wide = imitation(spec(64), spec(4096), levels=1, seed=0)
+    made = wide.blocks[0](torch.randn(16, 4096, generator=torch.Generator().manual_seed(0)))
+    assert made.std().item() == pytest.approx(1, abs=0.1)
+
+
+def test_the_mean_is_over_the_block_matrices_alone() -> None:
+    found = matrices(L)
+    mean = sum(found[f"blocks.{level}.weight"].double() for level in range(3)) / 3
+    torch.testing.assert_close(mean_matrix(found, D, L), mean)
+    with pytest.raises(ValueError, match="no level was distilled"):
+        mean_matrix({"attentions.0.weight": torch.ones(L, D)}, D, L)
+
+
+def test_the_papers_start_is_the_transpose_of_the_mean() -> None:
+    """The wide model has the ancestry's width: its matrix is the identity."""
+    low = mean_matrix(matrices(L), D, L)
+    weight = stitch_weight(low, torch.eye(D, dtype=torch.float64), "tm")
+    assert weight.shape == (D, L)
+    assert weight.dtype == torch.float32
+    torch.testing.assert_close(weight, low.T.float())
+
+
+def test_the_pseudo_inverse_undoes_the_matrix_on_the_narrow_side() -> None:
+    low = mean_matrix(matrices(L), D, L)
+    weight = stitch_weight(low, torch.eye(D, dtype=torch.float64), "pinv").double()
+    torch.testing.assert_close(low @ weight, torch.eye(L, dtype=torch.float64), atol=1e-5, rtol=1e-5)
+
+
+def test_with_orthonormal_rows_transpose_and_pseudo_inverse_are_one() -> None:
+    low = torch.linalg.qr(torch.randn(D, L, dtype=torch.float64)).Q.T
+    eye = torch.eye(D, dtype=torch.float64)
+    torch.testing.assert_close(stitch_weight(low, eye, "tm"), stitch_weight(low, eye, "pinv"))
+
+
+def test_a_wide_model_of_another_width_is_reached_by_its_own_matrix() -> None:
+    """Of an ancestry stream x the narrow model has W x and the wide one V x: the stitch goes from W x back, and on by V."""
+    low, high = torch.randn(D, D, dtype=torch.float64), torch.randn(H, D, dtype=torch.float64)
+    stream = torch.randn(D, dtype=torch.float64)
+    weight = stitch_weight(low, high, "pinv").double()
+    torch.testing.assert_close(weight @ (low @ stream), high @ stream, atol=1e-4, rtol=1e-4)
+    assert stitch_weight(mean_matrix(matrices(L), D, L), mean_matrix(matrices(H), D, H), "tm").shape == (H, L)

@@ -1,7 +1,7 @@
-"""How good every path of a network is, from one pass over the images of a split.
+"""Evaluating every path of a network in one pass over the images of a split.
 
-Paths are the leaves of a tree: two that begin alike share all that they have in common (SN-Net's and the pool's stitched paths
-share the blocks of the front anchor), and every image is drawn once. The logits are those of each path by itself, to the last bit.
+Paths are the leaves of a tree: what two paths have in common at their beginning is computed once (stitched paths share the
+blocks of the front anchor), and every image is read once. The logits are bit-equal to those of each path by itself.
 
 Shapes: B images, N tokens, D width, K classes.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from learngene_zoo.plugin import Evaluation, InputFormat, Json, Run, WrongCall, evaluate_each
+from learngene_zoo.plugin import Evaluation, InputFormat, Json, Run, evaluate_each
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Part, Path, Stitch
 
@@ -33,7 +33,7 @@ class Step(NamedTuple):
 Steps = tuple[Step, ...]
 
 
-def path_rows(
+def path_metrics(
     network: StitchedNetwork,
     settings: Sequence[Mapping[str, Json]],
     task: Task,
@@ -41,18 +41,19 @@ def path_rows(
     run: Run,
     *,
     images: int | None = None,
-) -> list[dict[str, Json]]:
-    """What a learngene's `metrics["paths"]` holds: for every path its settings, how good it is on validation, on how many images.
+) -> dict[str, Json]:
+    """A learngene's `metrics` under `paths`: for every path its settings, its metric on validation images, and their number.
 
-    `settings` are the expander's that lead to each path, in the order of the layout's paths.
+    `settings` are the expander's that lead to each path, in the order of the layout's paths. Empty if `images` is 0.
     """
-    if len(settings) != len(network.layout.paths):
-        raise WrongCall(f"{len(settings)} settings for {len(network.layout.paths)} paths; each path needs its own")
-    found = judged(network, network.layout.paths, task, "validation", input_format, run, images=images)
-    return [{**own, one.metric: one.value, "images": one.images} for own, one in zip(settings, found)]
+    if images == 0:
+        return {}
+    found = evaluate_paths(network, network.layout.paths, task, "validation", input_format, run, images=images)
+    rows = [{**own, one.metric: one.value, "images": one.images} for own, one in zip(settings, found, strict=True)]
+    return {"paths": rows}
 
 
-def judged(
+def evaluate_paths(
     network: StitchedNetwork,
     paths: Sequence[Path],
     task: Task,
@@ -63,7 +64,7 @@ def judged(
     batch_size: int | None = None,
     images: int | None = None,
 ) -> tuple[Evaluation, ...]:
-    """How every path does on a split, in the order of `paths`; all as `evaluate` would say of the path's own model."""
+    """Every path's result on a split, in the order of `paths`, equal to what `evaluate` gives for the path's own model."""
     order = sorted(range(len(paths)), key=lambda number: _sortable(steps_of(paths[number])))
     answers = along_each(network, [paths[number] for number in order])
     found = evaluate_each(answers, network, task, split, input_format, run, batch_size=batch_size, images=images)
@@ -73,7 +74,7 @@ def judged(
 def along_each(network: StitchedNetwork, paths: Sequence[Path]) -> Callable[[torch.Tensor], Iterator[torch.Tensor]]:
     """A function from images (B, C, H, W) to the logits (B, K) along each path, one after the other.
 
-    What a path shares with the one before it is computed once: paths that begin alike should follow each other.
+    What a path shares with the one before it is computed once: paths that begin with the same steps should be adjacent.
     """
     every = [steps_of(path) for path in paths]
     branches = {one[: _alike(before, one)] for before, one in pairwise(every)}
@@ -105,7 +106,7 @@ def steps_of(path: Path) -> Steps:
 
 
 def _after(network: StitchedNetwork, step: Step, tokens_BND: torch.Tensor) -> torch.Tensor:
-    """What a step makes of the tokens, or of the images if it is the first."""
+    """The tokens after a step, from those before it, or from images if it is the first."""
     if step.stitch is not None:
         return network.joined(tokens_BND, step.stitch)
     if step.block < 0:
@@ -118,5 +119,5 @@ def _sortable(steps: Steps) -> list[tuple[int, int, tuple[int, ...]]]:
 
 
 def _alike(one: Steps, other: Steps) -> int:
-    """With how many equal steps both begin."""
+    """How many equal steps both begin with."""
     return next((place for place, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
