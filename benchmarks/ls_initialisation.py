@@ -6,8 +6,8 @@
 All arms find the same stitches (checked), in float64, from the same images. Pair by pair means: for every two anchors that are
 joined both run over the images, and every pair (j, k) is then solved on its stacked rows by itself. The ratio is to doing
 that by `torch.linalg.lstsq`, as one would write it; beside it stands the same by the normal equations of every pair. Ours runs
-every anchor once, and no further than it must, counts one Gram matrix per front block, and adds what shares a layer
-before it multiplies. Wanted: at most 0.7 times the seconds. Most of what is left is the anchors' own passes, printed too.
+every anchor once, and no further than necessary, sums one Gram matrix per front block, and adds what shares a layer
+before it multiplies. It must take at most 0.7 times the seconds. Most of what is left is the anchors' own passes, printed too.
 
 Seconds are those of the process, not of the clock: with one thread they are the same on an idle machine, and nearly so on a
 busy one.
@@ -28,7 +28,7 @@ from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.storage import StateDict
-from lgzoo_pool.details import details_of
+from lgzoo_pool.details import Details
 from lgzoo_pool.least_squares import moments, solve
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
 
@@ -43,7 +43,7 @@ Solver = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def network(specs: tuple[ViTSpec, ...]) -> StitchedNetwork:
     """The anchors with random weights, large enough that blocks do something."""
-    layout = details_of(specs).layout
+    layout = Details.of(specs).layout
     states = [initial(spec, seed, "fan_in") for seed, spec in enumerate(specs)]
     return network_of(specs, layout, {**anchors_state(states), **initial_stitches(specs, layout, 0)})
 

@@ -85,9 +85,10 @@ def parts_of(cell: Cell, layers: int) -> dict[str, float]:
     if method.tasks == "none" or not method.uses_tasks(extractor):
         return {}
     tasks = references_for(method, arm.tasks)
-    if method.work is not None:
-        specs = [ancestry_spec(source) for source in sources_for(method, arm.ancestries)]
-        works = method.work(extractor, specs, [_images(task, "train") for task in tasks])
+    specs = [ancestry_spec(source) for source in sources_for(method, arm.ancestries)]
+    counts = [_images(task, "train") for task in tasks]
+    works = list(method.work(extractor, specs, counts) if method.work else extractor.work(specs, counts))
+    if works:
         judged = sum(_images(task, "validation") for task in tasks)
         return {fingerprint([work.depends, tasks, arm.ancestries, cell.seed]): _seconds(work, judged) for work in works}
     leaves = {setting.name: setting.default for setting in settings_of(extractor)}

@@ -358,7 +358,7 @@ def test_details_of_another_number_of_models_are_refused(pool: Learngene, anchor
     one = pool.config.details["anchors"]
     every = [{"layers": 2, "width": 8, "heads": 1}, *one][-anchors:]
     config = replace(pool.config, details={**pool.config.details, "anchors": every})
-    with pytest.raises(BadFile, match="details of the learngene"):
+    with pytest.raises(BadFile, match="details of the pool learngene"):
         Expand().family(config)
 
 

@@ -1,10 +1,10 @@
-"""What it costs to judge every path of a pool, against evaluating each of them by itself.
+"""The cost of evaluating every path of a pool in one pass, against evaluating each of them by itself.
 
-    python benchmarks/path_judging.py          one thread, about a minute
+    python benchmarks/path_evaluation.py          one thread, about a minute
 
-Both judge the same images of the source task on a pool of 6 + 6 blocks of the bundled ancestry's shape, and find the same. By
-itself, every path draws the images anew and runs the narrow model's blocks again; in one pass only the wide model's blocks
-run for each path. `network` is the network's part alone, on images that are there already.
+Both use the same images of the source task and a pool of 6 + 6 blocks of the bundled ancestry's shape, with equal results. By
+itself, every path reads the images again and runs the narrow model's blocks again; in one pass only the wide model's blocks
+run for each path. `network` is the network's part alone, on images in memory.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.evaluate import Evaluation, evaluate
-from lgzoo_pool.details import details_of
-from lgzoo_pool.judging import along_each, judged
+from lgzoo_pool.details import Details
+from lgzoo_pool.evaluate import along_each, evaluate_paths
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
 from lgzoo_pool.paths import Path
 
@@ -46,13 +46,13 @@ def main() -> None:
     task, run = open_task(SOURCE_TASK), Run(threads=1)
     sizes = [{"width": width, "heads": heads} for width, heads in SIZES]
     specs = [ViTSpec(layers=6, classes=task.classes, image_size=32, patch_size=8, **one) for one in sizes]
-    layout = details_of(specs).layout
+    layout = Details.of(specs).layout
     states = anchors_state([initial(spec, seed) for seed, spec in enumerate(specs)])
     network = network_of(specs, layout, {**states, **initial_stitches(specs, layout, 0)})
     pixels = torch.randn(IMAGES, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
     def together() -> tuple[Evaluation, ...]:
-        return judged(network, layout.paths, task, "validation", task.input_format, run, images=IMAGES)
+        return evaluate_paths(network, layout.paths, task, "validation", task.input_format, run, images=IMAGES)
 
     def apart() -> tuple[Evaluation, ...]:
         models = [Alone(network, path) for path in layout.paths]
@@ -70,14 +70,14 @@ def main() -> None:
     whole, each, network_whole, network_each = medians([together, apart, network_together, network_apart], REPEATS)
     found = {"together_s": whole, "apart_s": each, "ratio": whole / each}
     inner = {"together_s": network_whole, "apart_s": network_each, "ratio": network_whole / network_each}
-    for name, row in (("judging", found), ("network", inner)):
+    for name, row in (("all", found), ("network", inner)):
         print(
             f"{name:8} {len(layout.paths)} paths, {IMAGES} images   one pass {1e3 * row['together_s']:8.1f} ms   ",
             end="",
         )
         print(f"each by itself {1e3 * row['apart_s']:8.1f} ms   ratio {row['ratio']:.3f}")
-    told = {"paths": len(layout.paths), "images": IMAGES, "threads": 1}
-    print(write("path_judging", {**found, "network": inner, **told}))
+    settings = {"paths": len(layout.paths), "images": IMAGES, "threads": 1}
+    print(write("path_evaluation", {**found, "network": inner, **settings}))
 
 
 if __name__ == "__main__":
