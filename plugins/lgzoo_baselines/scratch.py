@@ -1,8 +1,8 @@
-"""Scratch: random weights of any size, the arm without inheritance. Cold.
+"""Scratch: random weights of any size, the arm without inheritance.
 
-Two arms, because the papers' is confounded: timm's initialisation (normal with a standard deviation of 0.02) is a weak
-start for narrow models, and a method may win by scale alone. `fan_in` draws with 1/sqrt(fan_in) instead. Judge a method
-against the stronger of the two, and against its own `shuffled` control.
+There are two such arms, because the papers' is confounded: timm's initialisation (normal with a standard deviation of 0.02) is
+a weak start for narrow models, and a method may win by the scale of its weights alone. `fan_in` draws with a standard deviation
+of 1/sqrt(fan_in) instead. Compare a method with the stronger of the two, and with its own control `shuffled`.
 
 The learngene holds no tensors, only the shape of the ancestry model.
 """
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import Expander, Extractor, Learngene, LearngeneConfig, Member, Method, Target, ViTSpec
+from learngene_zoo.plugin import Expander, Extractor, Learngene, LearngeneConfig, Member, Method, Spec, Target
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Run, Task
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 class Shape(Extractor):
     """Keep the ancestry model's shape and none of its weights."""
 
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
-        """All there is."""
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """The ancestry model's shape."""
         return LearngeneConfig(method=SCRATCH.name, spec=ancestries[0])
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """No computation."""
+        """Nothing is computed."""
         return Learngene(config=self.outline([ancestries[0].spec]), state={})
 
 
@@ -44,7 +44,7 @@ class Draw(Expander):
     )
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every depth up to 5/4 of the ancestry model's, at its width. Any other size may be asked for by name."""
+        """Every depth up to 5/4 of the ancestry model's, at its width. Any other size can be built by name."""
         most = math.ceil(1.25 * config.spec.layers)
         return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, most + 1)]
 

@@ -32,8 +32,8 @@ from learngene_zoo.plugin import (
     Member,
     Method,
     Part,
+    Spec,
     Target,
-    ViTSpec,
     WrongCall,
     derive_seed,
     from_json,
@@ -75,7 +75,7 @@ class Search(Extractor):
         """Not where the blocks are named."""
         return self.keep is None
 
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """`details` say which blocks (`keep`) or how many (`top`) are kept, where that is known before the search."""
         spec = ancestries[0]
         outside = [block for block in self.keep or () if block > spec.layers]
@@ -116,7 +116,7 @@ class Search(Extractor):
         rate = rates_by_task(self.task_lr).get(task.name, self.each.training.lr)
         return replace(self.each, training=replace(self.each.training, lr=rate))
 
-    def top_of(self, spec: ViTSpec) -> int | None:
+    def top_of(self, spec: Spec) -> int | None:
         """How many blocks `top` keeps; None if a threshold decides."""
         return None if self.top is None or self.threshold is not None else min(self.top, spec.layers)
 

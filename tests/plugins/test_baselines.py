@@ -122,7 +122,7 @@ def test_training_really_changes_the_weights() -> None:
 
 def test_a_size_that_was_not_pretrained_is_refused() -> None:
     learngene = made("pretrain_finetune", depths=(1, 3), epochs=0)
-    with pytest.raises(WrongCall, match="no model with 2 layers was pretrained; there are 1, 3"):
+    with pytest.raises(WrongCall, match="no model with 2 layers is stored; choose 1, 3 layers"):
         expanded(learngene)
     with pytest.raises(WrongCall, match="width is 64, but all descendants of this learngene have width 32"):
         expanded(learngene, Target(layers=1, width=64))
