@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from learngene_zoo.cli.job import Job
 from learngene_zoo.cli.output import say
+from learngene_zoo.text import printable
 from learngene_zoo.units import human_seconds
 
 if TYPE_CHECKING:
@@ -34,4 +35,4 @@ def telling(job: Job) -> Iterator[tuple[Say, Watch]]:
             left = f"about {human_seconds(estimate.left)} left" if estimate.left else ""
             bar.update(task, completed=estimate.done, total=estimate.total, left=left)
 
-        yield lambda text: bar.console.print(text, markup=False), watch
+        yield lambda text: bar.console.print(printable(text), markup=False), watch

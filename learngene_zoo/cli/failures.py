@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import errno
-import sys
 from collections.abc import Callable, Sequence
 
 import click
 
 from learngene_zoo.errors import ZooError
+from learngene_zoo.text import printable
 
 DEBUG = "--debug"
 RESUMABLE = ("demo", "extract", "finetune", "train")
@@ -38,7 +38,7 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
 
             traceback.print_exc()
         line, code = described(error)
-        click.echo(f"error: {' '.join(line.split())}", err=True)
+        click.echo(f"error: {_one_line(line)}", err=True)
         return code
 
 
@@ -82,4 +82,8 @@ def _system(error: OSError) -> str:
 
 def note(text: str) -> None:
     """One line on stderr that is no error."""
-    print(f"note: {' '.join(text.split())}", file=sys.stderr)
+    click.echo(f"note: {_one_line(text)}", err=True)
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import MOST_THREADS, Run
 
 MOST_SEED = 2**63 - 1
 
@@ -58,9 +58,13 @@ def job_options(out: str | None, out_help: str = "Where the result is written.")
             show_default=True,
             help="Numbers of the forward pass.",
         ),
-        click.Option(["--threads"], type=click.IntRange(min=1), help="CPU threads.  [default: all cores]"),
+        click.Option(["--threads"], type=click.IntRange(1, MOST_THREADS), help="CPU threads.  [default: all cores]"),
         click.Option(
-            ["--workers"], type=click.IntRange(min=0), default=0, show_default=True, help="Processes that load images."
+            ["--workers"],
+            type=click.IntRange(0, MOST_THREADS),
+            default=0,
+            show_default=True,
+            help="Processes that load images.",
         ),
         click.Option(["--tracker"], help="Also log to one of accelerate's trackers, as tensorboard."),
         click.Option(["--quiet", "-q"], is_flag=True, help="No progress and no advice."),

@@ -6,6 +6,7 @@ A group of commands that are imported when they are used, so that `lgzoo --help`
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -74,9 +75,23 @@ class Root(LazyGroup):
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> NoReturn:  # type: ignore[override]
         """Run one command line and exit."""
         extra["standalone_mode"] = False
+        _open_streams()
         arguments = sys.argv[1:] if args is None else args
         whole = super().main
         sys.exit(guarded(lambda words: whole(words, prog_name or "lgzoo", **extra), arguments))
+
+
+def _open_streams() -> None:
+    """What is printed to a closed stream is dropped, and what a stream's encoding lacks is shown by its number.
+
+    A closed stream is opened again, as nothing: else the next file would take its place.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  until the process ends
+        elif name != "stdin" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 HERE = "learngene_zoo.cli"

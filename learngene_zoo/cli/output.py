@@ -1,8 +1,10 @@
-"""What is printed: data on stdout as a table or as JSON, advice on stderr. Only the first process of a run prints."""
+"""What is printed: data on stdout as a table or as JSON, advice on stderr. Only the first process of a run prints.
+
+Whatever it is, it passes `printable`: artifacts, tasks and file names cannot control the terminal.
+"""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +14,7 @@ import click
 
 from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.settings import Json, to_json
+from learngene_zoo.text import json_text, printable
 from learngene_zoo.units import human_count
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ def print_rows(rows: Sequence[Row], as_json: bool, title: str = "") -> None:
     if not is_first():
         return
     if as_json:
-        click.echo(json.dumps(to_json(list(rows)), indent=1, ensure_ascii=False))
+        click.echo(json_text(to_json(list(rows)), indent=1))
     elif rows:
         _print_table(rows, title)
 
@@ -38,18 +41,18 @@ def print_row(row: Row, as_json: bool) -> None:
     if not is_first():
         return
     if as_json:
-        click.echo(json.dumps(to_json(dict(row)), ensure_ascii=False))
+        click.echo(json_text(to_json(dict(row))))
         return
     width = max(map(len, row), default=0)
     for name, value in row.items():
-        click.echo(f"{name:<{width}}  {_text(name, value)}")
+        click.echo(printable(f"{name:<{width}}  {_text(name, value)}"))
 
 
 def print_lines(lines: Sequence[str]) -> None:
     """Sentences that are data."""
     if is_first():
         for line in lines:
-            click.echo(line)
+            click.echo(printable(line))
 
 
 def print_made(path: Path, job: Job, advice: str, **facts: Json) -> None:
@@ -59,20 +62,20 @@ def print_made(path: Path, job: Job, advice: str, **facts: Json) -> None:
     if job.as_json:
         print_row({**facts, "path": str(path)}, as_json=True)
         return
-    click.echo(str(path))
+    click.echo(printable(str(path)))
     advise(advice, job.quiet)
 
 
 def advise(text: str, quiet: bool = False) -> None:
     """One line on stderr that says what to do next."""
     if is_first() and not quiet:
-        click.echo(f"next: {text}", err=True)
+        click.echo(f"next: {printable(text)}", err=True)
 
 
 def say(text: str, job: Job) -> None:
     """One line of progress on stderr."""
     if is_first() and not job.quiet:
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
 
 
 def _print_table(rows: Sequence[Row], title: str) -> None:
@@ -82,13 +85,19 @@ def _print_table(rows: Sequence[Row], title: str) -> None:
     from rich.text import Text
 
     terminal = sys.stdout.isatty()
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(
+        title=Text(printable(title)) if title else None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        show_edge=False,
+    )
     columns = list(dict.fromkeys(name for row in rows for name in row))
     for name in columns:
         numeric = all(isinstance(row.get(name), (int, float, type(None))) for row in rows)
-        table.add_column(name.replace("_", " "), justify="right" if numeric else "left")
+        table.add_column(Text(printable(name.replace("_", " "))), justify="right" if numeric else "left")
     for row in rows:
-        table.add_row(*(Text(_text(name, row.get(name))) for name in columns))
+        table.add_row(*(Text(printable(_text(name, row.get(name)))) for name in columns))
     console = Console(file=sys.stdout, width=None if terminal else WIDE, highlight=False)
     console.print(table)
 

@@ -11,7 +11,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.cli.expand import FOUND, ExpandCommand
 from learngene_zoo.cli.job import json_option
 from learngene_zoo.cli.options import chosen
-from learngene_zoo.cli.output import print_row
+from learngene_zoo.cli.output import print_lines, print_row
 
 
 def plot(learngene: str | None, out: Path, force: bool, as_json: bool, **given: Any) -> None:
@@ -21,7 +21,7 @@ def plot(learngene: str | None, out: Path, force: bool, as_json: bool, **given: 
     if as_json:
         print_row({"path": str(path)}, as_json=True)
     else:
-        click.echo(str(path))
+        print_lines([str(path)])
 
 
 command = ExpandCommand(

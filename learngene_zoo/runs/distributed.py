@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.errors import Unavailable
+from learngene_zoo.errors import Unavailable, WrongCall
 
 if TYPE_CHECKING:
     import torch
@@ -22,13 +22,26 @@ _SETTLED = 0.1
 
 
 def rank() -> int:
-    """This process's number under torchrun; 0 alone."""
-    return int(os.environ.get("RANK", "0"))
+    """This process's number under torchrun; 0 alone, whatever RANK is. Raises `WrongCall` for an impossible one."""
+    processes = world()
+    number = _number("RANK", 0) if processes > 1 else 0
+    if number >= processes:
+        raise WrongCall(
+            f"RANK is {number} of {processes} processes; start all of them with torchrun, or unset WORLD_SIZE"
+        )
+    return number
 
 
 def world() -> int:
     """How many processes torchrun started; 1 alone."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return max(1, _number("WORLD_SIZE", 1))
+
+
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "")
+    if text and not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise WrongCall(f"{variable} is {text!r}; torchrun sets it to a number: start with torchrun, or unset it")
+    return int(text) if text else default
 
 
 def is_first() -> bool:
@@ -37,8 +50,17 @@ def is_first() -> bool:
 
 
 def join(device: str) -> None:
-    """Meet the other processes, so that `wait_for_all` waits for them. Nothing happens alone."""
+    """Meet the other processes, so that `wait_for_all` waits for them. Nothing happens alone.
+
+    Raises `Unavailable` if torchrun did not say where they meet.
+    """
     if world() > 1:
+        missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+        if missing:
+            raise Unavailable(
+                f"WORLD_SIZE is {world()}, but {', '.join(missing)} is not set; start all processes with torchrun, "
+                "or unset WORLD_SIZE"
+            )
         from accelerate import PartialState
 
         PartialState(cpu=device == "cpu")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from learngene_zoo.storage import StateDict
 
 Precision = Literal["fp32", "bf16", "fp16"]
+MOST_THREADS = 1024  # and processes that load images; systems refuse far more in ways of their own
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from torch import nn
 
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
 from learngene_zoo.runs.distributed import join, world
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import MOST_THREADS, Run
 from learngene_zoo.training.trackers import check_tracker
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def open_device(run: Run) -> torch.device:
     Raises `WrongCall` for an unknown device, `Unavailable` for one that this machine does not have.
     """
     if run.threads is not None:
-        if run.threads < 1:
-            raise WrongCall(f"threads is {run.threads}; it must be at least 1")
+        if not 1 <= run.threads <= MOST_THREADS:
+            raise WrongCall(f"threads is {run.threads}; it must be between 1 and {MOST_THREADS}")
         torch.set_num_threads(run.threads)
     device = _parse(run.device)
     if device.type == "cuda":

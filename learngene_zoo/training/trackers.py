@@ -14,6 +14,7 @@ from learngene_zoo.errors import Unavailable, WrongCall, unknown
 from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import new_file
+from learngene_zoo.text import printable
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -117,7 +118,7 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Callab
     )
 
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]}"),
@@ -128,5 +129,5 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Callab
     )
     with bar:
         title = f"{run.name}: {label}" if run.name else label
-        task = bar.add_task(title, total=steps, completed=done, loss="-")
+        task = bar.add_task(printable(title), total=steps, completed=done, loss="-")
         yield lambda step: bar.update(task, completed=step.step, loss=f"{step.loss:.4f}")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from learngene_zoo.cli.failures import note
 from learngene_zoo.cli.job import Job
-from learngene_zoo.cli.output import print_made, print_row, print_rows
+from learngene_zoo.cli.output import print_lines, print_made, print_row, print_rows, say
 from learngene_zoo.runs.run import Run
 
 
@@ -58,7 +62,71 @@ def test_under_torchrun_only_the_first_process_prints(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
     print_rows([{"a": 1}], as_json=True)
     print_row({"a": 1}, as_json=False)
     print_made(Path("out"), job(), "lgzoo evaluate")
     assert capsys.readouterr() == ("", "")
+
+
+HOSTILE = "\x1b[2Jx\n\u202ey"
+
+
+def test_no_text_controls_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{HOSTILE: HOSTILE, "list": [HOSTILE]}], as_json=False, title=HOSTILE)
+    print_row({HOSTILE: HOSTILE}, as_json=False)
+    print_row({HOSTILE: HOSTILE}, as_json=True)
+    print_lines([HOSTILE])
+    print_made(Path(HOSTILE), job(), HOSTILE)
+    say(HOSTILE, job())
+    note(HOSTILE)
+    printed = capsys.readouterr()
+    assert not {"\x1b", "\u202e"} & set(printed.out + printed.err)
+    assert len(printed.out.splitlines()) == 3 + 1 + 1 + 1 + 1 + 1  # a title, a heading and a rule; then one line each
+    assert len(printed.err.splitlines()) == 3
+
+
+def test_a_title_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows([{"[/b]": "wide enough"}], as_json=False, title="[/red]")
+    printed = capsys.readouterr().out
+    assert "[/red]" in printed
+    assert "[/b]" in printed
+
+
+@pytest.mark.parametrize(
+    ("variables", "code", "said"),
+    [
+        ({"RANK": "1"}, 0, ""),
+        ({"RANK": "x"}, 0, ""),
+        ({"WORLD_SIZE": "two"}, 2, "WORLD_SIZE is 'two'"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, 2, "RANK is 2 of 2 processes"),
+    ],
+)
+def test_half_of_torchruns_variables(variables: dict[str, str], code: int, said: str) -> None:
+    done = lgzoo("list tasks", variables)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert bool(done.stdout) == (code == 0)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("line", ["list tasks", "list tasks --json", "show lsamd"])
+def test_a_closed_stream_is_no_error(line: str, closed: str) -> None:
+    done = lgzoo(line, closed=closed)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+def test_a_name_that_is_no_utf8_is_printed_in_any_encoding(encoding: str) -> None:
+    done = lgzoo("show caf\udce9-猫", {"PYTHONIOENCODING": encoding})
+    assert done.returncode == 2
+    assert "named 'caf\\udce9-" in done.stderr
+
+
+def lgzoo(line: str, variables: dict[str, str] | None = None, closed: str = "") -> subprocess.CompletedProcess[str]:
+    """One call in a process of its own, some of its streams closed by the shell."""
+    command = f'exec "$0" -m learngene_zoo {line} {closed}'
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(variables or {})}
+    return subprocess.run(
+        ["sh", "-c", command, sys.executable], env=environment, capture_output=True, text=True, timeout=120
+    )

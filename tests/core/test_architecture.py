@@ -30,7 +30,7 @@ HOT = {
 
 # The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports go down, or stay in a folder.
 RINGS = (
-    "entry_points errors intervals plotting recipe seeds settings storage units version",
+    "entry_points errors intervals plotting recipe seeds settings storage text units version",
     "families",
     "runs",
     "artifacts",
@@ -140,7 +140,7 @@ def test_plugins_use_the_facade_and_their_own_package() -> None:
 
 # What only reads imports nothing hot: these modules, and every plugin's module that an entry point names.
 COLD = (
-    "entry_points errors intervals plotting recipe seeds settings storage units version method registry lifecycle plugin torch_hub latency "
+    "entry_points errors intervals plotting recipe seeds settings storage text units version method registry lifecycle plugin torch_hub latency "
     "families.cost families.family families.spec families.table families.timm_config families.vit runs artifacts tasks.task "
     "tasks.catalogue bench cli"
 )

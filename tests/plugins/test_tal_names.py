@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from lgzoo_tal.names import to_timm, to_torchvision, with_timm_names, with_torchvision_names
 from torchvision.models import VisionTransformer
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.model import model_of, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_tal.names import to_timm, to_torchvision, with_timm_names, with_torchvision_names
 
 SPEC = ViTSpec(layers=11, width=24, heads=3, patch_size=4, image_size=16, classes=5)
 
