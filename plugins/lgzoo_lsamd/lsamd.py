@@ -90,7 +90,8 @@ class Search(Extractor):
         config = self.outline([ancestry.spec])
         if self.keep is None:
             found = self._searches(ancestry, tasks, run)
-            chosen = select(usage(found), len(found), threshold=self.threshold, top=self.top_of(ancestry.spec))
+            G = usage(found)
+            chosen = select(G, len(found), threshold=self.threshold, top=self.top_of(ancestry.spec))  # G_i > tau
             if chosen.note and is_first():
                 log.warning("%s", chosen.note)
             accuracies = {name: one.validation_accuracy for name, one in found.items()}
@@ -143,13 +144,13 @@ def search(
     groups = partial(groups_with_routers, router_lr=settings.router_lr)
     for _ in train(objective, loader, recipe, run, groups=groups, unused=True, label="super net"):
         pass
-    asked = preferences(model, task, ancestry.input_format, run)
+    measured = preferences(model, task, ancestry.input_format, run)
     found = Found(
-        paths=tuple(int(share >= 0.5) for share in asked.shares),  # eq. 3
-        shares=tuple(round(share, 6) for share in asked.shares),
-        validation_accuracy=asked.value,
-        metric=asked.metric,
-        validation_images=asked.images,
+        paths=tuple(int(share >= 0.5) for share in measured.shares),  # eq. 3
+        shares=tuple(round(share, 6) for share in measured.shares),
+        validation_accuracy=measured.value,
+        metric=measured.metric,
+        validation_images=measured.images,
         training_images=loader.images,
         lr=recipe.lr,
     )

@@ -33,11 +33,9 @@ class Details:
     kept: tuple[int, ...] = ()  # ascending
     top: int | None = None  # how many blocks a search will keep
     usage: tuple[int, ...] = ()  # G, one number per layer
-    threshold: float | None = (
-        None  # the tau that was applied; None if `top` or `keep` decided, or no tau selects anything
-    )
-    threshold_asked: float | None = None  # the tau that was meant
-    degenerate: bool = False  # whether the tau that was meant selects nothing
+    threshold: float | None = None  # the tau that was applied; None if `top` or `keep` decided, or no tau selects any
+    threshold_asked: float | None = None  # the tau that was given, or M / 2
+    degenerate: bool = False  # whether that tau selects nothing
     note: str = ""  # what was done instead, in one sentence
     datasets: Mapping[str, Found] = field(default_factory=dict)  # by task
 
@@ -94,11 +92,11 @@ def select(counts: Sequence[int], data_sets: int, *, threshold: float | None = N
     """
     if top is not None:
         return Details(kept=most_used(counts, top), usage=tuple(counts))
-    asked = data_sets / 2 if threshold is None else threshold
-    kept = above(counts, asked)
+    given = data_sets / 2 if threshold is None else threshold
+    kept = above(counts, given)
     if 0 < len(kept) < len(counts):
-        return Details(kept=kept, usage=tuple(counts), threshold=asked, threshold_asked=asked)
-    return _degenerate(counts, asked, "no block is" if not kept else "every block is")
+        return Details(kept=kept, usage=tuple(counts), threshold=given, threshold_asked=given)
+    return _degenerate(counts, given, "no block is" if not kept else "every block is")
 
 
 def above(counts: Sequence[int], threshold: float) -> tuple[int, ...]:
@@ -114,19 +112,19 @@ def most_used(counts: Sequence[int], top: int) -> tuple[int, ...]:
     return tuple(sorted(ranked[:top]))
 
 
-def nearest_threshold(counts: Sequence[int], asked: float) -> float | None:
-    """The threshold nearest to `asked`, in steps of one half, that keeps some blocks but not all; None if there is none."""
+def nearest_threshold(counts: Sequence[int], given: float) -> float | None:
+    """The threshold nearest to `given`, in steps of one half, that keeps some blocks but not all; None if there is none."""
     steps = [step / 2 for step in range(2 * min(counts), 2 * max(counts))]
-    return min(steps, key=lambda step: (abs(step - asked), step)) if steps else None
+    return min(steps, key=lambda step: (abs(step - given), step)) if steps else None
 
 
-def _degenerate(counts: Sequence[int], asked: float, what: str) -> Details:
-    nearest = nearest_threshold(counts, asked)
-    shown = f"{what} used by more than {asked:g} data sets (G = {' '.join(map(str, counts))})"
+def _degenerate(counts: Sequence[int], given: float, what: str) -> Details:
+    nearest = nearest_threshold(counts, given)
+    shown = f"{what} used by more than {given:g} data sets (G = {' '.join(map(str, counts))})"
     if nearest is None:
         note = f"{shown}, and no threshold tells them apart: all are kept; --top keeps fewer"
         kept = tuple(range(1, len(counts) + 1))
     else:
         note = f"{shown}; the nearest threshold that selects, {nearest:g}, was used instead; --top keeps any number"
         kept = above(counts, nearest)
-    return Details(kept=kept, usage=tuple(counts), threshold=nearest, threshold_asked=asked, degenerate=True, note=note)
+    return Details(kept=kept, usage=tuple(counts), threshold=nearest, threshold_asked=given, degenerate=True, note=note)

@@ -127,7 +127,7 @@ class RoutedBlock(nn.Module):
         return Gate.apply(h_BND, p_B2[:, chosen], x_BND if self.settings.gate == "update" else None)
 
     def _by_image(self, x_BND: torch.Tensor, p_B2: torch.Tensor) -> torch.Tensor:
-        """Every image through the block it prefers itself, the outputs put back in order."""
+        """Each image through the block that it prefers, the outputs put back in order."""
         base_B = prefers_base(p_B2)
         groups = {BASE: base_B.nonzero().flatten(), SPECIFIC: (~base_B).nonzero().flatten()}
         parts = [self._gated(side, x_BND[rows], p_B2[rows]) for side, rows in groups.items() if len(rows)]
@@ -143,11 +143,11 @@ class RoutedBlock(nn.Module):
 def super_net(
     model: VisionTransformer, settings: SearchSettings, specific: Mapping[str, torch.Tensor] | None = None
 ) -> VisionTransformer:
-    """Turn a timm VisionTransformer (of one's own) into its super net, in place.
+    """Turn a timm VisionTransformer into its super net, in place.
 
-    Trainable are the copies, the routers and the head; patch embedding, class token, positions and the final norm stay
-    the ancestry's, so that all data sets judge the same base blocks. `specific` are the copies and routers of an earlier
-    search to go on from (`specific_set` gives them).
+    The specific blocks, the routers and the head are trained; patch embedding, tokens, positions and the final norm stay
+    the ancestry's, so that all data sets judge the same base blocks. specific: the specific blocks and routers of an earlier
+    search to continue from, as `specific_set` returns them.
     """
     model.requires_grad_(False)
     model.blocks = nn.Sequential(
@@ -165,6 +165,6 @@ def routed_blocks(model: nn.Module) -> Iterator[RoutedBlock]:
 
 
 def specific_set(model: nn.Module) -> dict[str, torch.Tensor]:
-    """The copies and routers of a super net by name, detached: what `shared` carries from data set to data set."""
-    wanted = (".specific.", ".router.")
-    return {name: p.detach() for name, p in model.named_parameters() if any(word in name for word in wanted)}
+    """The specific blocks and routers of a super net by name, detached: what `shared` carries between data sets."""
+    carried = (".specific.", ".router.")
+    return {name: p.detach() for name, p in model.named_parameters() if any(part in name for part in carried)}
