@@ -1,4 +1,4 @@
-"""Folders of tensors and JSON: written whole or not at all, read strictly, never unpickled. Cold at its top."""
+"""Folders of tensors and JSON: written whole or not at all, read strictly, never unpickled."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def claim(path: Path, force: bool) -> None:
     Raises `Refused` or `Unavailable`.
     """
     if path.exists() and not force:
-        raise Refused(f"{path} exists already; choose another place with -o, or replace it with --force")
+        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
     if path.exists() and not path.is_dir():
         raise Refused(f"{path} is a file, not a folder; choose another place with -o")
     if path.resolve() == Path.cwd() or path.resolve() in Path.cwd().parents:
-        raise Refused(f"{path} holds the folder you are in; choose another place with -o")
+        raise Refused(f"{path} contains the current folder; choose another place with -o")
     parent = nearest_parent(path)
     if not os.access(parent, os.W_OK):
         raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
@@ -109,16 +109,16 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises `BadFile`."""
     try:
         if path.stat().st_size > MOST_JSON_BYTES:
-            raise BadFile(f"{path} is larger than {MOST_JSON_BYTES >> 20} MiB; that is no configuration")
+            raise BadFile(f"{path} is larger than {MOST_JSON_BYTES >> 20} MiB; expected a configuration")
         data = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise BadFile(f"{path} does not exist; give the folder that holds it") from None
+        raise BadFile(f"{path} does not exist; give the folder that contains it") from None
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"{path} is not valid JSON: {error}; make or fetch it again") from error
+        raise BadFile(f"{path} is not valid JSON: {error}; create or download it again") from error
     if not isinstance(data, dict):
-        raise BadFile(f"{path} holds no JSON object; make or fetch it again")
+        raise BadFile(f"{path} is not a JSON object; create or download it again")
     return data
 
 
@@ -138,7 +138,7 @@ def write_tensors(path: Path, state: StateDict) -> None:
 
 
 class Tensors(Mapping[str, "torch.Tensor"]):
-    """The tensors of a safetensors file, each read when it is asked for (and then from a memory map).
+    """The tensors of a safetensors file, each read when it is used, from a memory map.
 
     Opening checks the file's header; reading a tensor checks that every number is finite. Raises `BadFile`.
     """
@@ -148,19 +148,19 @@ class Tensors(Mapping[str, "torch.Tensor"]):
 
         self.path = path
         if not path.is_file():
-            raise BadFile(f"{path} does not exist; make or fetch it again")
+            raise BadFile(f"{path} does not exist; create or download it again")
         try:
             self._file = safe_open(path, framework="pt")
             self._names = dict.fromkeys(self._file.keys())
         except (SafetensorError, OSError, ValueError) as error:
-            raise BadFile(f"{path} is no readable safetensors file: {error}; make or fetch it again") from error
+            raise BadFile(f"{path} is not a readable safetensors file: {error}; create or download it again") from error
 
     def __getitem__(self, name: str) -> torch.Tensor:
         if name not in self._names:
             raise KeyError(name)
         tensor = self._file.get_tensor(name)
         if tensor.is_floating_point() and not _finite(tensor):
-            raise BadFile(f"{self.path}: the tensor {name} holds values that are not finite; make it again")
+            raise BadFile(f"{self.path}: the tensor {name} has values that are not finite; create it again")
         return tensor
 
     def __iter__(self) -> Iterator[str]:
@@ -213,7 +213,7 @@ def load_result(path: Path) -> tuple[StateDict, Json]:
 def new_file(path: Path, force: bool = False) -> Iterator[Path]:
     """A temporary file of the same suffix to fill; on leaving it is renamed to `path`, on an error removed."""
     if path.exists() and not force:
-        raise Refused(f"{path} exists already; choose another place with -o, or replace it with --force")
+        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
     draft = path.absolute().with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
         nearest_parent(path)

@@ -1,7 +1,7 @@
-"""`Ancestry`: a pretrained ViT to inherit from, with its provenance. Cold at its top.
+"""`Ancestry`: a pretrained model to inherit from, with its provenance.
 
-Where one may come from: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, a local folder in timm's layout, a
-safetensors file (config.json beside it, or `FILE.safetensors#architecture`), or `bundled`, the one on the zoo's shelf.
+Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, a local folder in timm's layout, a safetensors file
+(config.json beside it, or `FILE.safetensors#architecture`), and `bundled`, the ancestry model on the zoo's shelf.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
 
 @dataclass(frozen=True, kw_only=True)
 class Ancestry:
-    """A pretrained model: fp32 tensors by timm's names, and where they come from."""
+    """A pretrained model: its fp32 tensors, and where they come from."""
 
     record: AncestryRecord
     state: StateDict
@@ -43,7 +43,7 @@ class Ancestry:
 
     @property
     def identity(self) -> Json:
-        """What tells its function from that of other models: its record, with a hash of its tensors if no file's is known."""
+        """What distinguishes its function from that of other models; the tensors are hashed unless the file's checksum is known."""
         record = self.record
         weights = record.sha256 or fingerprint_of_state(self.state)
         return [to_json(record.spec), list(record.mean), list(record.std), weights]
@@ -73,14 +73,14 @@ class _Found:
     weights: Path
     licence: str = "unknown"
     revision: str | None = None
-    foreign_names: bool = False  # weights may be in another layout that timm converts
+    foreign_names: bool = False  # whether the weights can be in another layout that timm converts
 
 
 def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
     """Open an ancestry model; its revision, checksum and licence are pinned in its record.
 
-    Weights in half precision are widened to fp32. Raises `WrongCall` for a source that cannot be meant or is no plain ViT,
-    `BadFile` for files that cannot be trusted (pickles are refused), `Unavailable` for what cannot be downloaded.
+    Weights in half precision are converted to fp32. Raises `WrongCall` for a source that does not exist or is not
+    supported, `BadFile` for files that cannot be trusted (pickles are refused), `Unavailable` for failed downloads.
     """
     import torch
 
@@ -108,7 +108,7 @@ def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
 
 
 def ancestry_spec(source: str, *, offline: bool = False) -> Spec:
-    """The spec of an ancestry model without its weights; cold for the architectures of `spec.py`.
+    """The spec of an ancestry model, without its weights; timm is imported only for architectures that no family lists.
 
     Raises as `open_ancestry` does.
     """
@@ -118,12 +118,12 @@ def ancestry_spec(source: str, *, offline: bool = False) -> Spec:
 def _of_one_width(spec: Spec, source: str) -> Spec:
     if spec.stitched:  # methods would take blocks out of it that do not fit together
         widths = ", ".join(str(segment.width) for segment in spec.sizes)
-        raise WrongCall(f"{source} is a stitched model (widths {widths}); an ancestry model has one width")
+        raise WrongCall(f"{source} is a stitched model (widths {widths}); an ancestry model must have one width")
     return spec
 
 
 def spec_at(source: str, *, offline: bool = False) -> Spec:
-    """The spec of any model that an ancestry's source can name: also of a stitched one, which no method condenses."""
+    """The spec of any model that a source can name, also of a stitched one, which no method condenses."""
     scheme, name = split_source(source)
     if scheme == "timm":
         known = architecture(name)
@@ -142,10 +142,12 @@ def split_source(source: str) -> tuple[str, str]:
         return "bundled", ""
     if colon and scheme in ("timm", "hf-hub"):
         if not name:
-            raise WrongCall(f"{source!r} names no model; write timm:deit_base_patch16_224 or hf-hub:organisation/name")
+            raise WrongCall(
+                f"{source!r} does not name a model; write timm:deit_base_patch16_224 or hf-hub:organisation/name"
+            )
         return scheme, name
     if not source:
-        raise WrongCall("an ancestry without a name; write timm:NAME, hf-hub:organisation/name, a folder, or bundled")
+        raise WrongCall("the ancestry is empty; write timm:NAME, hf-hub:organisation/name, a folder, or bundled")
     return "path", source
 
 
@@ -166,13 +168,13 @@ def _repository(name: str) -> Repository:
 
 
 def _find_timm(name: str, offline: bool) -> _Found:
-    """A name in timm's list: its weights lie in a Hub repository, next to a card with the licence."""
+    """A pretrained model of timm's: its weights are in a Hub repository, beside a card with the licence."""
     import timm
 
     spec = timm_config.architecture_of_timm(name)
     cfg = timm.models.get_pretrained_cfg(name)
     if cfg is None or not cfg.hf_hub_id:
-        raise Unavailable(f"timm:{name} has no weights on the Hub; choose another tag ({_tags(name)})")
+        raise Unavailable(f"timm:{name} has no weights on the Hub; available: {_tags(name)}")
     repository = Repository(cfg.hf_hub_id)
     if cfg.hf_hub_filename:
         refuse_pickle(Path(cfg.hf_hub_filename))
@@ -191,7 +193,7 @@ def _find_timm(name: str, offline: bool) -> _Found:
 def _tags(name: str) -> str:
     import timm
 
-    return ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "there is none"
+    return ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "none"
 
 
 def _plain(value: Any) -> Any:
@@ -221,7 +223,7 @@ def _local_path(scheme: str, name: str) -> str:
 
         card = cards_folder() / BUNDLED_CARD
         if not card.is_dir():
-            raise Unavailable(f"this installation has no bundled ancestry ({card}); name one with --ancestry")
+            raise Unavailable(f"this installation has no bundled ancestry model ({card}); choose one with --ancestry")
         return str(card)
     return name
 
@@ -237,11 +239,11 @@ def _local_config(reference: str) -> tuple[Spec, Mapping[str, Any], Path]:
     weights = path / WEIGHTS if path.is_dir() else path
     if not (weights.parent / CONFIG).is_file():
         raise BadFile(
-            f"there is no {CONFIG} beside {weights}; write {weights}#architecture to name the timm model it is"
+            f"there is no {CONFIG} beside {weights}; write {weights}#ARCHITECTURE to say which timm model it is"
         )
     config, where = read_json(weights.parent / CONFIG), str(weights.parent / CONFIG)
     if "method" in config and "architecture" not in config:
-        raise BadFile(f"{path} holds a learngene, not an ancestry model")
+        raise BadFile(f"{path} is a learngene, not an ancestry model")
     return timm_config.spec_in(config, where), timm_config.image_settings(config, where), _existing_weights(weights)
 
 
@@ -251,12 +253,12 @@ def _existing(path: Path) -> Path:
     if path.is_file():
         refuse_pickle(path)
         if path.suffix != ".safetensors":
-            raise BadFile(f"{path} is no safetensors file; an ancestry is a folder or a .safetensors file")
+            raise BadFile(f"{path} is not a safetensors file; expected a folder or a .safetensors file")
     return path
 
 
 def _existing_weights(weights: Path) -> Path:
-    """The weights file of a folder; if there is none, the error says what lies there instead."""
+    """The weights file of a folder; if it is missing, the error names a pickle that is there instead."""
     if not weights.is_file():
         for file in sorted(weights.parent.iterdir()):
             refuse_pickle(file)
@@ -267,17 +269,17 @@ def _existing_weights(weights: Path) -> Path:
 def _nothing_at(name: str) -> WrongCall:
     scheme, colon, _ = name.partition(":")
     if colon and "/" not in scheme and len(scheme) > 1:
-        return unknown("kind of ancestry", scheme, ["timm", "hf-hub"])
+        return unknown("source of ancestry models", scheme, ["timm", "hf-hub"])
     if architecture(name):
-        return WrongCall(f"there is no ancestry at {name}; did you mean timm:{name}?")
+        return WrongCall(f"no file or folder {name}; did you mean timm:{name}?")
     if name.count("/") == 1 and not name.startswith((".", "/")):
-        return WrongCall(f"there is no ancestry at {name}; did you mean hf-hub:{name}?")
+        return WrongCall(f"no file or folder {name}; did you mean hf-hub:{name}?")
     close = str(unknown("ancestry", name, [f"timm:{known}" for kind in families() for known in kind.architectures]))
-    return WrongCall(close if "did you mean" in close else f"there is no file or folder {name} to open as an ancestry")
+    return WrongCall(close if "did you mean" in close else f"no file or folder {name} to open as an ancestry model")
 
 
 def _tensors(found: _Found) -> StateDict:
-    """Every tensor, read and checked: shapes against the spec, numbers for being finite."""
+    """Every tensor, with its shape checked against the spec and its numbers checked to be finite."""
     from learngene_zoo.families.model import check_state
 
     stored = Tensors(found.weights)
@@ -292,13 +294,13 @@ def _tensors(found: _Found) -> StateDict:
 
 
 def _converted(stored: Tensors, found: _Found) -> StateDict:
-    """Tensors in timm's layout, out of one of the other layouts that timm knows."""
+    """Tensors by timm's names, converted from one of the other layouts that timm knows."""
     from learngene_zoo.families.model import empty
 
     try:
         return host_of(found.spec).converted(dict(stored), empty(found.spec))
-    except Exception as error:  # timm guesses the layout by a name or two; what it then meets may break it anywhere
-        raise BadFile(f"{found.weights} is in no layout that timm can convert: {error!r}") from error
+    except Exception as error:  # timm guesses the layout by a name or two, and can then fail anywhere
+        raise BadFile(f"{found.weights} is not in a layout that timm can convert: {error!r}") from error
 
 
 def sha256(path: Path) -> str:

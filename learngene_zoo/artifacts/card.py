@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord, joint_licence
 from learngene_zoo.families.cost import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import from_json, to_json
@@ -65,7 +65,7 @@ def descendant_card(config: Mapping[str, Any]) -> str:
     ancestries = [from_json(AncestryRecord, item, "ancestry") for item in to_json(ours.get("ancestries", ()))]
     trained_on = ours.get("trained_on")
     tasks = [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
-    inherited = LearngeneConfig(method="", spec=spec, ancestries=tuple(ancestries)).licence
+    inherited = joint_licence(record.licence for record in ancestries)
     licence = inherited if ancestries else str(ours.get("licence", "unknown"))
     method = str(ours.get("method", "unknown"))
     widths, control = "-".join(str(part.width) for part in spec.sizes), ours.get("control")

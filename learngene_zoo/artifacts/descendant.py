@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from learngene_zoo.artifacts.records import FORMAT, joint_licence
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import Convention, Cost, cost
@@ -31,15 +32,13 @@ from learngene_zoo.families.timm_config import (
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, new_folder, read_json, write_json, write_tensors
 
-FORMAT = 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class Descendant:
-    """A whole Vision Transformer; tensors of `state` may share memory, those of `model()` never do.
+    """A whole model; tensors of `state` can share memory, those of `model()` never do.
 
-    `inherited` names the tensors that come from a learngene; the others were drawn. `mean` and `std` say, per channel, how
-    images are normalised.
+    `inherited` names the tensors that come from a learngene; the others were initialised. `mean` and `std` normalise the images, per
+    channel.
     """
 
     spec: Spec
@@ -76,10 +75,9 @@ class Descendant:
         records = self.provenance.get("ancestries")
         if not isinstance(records, (list, tuple)) or not records:
             records = [self.provenance]
-        licences = {
+        return joint_licence(
             str(record.get("licence", "unknown")) if isinstance(record, Mapping) else "unknown" for record in records
-        }
-        return "unknown" if "unknown" in licences else " AND ".join(sorted(licences))
+        )
 
     def cost(self, convention: Convention = "exact") -> Cost:
         """Parameters and FLOPs of one image."""
@@ -98,9 +96,9 @@ class Descendant:
         return replace(self, state=state, folder=None, **changes)  # type: ignore[arg-type]
 
     def for_task(self, task: str, class_names: Sequence[str], *, seed: int, dense: bool = False) -> Descendant:
-        """This model for a task: with the head it has if it was made for this task, or for none, with as many classes.
+        """This model for a task. It keeps its head if it was built for this task, or for none, and has as many classes.
 
-        Otherwise with a fresh head. `dense` says whether the task asks for the class of every pixel.
+        Otherwise it gets a fresh head. `dense`: whether the task has one class per pixel.
         """
         names = tuple(class_names)
         if self.task in (task, None) and self.spec.classes == len(names) and self.spec.dense == dense:
@@ -154,16 +152,16 @@ def assemble(
 
     Parts are shared, not copied. Raises `WrongCall` for a part that this model does not have or of another shape.
     """
-    wanted, found = shapes(spec), shapes_in(parts)
+    expected, found = shapes(spec), shapes_in(parts)
     for name, shape in found.items():
-        if name not in wanted:
+        if name not in expected:
             raise WrongCall(f"the part {name} does not exist in the model to build")
-        if wanted[name] != shape:
-            raise WrongCall(f"the part {name} has shape {shape}, but the model to build needs {wanted[name]}")
-    drawn = initial(spec, seed, scheme, names=[name for name in wanted if name not in found])
+        if expected[name] != shape:
+            raise WrongCall(f"the part {name} has shape {shape}; the model to build needs {expected[name]}")
+    drawn = initial(spec, seed, scheme, names=[name for name in expected if name not in found])
     return Descendant(
         spec=spec,
-        state={name: parts[name] if name in found else drawn[name] for name in wanted},
+        state={name: parts[name] if name in found else drawn[name] for name in expected},
         inherited=frozenset(found),
         provenance=dict(provenance or {}),
         task=task,
@@ -190,17 +188,17 @@ def load_descendant(path: Path | str) -> Descendant:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise WrongCall(f"there is no model folder at {folder}; make one with `lgzoo expand`")
+        raise WrongCall(f"no model folder at {folder}; make one with `lgzoo expand`")
     where = str(folder / CONFIG)
     config = read_json(folder / CONFIG)
     ours = config.get("learngene")
     if "method" in config and ours is None:
-        raise BadFile(f"{folder} holds a learngene, not a model; build one with `lgzoo expand {folder}`")
+        raise BadFile(f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder}`")
     if not isinstance(ours, dict):
-        raise BadFile(f"{where} has no key 'learngene': not made by this zoo; it can be an --ancestry")
+        raise BadFile(f"{where} has no key 'learngene', so this zoo did not make it; use it as an --ancestry")
     if ours.get("format") != FORMAT:
         raise BadFile(
-            f"{where}: format is {ours.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or make it again"
+            f"{where}: format is {ours.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or create it again"
         )
     known = {key: value for key, value in ours.items() if key in _Record.__dataclass_fields__}
     record = from_json(_Record, known, f"{where}: learngene")

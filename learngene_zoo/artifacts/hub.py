@@ -1,4 +1,4 @@
-"""One file of a Hub repository, at a pinned revision, from the network or the cache. Cold at its top."""
+"""One file of a Hub repository, at a pinned revision, from the network or the cache."""
 
 from __future__ import annotations
 
@@ -42,10 +42,12 @@ def fetch(repository: Repository, filename: str, *, offline: bool) -> HubFile:
     try:
         path = Path(hf_hub_download(repository.name, filename, revision=repository.revision, local_files_only=offline))
     except hub.HFValidationError:
-        raise WrongCall(f"{repository.name!r} is no name of a Hub repository; write hf-hub:organisation/name") from None
+        raise WrongCall(
+            f"{repository.name!r} is not the name of a Hub repository; write hf-hub:organisation/name"
+        ) from None
     except hub.GatedRepoError:
         raise Unavailable(
-            f"the Hub repository {repository} is gated; ask for access, then log in: hf auth login"
+            f"the Hub repository {repository} is gated; request access, then log in: hf auth login"
         ) from None
     except hub.RepositoryNotFoundError:
         raise WrongCall(f"there is no Hub repository {repository.name} (or it is private: hf auth login)") from None
@@ -53,9 +55,9 @@ def fetch(repository: Repository, filename: str, *, offline: bool) -> HubFile:
         raise WrongCall(f"the Hub repository {repository.name} has no revision {repository.revision!r}") from None
     except hub.LocalEntryNotFoundError:
         why = (
-            "it is not cached and this run is offline" if offline else "the Hub cannot be reached and it is not cached"
+            "it is not cached and this run is offline" if offline else "it is not cached and the Hub cannot be reached"
         )
-        raise Unavailable(f"{filename} of {repository} cannot be had: {why}; run once with a network") from None
+        raise Unavailable(f"{filename} of {repository} is not available: {why}; run once while online") from None
     except hub.EntryNotFoundError:
         raise BadFile(f"the Hub repository {repository} has no {filename}") from None
     except (hub.HfHubHTTPError, OSError) as error:
@@ -69,7 +71,7 @@ def _commit(path: Path) -> str:
     for parent in path.parents:
         if _COMMIT.fullmatch(parent.name):
             return parent.name
-    raise BadFile(f"{path} does not lie in a Hub cache, so its revision is unknown")
+    raise BadFile(f"{path} is not in a Hub cache, so its revision is unknown")
 
 
 def licence_on_card(repository: Repository, *, offline: bool) -> str:
@@ -83,7 +85,7 @@ def licence_on_card(repository: Repository, *, offline: bool) -> str:
         return "unknown"
     try:
         metadata = metadata_load(card.path) or {}
-    except (ValueError, yaml.YAMLError):  # front matter that is no YAML object
+    except (ValueError, yaml.YAMLError):  # front matter that is not a YAML object
         return "unknown"
     licence = metadata.get("license")
     if licence == "other":

@@ -1,4 +1,4 @@
-"""`Learngene`: what an extraction leaves and every expansion starts from. Cold at its top.
+"""`Learngene`: what an extraction leaves and every expansion starts from.
 
 A folder with `config.json` (`LearngeneConfig`), `model.safetensors` and `README.md` (its card). The folder
 on disk, on the zoo's shelf and on the Hub is the same folder. Nothing is inferred from a tensor's shape.
@@ -36,7 +36,7 @@ class Learngene:
 
     @property
     def identity(self) -> Json:
-        """What tells it from other learngenes: its method, shape, details and numbers."""
+        """What distinguishes it from other learngenes: its method, shape, details and tensors."""
         config = self.config
         return [config.method, to_json(config.spec), to_json(config.details), fingerprint_of_state(self.state)]
 
@@ -63,10 +63,10 @@ def read_config(folder: Path) -> LearngeneConfig:
     path = folder / CONFIG
     data: dict[str, Json] = read_json(path)
     if "architecture" in data and "method" not in data:
-        raise BadFile(f"{folder} holds a model, not a learngene; `lgzoo finetune` and `lgzoo evaluate` take models")
+        raise BadFile(f"{folder} is a model, not a learngene; use it with `lgzoo finetune` and `lgzoo evaluate`")
     if data.get("format") != FORMAT:
         raise BadFile(
-            f"{path}: format is {data.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or make it again"
+            f"{path}: format is {data.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or create it again"
         )
     return _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
 
@@ -85,7 +85,5 @@ def _upgraded(config: LearngeneConfig, where: str) -> LearngeneConfig:
 def load(folder: Path) -> Learngene:
     """Open a learngene folder. Raises `WrongCall` if there is none and `BadFile` if it cannot be trusted."""
     if not folder.is_dir():
-        raise WrongCall(
-            f"there is no learngene at {folder}; make one with `lgzoo extract`, see `lgzoo list learngenes`"
-        )
+        raise WrongCall(f"no learngene at {folder}; make one with `lgzoo extract`, or see `lgzoo list learngenes`")
     return Learngene(config=read_config(folder), state=Tensors(folder / WEIGHTS), folder=folder)

@@ -1,8 +1,8 @@
-"""What artifacts remember: of an ancestry model, of a task, and everything about a learngene but its tensors."""
+"""What artifacts record: ancestry models, tasks, and everything about a learngene but its tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -21,7 +21,7 @@ CONTROLS: tuple[Control, ...] = get_args(Control)
 class AncestryRecord:
     """Where an ancestry model came from, exactly."""
 
-    source: str  # as it was asked for: "timm:deit_base_patch16_224.fb_in1k"
+    source: str  # as it was given: "timm:deit_base_patch16_224.fb_in1k"
     spec: Spec
     revision: str | None = None  # 40 hexadecimal digits on the Hub; None for a local file
     sha256: str | None = None  # of its weights file
@@ -66,9 +66,8 @@ class LearngeneConfig:
 
     @property
     def licence(self) -> str:
-        """The licence of what this was made from; "unknown" if any part's is."""
-        licences = {record.licence for record in self.ancestries}
-        return "unknown" if not licences or "unknown" in licences else " AND ".join(sorted(licences))
+        """The licence of the ancestry models; "unknown" if any of theirs is."""
+        return joint_licence(record.licence for record in self.ancestries)
 
     @property
     def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -76,6 +75,12 @@ class LearngeneConfig:
         if self.ancestries:
             return self.ancestries[0].mean, self.ancestries[0].std
         return (0.5,) * self.spec.channels, (0.5,) * self.spec.channels
+
+
+def joint_licence(licences: Iterable[str]) -> str:
+    """The licence of what is made of several works; "unknown" if that of any is, or if there is none."""
+    found = set(licences)
+    return "unknown" if not found or "unknown" in found else " AND ".join(sorted(found))
 
 
 _PACKAGES = ("torch", "timm", "safetensors", "accelerate", "datasets")

@@ -24,7 +24,7 @@ _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 
 
 def cards_folder() -> Path:
-    """Where the cards lie; the folder need not exist."""
+    """Where the cards are; the folder need not exist."""
     package = Path(__file__).resolve().parents[1]
     inside = package / "cards"
     return inside if inside.is_dir() else package.parent / "cards"
@@ -51,20 +51,16 @@ def find(reference: str | Path) -> Path:
     if text and path.is_dir():
         return path
     if path.is_file():
-        raise WrongCall(f"{path} is a file; give the folder that holds {CONFIG}")
+        raise WrongCall(f"{path} is a file; give the folder that contains {CONFIG}")
     if text.startswith((".", "/", "~")) or (isinstance(reference, Path) and len(path.parts) > 1):
-        raise WrongCall(
-            f"there is no folder {path}; make a learngene with `lgzoo extract`, see `lgzoo list learngenes`"
-        )
+        raise WrongCall(f"no folder {path}; make a learngene with `lgzoo extract`, or see `lgzoo list learngenes`")
     if _HUB.fullmatch(text):
-        raise WrongCall(
-            f"there is no folder {text}; from the Hub: download it first with `hf download {text}`, then its path"
-        )
+        raise WrongCall(f"no folder {text}; download it from the Hub with `hf download {text}` and give its path")
     raise unknown("folder or learngene", text, names())
 
 
 def reference(folder: Path) -> str:
-    """What `find` finds a folder by: the name of a card, wherever the shelf may lie, else the path as it is."""
+    """What `find` finds a folder by: the name of a card, wherever the shelf is, else the path."""
     return folder.name if folder.parent == cards_folder() and folder.name in names() else str(folder)
 
 
@@ -78,12 +74,12 @@ def _card(name: str) -> str | None:
     if preferred in of_method or not of_method:
         return preferred if of_method else None
     if len(of_method) > 1:
-        raise WrongCall(f"the shelf has several learngenes of {name}: {', '.join(of_method)}; name one of them")
+        raise WrongCall(f"the shelf has several learngenes of {name}: {', '.join(of_method)}; choose one of them")
     return of_method[0]
 
 
 def kind_of(folder: Path) -> Literal["learngene", "model"]:
-    """What a folder's config.json says that it is. Raises `BadFile` if it cannot be read."""
+    """Which of the two a folder is, by its config.json. Raises `BadFile` if it cannot be read."""
     return "model" if "architecture" in read_json(folder / CONFIG) else "learngene"
 
 

@@ -20,7 +20,7 @@ def evaluate(model: Path | None, task: str | None, split: Literal["train", "vali
     """Measure the model; print the number, and write it where asked."""
     job = job_of(given)
     if job.place is not None and job.place.exists() and not job.force:
-        raise Refused(f"{job.place} exists already; choose another place with -o, or replace it with --force")
+        raise Refused(f"{job.place} already exists; choose another place with -o, or replace it with --force")
     found = lifecycle.evaluate(model_of(model, "finetuned", "descendant"), task=task, split=split, run=job.run)
     low, high = found.interval
     row = {

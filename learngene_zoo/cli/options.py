@@ -229,5 +229,5 @@ def model_of(named: Path | None, *places: str) -> Path:
     if not folder.is_dir():
         raise WrongCall(f"there is no model at {folder}; build one with `lgzoo expand --layers 7 -o {folder}`")
     if kind_of(folder) == "learngene":
-        raise WrongCall(f"{folder} holds a learngene, not a model; build one with `lgzoo expand {folder} --layers 7`")
+        raise WrongCall(f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder} --layers 7`")
     return folder

@@ -73,7 +73,7 @@ def test_a_file_with_the_name_of_its_architecture(tmp_path: Path) -> None:
     save_file(dict(initial(spec, 0)), tmp_path / "w.safetensors")
     found = open_ancestry(f"{tmp_path}/w.safetensors#test_vit")
     assert (found.spec, found.record.licence) == (spec, "unknown")
-    with pytest.raises(BadFile, match=r"no config.json beside .*#architecture"):
+    with pytest.raises(BadFile, match=r"no config.json beside .*#ARCHITECTURE"):
         open_ancestry(f"{tmp_path}/w.safetensors")
 
 
@@ -190,13 +190,13 @@ def _rewrite(change: Callable[[dict], object]) -> Callable[[Path], None]:
     [
         (lambda place: (place / "config.json").unlink(), "no config.json beside"),
         (lambda place: (place / "config.json").write_text("{"), "not valid JSON"),
-        (lambda place: (place / "config.json").write_text('{"method": "lsamd"}'), "holds a learngene"),
+        (lambda place: (place / "config.json").write_text('{"method": "lsamd"}'), "is a learngene"),
         (lambda place: (place / "model.safetensors").unlink(), "holds no weights"),
         (_pickle_instead, "may run code when opened; convert it"),
-        (_truncate, "no readable safetensors"),
+        (_truncate, "not a readable safetensors"),
         (
             _rewrite(lambda state: state["norm.weight"].fill_(float("nan"))),
-            "norm.weight holds values that are not finite",
+            "norm.weight has values that are not finite",
         ),
         (_rewrite(lambda state: state.pop("norm.weight")), "lacks the tensor norm.weight"),
         (_rewrite(lambda state: state.update(other=torch.ones(1))), "has the tensor other"),
@@ -230,11 +230,11 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
         ("deit_base_patch16_224", "did you mean timm:deit_base_patch16_224?"),
         ("deit_bas_patch16_224", "did you mean timm:deit_base_patch16_224?"),
         ("timm/vit_tiny", "did you mean hf-hub:timm/vit_tiny?"),
-        ("hfhub:timm/vit_tiny", "no kind of ancestry named 'hfhub'; did you mean hf-hub?"),
-        ("./nowhere", "there is no file or folder nowhere to open"),
-        ("./nowhere.safetensors#vit_tiny_patch16_224", "there is no file or folder nowhere.safetensors"),
-        ("timm:", "names no model"),
-        ("", "without a name"),
+        ("hfhub:timm/vit_tiny", "no source of ancestry models named 'hfhub'; did you mean hf-hub?"),
+        ("./nowhere", "no file or folder nowhere to open"),
+        ("./nowhere.safetensors#vit_tiny_patch16_224", "no file or folder nowhere.safetensors"),
+        ("timm:", "does not name a model"),
+        ("", "the ancestry is empty; write timm:NAME"),
         (
             "timm:deit_bose_patch16_224",
             "no timm model named 'deit_bose_patch16_224'; did you mean deit_base_patch16_224",
@@ -378,7 +378,7 @@ def _error(kind: type[Exception], message: str = "first line\nsecond line") -> E
         (hub.GatedRepoError, Unavailable, "is gated"),
         (hub.EntryNotFoundError, BadFile, "a/b@v9 has no config.json"),
         (hub.LocalEntryNotFoundError, Unavailable, "the Hub cannot be reached"),
-        (hub.HFValidationError, WrongCall, "'a/b' is no name of a Hub repository"),
+        (hub.HFValidationError, WrongCall, "'a/b' is not the name of a Hub repository"),
         (hub.HfHubHTTPError, Unavailable, "cannot be downloaded: first line"),
         (OSError, Unavailable, "cannot be downloaded: first line"),
     ],
@@ -402,7 +402,7 @@ def test_offline_and_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         open_ancestry("hf-hub:a/b", offline=True)
     with pytest.raises(Unavailable, match="not cached and this run is offline"):
         open_ancestry("timm:test_vit", offline=True)
-    with pytest.raises(WrongCall, match="is no name of a Hub repository"):
+    with pytest.raises(WrongCall, match="is not the name of a Hub repository"):
         open_ancestry("hf-hub:a/b/../c", offline=True)
 
 

@@ -99,7 +99,7 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(Refused, match="is a file, so"):
         claim(tmp_path / "file" / "out", force=False)
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused, match="holds the folder you are in"):
+    with pytest.raises(Refused, match="contains the current folder"):
         claim(Path(), force=True)
     monkeypatch.setattr(folder.os, "access", lambda place, mode: False)
     with pytest.raises(Unavailable, match="no permission"):
@@ -127,7 +127,7 @@ def test_a_new_file_keeps_its_suffix_and_appears_whole(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"{", "not valid JSON"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "is not a JSON object"),
         (b"\xff\xfe\x00", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
         (b" " * (folder.MOST_JSON_BYTES + 1), "larger than 16 MiB"),
@@ -175,7 +175,7 @@ def test_a_number_that_is_not_finite_is_refused_when_it_is_read(
     save_file({"good": torch.ones(3, dtype=dtype), "bad": bad}, tmp_path / "t.safetensors")
     read = Tensors(tmp_path / "t.safetensors")
     assert torch.equal(read["good"], torch.ones(3, dtype=dtype))
-    with pytest.raises(BadFile, match="tensor bad holds values that are not finite"):
+    with pytest.raises(BadFile, match="tensor bad has values that are not finite"):
         read["bad"]
 
 
@@ -204,7 +204,7 @@ def _header(text: str) -> bytes:
 )
 def test_files_that_are_no_safetensors(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "t.safetensors").write_bytes(content)
-    with pytest.raises(BadFile, match="no readable safetensors file") as error:
+    with pytest.raises(BadFile, match="not a readable safetensors file") as error:
         Tensors(tmp_path / "t.safetensors")
     assert "\n" not in str(error.value)
     with pytest.raises(BadFile, match="does not exist"):

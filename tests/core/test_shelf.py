@@ -60,8 +60,8 @@ def test_a_folder_without_a_config_is_left_to_its_reader(cards: Path) -> None:
     ("reference", "says"),
     [
         ("lsmad-mini", "did you mean lsamd-mini"),
-        ("./nowhere", "there is no folder"),
-        ("/nowhere/at/all", "there is no folder"),
+        ("./nowhere", "no folder"),
+        ("/nowhere/at/all", "no folder"),
         ("org/repo", "hf download"),
         ("file", "is a file"),
         ("", "named ''"),
