@@ -29,7 +29,6 @@ from learngene_zoo.method import (
     check_axes,
     check_built,
     check_families,
-    check_families,
     choose,
     family,
     named_sizes,
@@ -112,7 +111,6 @@ def plan(
         extractor = extractor or method.extractor
         specs = [ancestry_spec(source, offline=offline) for source in sources_for(method, ancestries)]
         check_families(method, specs)
-        check_families(method, specs)
         config = extractor.outline(specs)
     else:
         config = learngenes.read_config(shelf.find(name))
@@ -144,7 +142,6 @@ def extract(
     extractor = extractor or preset_of(method, preset)
     sources, references = sources_for(method, ancestries), references_for(method, tasks)
     opened = [open_ancestry(source, offline=run.offline) for source in sources]
-    check_families(method, [ancestry.spec for ancestry in opened])
     check_families(method, [ancestry.spec for ancestry in opened])
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
     needed = references if extractor.needs_tasks() and method.uses_tasks(extractor) else []

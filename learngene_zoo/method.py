@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.cost import Convention, Cost, cost
-from learngene_zoo.families.spec import DEFAULT_FAMILY, TIMM_NAMES, Spec
+from learngene_zoo.families.spec import TIMM_NAMES, Spec
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of
 from learngene_zoo.units import human_count, human_seconds
 
@@ -148,7 +148,6 @@ class Method:
     ancestries: tuple[int, int | None] = (1, 1)  # least and most (None: any number)
     families: tuple[str, ...] = ("vit",)  # the families of models that it condenses (see families/)
     tasks: Tasks = "many"  # what the extraction trains on; "one" and "many" need at least one
-    families: frozenset[str] = frozenset({DEFAULT_FAMILY})  # of ancestry models that it takes
     details: type | None = None  # what `config.details` of its learngenes hold, as a frozen dataclass: see `details_of`
     inherits: bool = True  # whether descendants get anything from the learngene but its shape
     uses_tasks: Callable[[Extractor], bool] = lambda extractor: True  # False where settings make data needless
@@ -175,14 +174,6 @@ def check_families(method: Method, ancestries: Sequence[Spec]) -> None:
             raise WrongCall(
                 f"{method.name} does not support models of the family {spec.family!r}; supported: {supported}"
             )
-
-
-def check_families(method: Method, specs: Iterable[Spec]) -> None:
-    """Raises `WrongCall` for an ancestry model of a family that the method does not take."""
-    for spec in specs:
-        if spec.family not in method.families:
-            served = ", ".join(sorted(method.families))
-            raise WrongCall(f"{method.name} takes ancestry models of the family {served}, not {spec.family}")
 
 
 def check_axes(expander: Expander, spec: Spec, target: Target) -> None:

@@ -30,8 +30,8 @@ def _faults(method: Method) -> Iterator[str]:
         yield f"name is {method.name!r}; expected letters, digits and underscores"
     if method.tasks not in get_args(Tasks):
         yield f"tasks is {method.tasks!r}; expected one of {', '.join(get_args(Tasks))}"
-    if not method.families or not set(method.families) <= set(FAMILIES):
-        yield f"families is {method.families!r}; expected a frozenset of some of {', '.join(FAMILIES)}"
+    if not (isinstance(method.families, tuple) and method.families and set(method.families) <= set(FAMILIES)):
+        yield f"families is {method.families!r}; expected a tuple of some of {', '.join(FAMILIES)}"
     if not _is_range(method.ancestries):
         yield f"ancestries is {method.ancestries!r}; expected the least and the greatest number, or (least, None)"
     if method.details is not None and not (isinstance(method.details, type) and is_dataclass(method.details)):

@@ -5,7 +5,6 @@ Whatever it is, it passes `printable`: artifacts, tasks and file names cannot co
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +14,13 @@ import click
 from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import json_text, printable
+from learngene_zoo.text_table import terminal_width, text_table
 from learngene_zoo.units import human_count
 
 if TYPE_CHECKING:
     from learngene_zoo.cli.job import Job
 
 Row = Mapping[str, Json]
-WIDE = 4096  # columns of a table that no terminal shows: nothing is ever cut or wrapped in a pipe
 
 _FORMATS: dict[str, Callable[[Any], str]] = {"params": human_count, "flops": human_count}
 
@@ -79,27 +78,12 @@ def say(text: str, job: Job) -> None:
 
 
 def _print_table(rows: Sequence[Row], title: str) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    terminal = sys.stdout.isatty()
-    table = Table(
-        title=Text(printable(title)) if title else None,
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
-        show_edge=False,
-    )
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    for name in columns:
-        numeric = all(isinstance(row.get(name), (int, float, type(None))) for row in rows)
-        table.add_column(Text(printable(name.replace("_", " "))), justify="right" if numeric else "left")
-    for row in rows:
-        table.add_row(*(Text(printable(_text(name, row.get(name)))) for name in columns))
-    console = Console(file=sys.stdout, width=None if terminal else WIDE, highlight=False)
-    console.print(table)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    numbers = [all(isinstance(row.get(name), (int, float, type(None))) for row in rows) for name in names]
+    cells = [[printable(_text(name, row.get(name))) for name in names] for row in rows]
+    headings = [printable(name.replace("_", " ")) for name in names]
+    right = [index for index, numeric in enumerate(numbers) if numeric]
+    click.echo(text_table(headings, cells, right, printable(title), terminal_width()))
 
 
 def _text(name: str, value: Json) -> str:

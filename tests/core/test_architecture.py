@@ -30,7 +30,7 @@ HOT = {
 
 # The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports go down, or stay in a folder.
 RINGS = (
-    "entry_points errors intervals plotting recipe seeds settings storage text units version",
+    "entry_points errors intervals plotting recipe seeds settings storage text text_table units version",
     "families",
     "runs",
     "artifacts",
