@@ -176,7 +176,7 @@ CALLS = [
     Case("expand learngene extra", WRONG, ("extra", "--help")),
     Case("expand learngene --layers seven", WRONG, ("--layers", "'seven'")),
     Case("expand learngene --layers 0", WRONG, ("--layers", "0")),
-    Case("extract lsamd --top 0", WRONG, ("top is 0", "at least 1")),
+    Case("extract lsamd --top 0", WRONG, ("'--top': 0 is out of range", "at least 1")),
     Case("extract lsamd --keep 9 --ancestry ancestry --task folder:photos -o new", WRONG, ("block 9", "1 to 3")),
     Case("finetune model --lr -1", WRONG, ("'--lr': -1 is out of range", "above 0")),
     Case("finetune model --batch-size 10 --accumulate 3", WRONG, ("accumulate is 3", "10")),

@@ -80,7 +80,7 @@ def test_learning_rates_are_chosen_on_validation_images(world: tuple[str, str], 
         (["--seeds", "0"], 2, "--seeds"),
         (["--ray", "nonsense"], 2, "exclude each other"),
         (["--claim", "lsamd-scratch"], 2, "a claim's file says what is measured; leave SUITE out"),
-        (["--lr", "-1"], 2, "lr is -1.0"),
+        (["--lr", "-1"], 2, "'--lr': -1 is out of range"),
     ],
 )
 def test_what_cannot_be_meant_is_said_in_one_line(
