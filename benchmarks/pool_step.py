@@ -27,8 +27,7 @@ from learngene_zoo.training.distillation import Distilled, Teacher
 from learngene_zoo.training.objectives import Classification
 from learngene_zoo.training.step import parameter_groups
 from lgzoo_pool.imitation import Imitation
-from lgzoo_pool.pool import Distil
-from lgzoo_pool.settings import Imitating
+from lgzoo_pool.pool_settings import ImitationSettings, PoolSettings
 
 MOST_TIME = 1.05
 REPEATS, ROUNDS = 2, 12  # many short rounds: the arms should meet the same machine
@@ -44,7 +43,7 @@ class Trainer:
         student = model_of(spec, initial(spec, 1))
         objective: torch.nn.Module = Classification(student)
         if ancestry is not None:
-            settings = Imitating(levels=levels, alpha=0.1, tau=1.0, reduction="sample")
+            settings = ImitationSettings(levels=levels, alpha=0.1, tau=1.0, reduction="sample")
             imitation = Imitation(spec, ancestry, settings, 2)
             own, theirs = zip(*imitation.levels)
             objective = Distilled(objective, student, Teacher(master, theirs), imitation, (0.1, 0.9), own)
@@ -67,8 +66,8 @@ def random_batch(spec: ViTSpec, images: int) -> Batch:
 def compare(name: str, ancestry: ViTSpec, images: int) -> dict[str, Any]:
     """Both auxiliary models of one ancestry model."""
     print(f"{name}, {images} images a step")
-    models = dict(zip(("low", "high"), Distil().auxiliaries(ancestry)))
-    levels = {"low": Distil().low_levels, "high": Distil().high_levels}
+    models = dict(zip(("low", "high"), PoolSettings().auxiliaries(ancestry)))
+    levels = {"low": PoolSettings().low_levels, "high": PoolSettings().high_levels}
     found = {which: _compared(which, spec, ancestry, levels[which], images) for which, spec in models.items()}
     return {"model": name, "images": images, **found}
 

@@ -24,7 +24,7 @@ from torch.nn import functional
 from learngene_zoo.plugin import Features, StateDict, ViTSpec, derive_seed
 from lgzoo_pool.network import stitch_shapes
 from lgzoo_pool.paths import Layout
-from lgzoo_pool.settings import Imitating, Reduction, paired_levels
+from lgzoo_pool.pool_settings import ImitationSettings, Reduction, paired_levels
 
 
 class Imitation(nn.Module):
@@ -33,7 +33,7 @@ class Imitation(nn.Module):
     Where the widths match, the matrices are identities without parameters.
     """
 
-    def __init__(self, student: ViTSpec, ancestry: ViTSpec, settings: Imitating, seed: int) -> None:
+    def __init__(self, student: ViTSpec, ancestry: ViTSpec, settings: ImitationSettings, seed: int) -> None:
         super().__init__()
         self.settings = settings
         self.levels = paired_levels(student.layers, ancestry.layers, settings.levels)

@@ -22,12 +22,12 @@ trained on labels and stitched by least squares, which take the same storage.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
+    FLAT,
     BadFile,
-    Bounds,
     Expander,
     Extractor,
     Json,
@@ -35,163 +35,63 @@ from learngene_zoo.plugin import (
     LearngeneConfig,
     Member,
     Method,
-    Recipe,
     Target,
     ViTSpec,
     Work,
-    WrongCall,
     once,
 )
 from lgzoo_pool.details import Details, read_details
 from lgzoo_pool.expand import build, choices, choose, spec_of
 from lgzoo_pool.paths import Path
-from lgzoo_pool.settings import (
-    DEIT,
-    LEVELS,
-    TRAINING,
-    Auxiliary,
-    Guidance,
-    Images,
-    Imitating,
-    Init,
-    PathTraining,
-    PoolTraining,
-    Reduction,
-    Start,
-    auxiliary_specs,
-    check_levels,
-    work_of,
-)
+from lgzoo_pool.pool_settings import POOL_TRAINING, AuxiliarySettings, Images, PoolSettings, TuningSettings
+from lgzoo_pool.settings import DEIT, work_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Part, Run, StateDict, Task
-
-_TRAINING = replace(TRAINING, lr=1e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Distil(Extractor):
     """Distil two auxiliary models from the ancestry model, stitch them, and fine-tune all paths together."""
 
-    blocks: Annotated[int, "blocks of each auxiliary model; the pool has twice as many instances", Bounds(least=1)] = 6
-    low_width: Annotated[
-        int | None, "width of the narrow model (default: a quarter of the ancestry's, in whole heads)", Bounds(least=1)
-    ] = None
-    high_width: Annotated[int | None, "width of the wide model (default: the ancestry's)", Bounds(least=1)] = None
-    init: Annotated[Init, "initialisation of the auxiliary models"] = "timm"
-    low_levels: Annotated[
-        int,
-        "levels at which the narrow model imitates the ancestry: 3, or 1 (the last), or 0",
-        Bounds(least=0, most=LEVELS),
-    ] = 3
-    high_levels: Annotated[
-        int,
-        "levels at which the wide model imitates the ancestry: 3, or 1 (the last), or 0",
-        Bounds(least=0, most=LEVELS),
-    ] = 1
-    alpha: Annotated[float, "weight of the labels' loss; with 1 there is no teacher", Bounds(least=0, most=1)] = 0.1
-    tau: Annotated[float, "temperature of the ancestry's logits", Bounds(above=0)] = 1.0
-    pred_reduction: Annotated[Reduction, "mean over images, or over images and classes as in the authors' code"] = (
-        "sample"
-    )
-    stitch: Annotated[
-        Start, "initialisation of the stitches: the matrices' transpose, their pseudo-inverse, or least squares"
-    ] = "tm"
-    stitch_images: Annotated[
-        int, "images for least squares, and for measuring how well the stitches fit", Bounds(least=1)
-    ] = 100
-    guidance: Annotated[
-        Guidance | None,
-        "targets from the ancestry in the fine-tuning: its class or logits (default: soft; with alpha 1 none)",
-    ] = None
-    guidance_share: Annotated[float, "weight of the ancestry's loss in the fine-tuning", Bounds(least=0, most=1)] = 0.5
-    judged: Annotated[
-        int | None, "validation images for evaluating all paths (default: all; 0: none)", Bounds(least=0)
-    ] = None
-    training: Annotated[Recipe, "of the auxiliary models"] = _TRAINING
-    tuning: Annotated[Recipe, "the fine-tuning of the pool"] = _TRAINING
-    teaching: Annotated[Recipe, "the ancestry's fine-tuning if it was trained for another task"] = _TRAINING
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.stitch != "ls" and (self.alpha == 1 or not self.low_levels):
-            setting = "alpha 1" if self.alpha == 1 else "low_levels 0"
-            raise WrongCall(
-                f"stitch {self.stitch} starts from the narrow model's matrices, and with {setting} it has none; use --stitch ls"
-            )
-        self._check_levels(self.blocks, "an auxiliary model")
-
-    @property
-    def imitates(self) -> bool:
-        """Whether the auxiliary models learn from the ancestry model."""
-        return self.alpha < 1
-
-    @property
-    def guided(self) -> Guidance:
-        """The ancestry's targets in the fine-tuning."""
-        return self.guidance or ("none" if self.alpha == 1 else "soft")
-
-    def auxiliaries(self, ancestry: ViTSpec) -> tuple[ViTSpec, ViTSpec]:
-        """The narrow and the wide auxiliary model. Raises `WrongCall` for widths and levels that do not fit this ancestry."""
-        self._check_levels(ancestry.layers, "the ancestry model")
-        low, high = auxiliary_specs(ancestry, self.blocks, self.low_width, self.high_width)
-        if self.high_levels == 0 and self.imitates and self.stitch != "ls" and high.width != ancestry.width:
-            raise WrongCall(
-                f"stitch {self.stitch} leads to width {high.width} by the wide model's matrices, and with high_levels 0 it has "
-                "none; use --stitch ls"
-            )
-        return low, high
-
-    def _check_levels(self, blocks: int, whose: str) -> None:
-        if self.imitates:
-            check_levels(self.low_levels, self.high_levels, blocks, whose)
-
-    def distillation(self, levels: int) -> Auxiliary:
-        """The settings of step 1, for the model that is distilled at this number of levels."""
-        imitating = Imitating(levels=levels, alpha=self.alpha, tau=self.tau, reduction=self.pred_reduction)
-        return Auxiliary(init=self.init, training=self.training, imitating=imitating if self.imitates else None)
-
-    def fine_tuning(self) -> PoolTraining:
-        """The settings of steps 2 and 3."""
-        share = self.guidance_share if self.guided != "none" else 0.0
-        paths = PathTraining(recipe=self.tuning, guidance=self.guided, share=share, evaluated=self.judged)
-        return PoolTraining(stitch=self.stitch, stitch_images=self.stitch_images, paths=paths)
+    settings: PoolSettings = field(default=PoolSettings(), metadata=FLAT)
 
     def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
         """The anchors are the auxiliary models; the spec is the wide one's."""
-        low, high = self.auxiliaries(ancestries[0])
+        low, high = self.settings.auxiliaries(ancestries[0])
         return LearngeneConfig(method=POOL.name, spec=high, details=Details.of([low, high]).json())
 
     def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
         """Both auxiliary models and the fine-tuning of the pool; not the teacher's."""
-        ancestry = ancestries[0]
-        models = self.auxiliaries(ancestry)
-        paths = [spec_of(path, models) for path in Details.of(models).layout.paths]
+        ancestry, settings = ancestries[0], self.settings
+        specs = settings.auxiliaries(ancestry)
+        paths = [spec_of(path, specs) for path in Details.of(specs).layout.paths]
         parts = [
-            work_of([self.distillation(levels), spec], [spec], self.training, images[0], ancestry, self.imitates)
-            for spec, levels in zip(models, (self.low_levels, self.high_levels))
+            work_of([part, spec], [spec], settings.training, images[0], ancestry, settings.imitates)
+            for part, spec in zip(settings.distillations(), specs)
         ]
-        depends = [self.fine_tuning(), [part.depends for part in parts]]
-        return [*parts, work_of(depends, paths, self.tuning, images[0], ancestry, self.guided != "none")]
+        depends = [settings.fine_tuning(), [part.depends for part in parts]]
+        return [*parts, work_of(depends, paths, settings.tuning, images[0], ancestry, settings.guided != "none")]
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Algorithm 1. Both auxiliary models and the fine-tuning are parts of the run."""
         from learngene_zoo.plugin import teacher_for
 
-        ancestry, task = ancestries[0], tasks[0]
+        ancestry, task, settings = ancestries[0], tasks[0], self.settings
         config = self.outline([ancestry.spec])
-        guided = self.guided != "none"
-        needed = self.imitates or guided
-        teacher, taught = teacher_for(ancestry, task, self.teaching, run) if needed else (None, {})
-        specs = [spec.with_(classes=task.classes, dense=task.dense) for spec in self.auxiliaries(ancestry.spec)]
+        specs = [spec.with_(classes=task.classes, dense=task.dense) for spec in settings.auxiliaries(ancestry.spec)]
         images = Images(task=task, input_format=ancestry.input_format, seed=run.seed)
+        needed = settings.imitates or settings.guided != "none"
+        teacher, taught = teacher_for(ancestry, task, settings.teaching, run) if needed else (None, {})
 
+        imitated = teacher if settings.imitates else None
         low, high = (
-            once(run.part(name), distil, self.distillation(levels), (spec, teacher if self.imitates else None, images))
-            for name, spec, levels in zip(("low", "high"), specs, (self.low_levels, self.high_levels))
+            once(run.part(name), distil, part, (spec, imitated, images))
+            for name, part, spec in zip(("low", "high"), settings.distillations(), specs)
         )
-        inputs = (specs, (low, high), ancestry.spec, teacher if guided else None, images)
-        pool = once(run.part("tuning"), fine_tune, self.fine_tuning(), inputs)
+        guide = teacher if settings.guided != "none" else None
+        inputs = (specs, (low, high), ancestry.spec, guide, images)
+        pool = once(run.part("tuning"), fine_tune, settings.fine_tuning(), inputs)
 
         details = replace(read_details(config), task=task.name, classes=task.classes, dense=task.dense)
         metrics = {**({"teacher": taught} if taught else {}), "low": low.record, "high": high.record, **pool.record}
@@ -199,7 +99,7 @@ class Distil(Extractor):
 
 
 def distil(
-    settings: Auxiliary, spec: ViTSpec, teacher: Descendant | None, images: Images, run: Run
+    settings: AuxiliarySettings, spec: ViTSpec, teacher: Descendant | None, images: Images, run: Run
 ) -> tuple[StateDict, Json]:
     """Step 1: one auxiliary model, trained on labels and to imitate the ancestry model; and its matrices W and M."""
     from learngene_zoo.plugin import (
@@ -236,7 +136,7 @@ def distil(
 
 
 def fine_tune(
-    settings: PoolTraining,
+    settings: TuningSettings,
     specs: Sequence[ViTSpec],
     models: Sequence[Part],
     ancestry: ViTSpec,
@@ -314,8 +214,8 @@ def _check_models(config: LearngeneConfig) -> None:
 
 # The paper takes over SN-Net's settings; their rate of 5e-4 is for 512 images a step.
 _PAPER = replace(DEIT, epochs=100, batch_size=128, lr=1.25e-4)
-_MINI = replace(_TRAINING, epochs=1, images=24_000, batch_size=32, lr=2e-3, warmup=0.05)
-_SMOKE = replace(_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0)
+_MINI = replace(POOL_TRAINING, epochs=1, images=24_000, batch_size=32, lr=2e-3, warmup=0.05)
+_SMOKE = replace(POOL_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0)
 POOL = Method(
     name="pool",
     title="two models distilled from the ancestry and stitched together; every path through their blocks is a model",
@@ -326,23 +226,31 @@ POOL = Method(
         # Three or four minutes on one core with the bundled ancestry model. With so few steps stitches must start well, and
         # labels would undo the distillation: the ancestry keeps its share of the loss (docs/methods/pool.md).
         "mini": Distil(
-            init="fan_in",
-            stitch="ls",
-            guidance_share=0.9,
-            judged=1000,
-            training=_MINI,
-            tuning=replace(_MINI, images=48_000, lr=1e-3),
-            teaching=replace(_TRAINING, epochs=4, images=6000),
+            settings=PoolSettings(
+                init="fan_in",
+                stitch="ls",
+                guidance_share=0.9,
+                judged=1000,
+                training=_MINI,
+                tuning=replace(_MINI, images=48_000, lr=1e-3),
+                teaching=replace(POOL_TRAINING, epochs=4, images=6000),
+            )
         ),
-        "paper": Distil(training=_PAPER, tuning=replace(_PAPER, epochs=50), teaching=replace(_PAPER, epochs=30)),
+        "paper": Distil(
+            settings=PoolSettings(
+                training=_PAPER, tuning=replace(_PAPER, epochs=50), teaching=replace(_PAPER, epochs=30)
+            )
+        ),
         "smoke": Distil(
-            blocks=2,
-            init="fan_in",
-            low_levels=2,
-            stitch_images=16,
-            training=_SMOKE,
-            tuning=_SMOKE,
-            teaching=_SMOKE,
+            settings=PoolSettings(
+                blocks=2,
+                init="fan_in",
+                low_levels=2,
+                stitch_images=16,
+                training=_SMOKE,
+                tuning=_SMOKE,
+                teaching=_SMOKE,
+            )
         ),
     },
     tasks="one",

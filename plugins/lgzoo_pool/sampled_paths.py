@@ -19,7 +19,7 @@ from torch import nn
 from learngene_zoo.plugin import Distilled, Features, Task, derive_seed, logits_loss, objective_for
 from lgzoo_pool.network import Along, StitchedNetwork
 from lgzoo_pool.paths import Path
-from lgzoo_pool.settings import PathTraining
+from lgzoo_pool.settings import PathSettings
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -43,7 +43,7 @@ class SampledPaths(nn.Module):
         self,
         network: StitchedNetwork,
         task: Task,
-        settings: PathTraining,
+        settings: PathSettings,
         seed: int,
         *,
         paths: Sequence[Path] | None = None,

@@ -43,7 +43,7 @@ from learngene_zoo.plugin import (
 from lgzoo_pool.details import Details
 from lgzoo_pool.expand import build, choices, choose
 from lgzoo_pool.paths import Layout, Path
-from lgzoo_pool.settings import DEIT, TRAINING, Guidance, LeastSquares, NetworkTraining, PathTraining, work_of
+from lgzoo_pool.settings import DEIT, TRAINING, Guidance, LeastSquaresSettings, NetworkSettings, PathSettings, work_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Part, Run, StateDict, Task
@@ -94,7 +94,7 @@ class Join(Extractor):
 
         start, metrics = None, {}
         if self.stitch == "ls":
-            settings = LeastSquares(images=self.stitch_images)
+            settings = LeastSquaresSettings(images=self.stitch_images)
             start = once(run.part("stitches"), least_squares, settings, (details.layout, anchors, task))
             metrics["stitches"] = start.record
         teacher = None
@@ -110,15 +110,15 @@ class Join(Extractor):
     def _details(self, specs: Sequence[ViTSpec]) -> Details:
         return Details.of(specs, nearest=self.nearest, window=self.window, stride=self.stride)
 
-    def _training(self) -> NetworkTraining:
-        paths = PathTraining(
+    def _training(self) -> NetworkSettings:
+        paths = PathSettings(
             recipe=self.training,
             guidance=self.guidance,
             share=self.share,
             temperature=self.temperature,
             evaluated=self.judged,
         )
-        return NetworkTraining(trained=self.trained, paths=paths)
+        return NetworkSettings(trained=self.trained, paths=paths)
 
 
 def check_formats(ancestries: Sequence[Ancestry]) -> None:
@@ -145,7 +145,7 @@ def with_heads(ancestries: Sequence[Ancestry], task: Task, seed: int) -> tuple[t
 
 
 def least_squares(
-    settings: LeastSquares, layout: Layout, anchors: Sequence[Descendant], task: Task, run: Run
+    settings: LeastSquaresSettings, layout: Layout, anchors: Sequence[Descendant], task: Task, run: Run
 ) -> tuple[StateDict, Json]:
     """Step 2: the stitches that map the features of one anchor to those of the next best, and how well they do."""
     from learngene_zoo.plugin import open_device
@@ -159,7 +159,7 @@ def least_squares(
 
 
 def train_network(
-    settings: NetworkTraining,
+    settings: NetworkSettings,
     layout: Layout,
     anchors: Sequence[Descendant],
     fresh: bool,

@@ -29,7 +29,7 @@ from lgzoo_pool.least_squares import moments, solve, some_images
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
 from lgzoo_pool.paths import Path as NetworkPath
 from lgzoo_pool.sampled_paths import SampledPaths
-from lgzoo_pool.settings import PathTraining
+from lgzoo_pool.settings import PathSettings
 
 SIZES = [{"width": 16, "heads": 1}, {"width": 32, "heads": 2}, {"width": 48, "heads": 3}]
 
@@ -70,7 +70,7 @@ def trained(
     until: int | None = None,
 ) -> None:
     """Joint training as both methods do it; `until` interrupts it after this step, before it is saved."""
-    settings = PathTraining(recipe=recipe, guidance=guidance, share=0.5)
+    settings = PathSettings(recipe=recipe, guidance=guidance, share=0.5)
     objective = SampledPaths(network, task, settings, run.seed, paths=paths, teacher=teacher)
     batches = training_images(task, anchors()[0].input_format, recipe, run)
     for step in train(objective, batches, recipe, run, unused=True, seconds_between_checkpoints=0 if until else 30):

@@ -18,7 +18,7 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.distillation import Distilled, Teacher
 from learngene_zoo.training.objectives import ClassAndAttributes, Classification, objective_for
 from lgzoo_pool.imitation import Imitation, mean_matrix, prediction_loss, stitch_weight
-from lgzoo_pool.settings import Imitating
+from lgzoo_pool.pool_settings import ImitationSettings
 
 LAYERS, WIDTH = 6, 32  # of the teacher
 D, L, H = 12, 4, 8  # widths of the ancestry, the low and the high model
@@ -37,7 +37,7 @@ def student(width: int = 16, layers: int = 3) -> Any:
 
 
 def imitation(student: ViTSpec, ancestry: ViTSpec, levels: int = 3, seed: int = 2, tau: float = 1.0) -> Imitation:
-    return Imitation(student, ancestry, Imitating(levels=levels, alpha=0.1, tau=tau, reduction="sample"), seed)
+    return Imitation(student, ancestry, ImitationSettings(levels=levels, alpha=0.1, tau=tau, reduction="sample"), seed)
 
 
 def spec(width: int, layers: int = 3) -> ViTSpec:

@@ -30,7 +30,7 @@ from lgzoo_pool.details import read_details
 from lgzoo_pool.imitation import stitch_weight
 from lgzoo_pool.network import network_of, under
 from lgzoo_pool.pool import POOL, Distil, Expand, distil
-from lgzoo_pool.settings import Images
+from lgzoo_pool.pool_settings import Images, PoolSettings
 
 SMOKE = POOL.presets["smoke"]
 
@@ -103,15 +103,15 @@ def test_stitches_start_as_the_matrices_say() -> None:
 
 def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
     """The narrow model's W, (levels, d, D), from another run of its part."""
-    extractor, ancestry, task, run = with_settings(SMOKE, settings), knowing(), tiny_task(), Run(seed=1)
-    teacher, _ = teacher_for(ancestry, task, extractor.teaching, run)
-    spec = extractor.auxiliaries(ancestry.spec)[0].with_(classes=3)
+    chosen, ancestry, task, run = with_settings(SMOKE, settings).settings, knowing(), tiny_task(), Run(seed=1)
+    teacher, _ = teacher_for(ancestry, task, chosen.teaching, run)
+    spec = chosen.auxiliaries(ancestry.spec)[0].with_(classes=3)
     images = Images(task=task, input_format=ancestry.input_format, seed=run.seed)
-    state, _ = distil(extractor.distillation(extractor.low_levels), spec, teacher, images, run.part("low"))
+    state, _ = distil(chosen.distillations()[0], spec, teacher, images, run.part("low"))
     model = under("model.", state)
     anchor = {name: found.state[f"anchors.0.{name}"] for name in model}
     assert same(anchor, model), "the pool's narrow model is not the one that the part trained"
-    return torch.stack([state[f"matrices.blocks.{level}.weight"] for level in range(extractor.low_levels)])
+    return torch.stack([state[f"matrices.blocks.{level}.weight"] for level in range(chosen.low_levels)])
 
 
 def test_least_squares_fits_better_than_the_matrices() -> None:
@@ -271,7 +271,7 @@ MINI = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
 )
 def test_widths_and_heads(ancestry: ViTSpec, settings: dict[str, int], widths: list[tuple[int, int]]) -> None:
     """A quarter of the ancestry's width, in whole heads of its head width."""
-    found = Distil(**settings).auxiliaries(ancestry)
+    found = PoolSettings(**settings).auxiliaries(ancestry)
     assert [(spec.width, spec.heads) for spec in found] == widths
     assert {spec.layers for spec in found} == {settings.get("blocks", 6)}
 
@@ -290,16 +290,16 @@ def test_widths_and_heads(ancestry: ViTSpec, settings: dict[str, int], widths: l
 )
 def test_widths_that_cannot_be_stitched(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongCall, match=says):
-        Distil(**settings).outline([MINI])
+        with_settings(Distil(), settings).outline([MINI])
 
 
 def test_an_ancestry_with_fewer_blocks_than_levels(tmp_path: Path) -> None:
     shallow = MINI.with_(layers=2)
-    with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has 2 blocks"):
+    with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has only 2 blocks"):
         Distil().outline([shallow])
-    assert Distil(low_levels=2).outline([shallow]).spec.layers == 6
-    assert Distil(alpha=1, stitch="ls").outline([shallow]).spec.layers == 6
-    with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has 2 blocks"):
+    assert with_settings(Distil(), {"low_levels": 2}).outline([shallow]).spec.layers == 6
+    assert with_settings(Distil(), {"alpha": 1.0, "stitch": "ls"}).outline([shallow]).spec.layers == 6
+    with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has only 2 blocks"):
         _extract(tmp_path, tiny_ancestry(layers=2), blocks=3, low_levels=3)
     assert not list(tmp_path.iterdir())
 
@@ -321,15 +321,14 @@ def _extract(place: Path, ancestry: Ancestry, **settings: Any) -> Learngene:
         ({"guidance_share": -0.1}, "guidance_share is -0.1"),
         ({"tau": 0.0}, "tau is 0.0"),
         ({"low_levels": 4}, "low_levels is 4"),
-        ({"blocks": 2}, "low_levels is 3, but an auxiliary model has 2 blocks"),
+        ({"blocks": 2}, "low_levels is 3, but an auxiliary model has only 2 blocks"),
         ({"alpha": 1.0}, "with alpha 1 it has none; use --stitch ls"),
         ({"low_levels": 0, "stitch": "pinv"}, "with low_levels 0 it has none; use --stitch ls"),
     ],
 )
 def test_settings_out_of_bounds(settings: dict[str, Any], says: str) -> None:
-    plain = Recipe(augment="none")
     with pytest.raises(WrongCall, match=says):
-        Distil(**{"training": plain, "tuning": plain, **settings})
+        PoolSettings(**settings)
 
 
 def test_a_pool_with_a_stitch_missing_builds_what_does_not_need_it(pool: Learngene, tmp_path: Path) -> None:
@@ -371,15 +370,15 @@ def test_the_paths_survive_the_folder(pool: Learngene, tmp_path: Path) -> None:
 def test_what_the_work_depends_on_tells_arms_apart_where_they_differ() -> None:
     """The auxiliary models are shared by whatever only stitches or fine-tunes differently; each arm's images are counted."""
     recipe = Recipe(epochs=3, images=100)
-    base = {"training": recipe, "tuning": recipe}
-    arms = {
-        "tm": Distil(**base),
-        "ls": Distil(**base, stitch="ls"),
-        "labels": Distil(**base, stitch="ls", alpha=1.0),
-        "labels, other tau": Distil(**base, stitch="ls", alpha=1.0, tau=3.0),
-        "one level": Distil(**base, low_levels=1),
+    arms: dict[str, dict[str, Any]] = {
+        "tm": {},
+        "ls": {"stitch": "ls"},
+        "labels": {"stitch": "ls", "alpha": 1.0},
+        "labels, other tau": {"stitch": "ls", "alpha": 1.0, "tau": 3.0},
+        "one level": {"low_levels": 1},
     }
-    works = {name: arm.work([MINI], [1000]) for name, arm in arms.items()}
+    base = {"training": recipe, "tuning": recipe}
+    works = {name: Distil(settings=PoolSettings(**base, **arm)).work([MINI], [1000]) for name, arm in arms.items()}
     assert all([part.images for part in parts] == [300] * 3 for parts in works.values())
     depends = {name: [part.depends for part in parts] for name, parts in works.items()}
     assert depends["tm"][:2] == depends["ls"][:2]

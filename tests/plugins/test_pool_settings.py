@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from lgzoo_pool.settings import check_levels, levels, paired_levels
+from lgzoo_pool.pool_settings import PoolSettings, levels, paired_levels
 
 
 def test_the_papers_levels() -> None:
@@ -32,6 +32,7 @@ def test_levels_of_any_depth_are_distinct_and_end_with_the_last_block(count: int
     ("blocks", "low", "high", "says"), [(2, 3, 1, "low_levels is 3"), (1, 1, 2, "high_levels is 2")]
 )
 def test_fewer_blocks_than_levels_are_refused(blocks: int, low: int, high: int, says: str) -> None:
-    with pytest.raises(WrongCall, match=f"{says}, but a model has {blocks} blocks"):
-        check_levels(low, high, blocks, "a model")
-    check_levels(low, high, 3, "a model")
+    with pytest.raises(WrongCall, match=f"{says}, but an auxiliary model has only {blocks} blocks"):
+        PoolSettings(blocks=blocks, low_levels=low, high_levels=high)
+    assert PoolSettings(blocks=3, low_levels=low, high_levels=high).blocks == 3
+    assert PoolSettings(blocks=blocks, low_levels=low, high_levels=high, alpha=1, stitch="ls").blocks == blocks

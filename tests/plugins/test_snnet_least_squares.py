@@ -14,7 +14,7 @@ from learngene_zoo.storage import StateDict
 from learngene_zoo.testing import tiny_task
 from lgzoo_pool.least_squares import fit_of, groups, moments, solve, some_images, streams_of
 from lgzoo_pool.network import StitchedNetwork
-from lgzoo_pool.settings import LeastSquares
+from lgzoo_pool.settings import LeastSquaresSettings
 from lgzoo_pool.snnet import least_squares, with_heads
 
 
@@ -153,7 +153,7 @@ def test_the_images_are_the_seeds() -> None:
     assert not torch.equal(once, other)
     network, details = stitched((2, 2))
     models, _ = with_heads(anchors((2, 2)), task, 0)
-    stitches, record = least_squares(LeastSquares(images=40), details.layout, models, task, Run(seed=1))
+    stitches, record = least_squares(LeastSquaresSettings(images=40), details.layout, models, task, Run(seed=1))
     assert record["images"] == 40
     assert record["missed"]["mean"] == record["missed"]["stitches.0.0"]
     same = solve(moments(network, [once]))

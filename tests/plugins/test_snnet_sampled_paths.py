@@ -26,7 +26,7 @@ from learngene_zoo.training.distillation import Teacher, divergence
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Layout
 from lgzoo_pool.sampled_paths import SampledPaths, freeze_anchors, path_of_step
-from lgzoo_pool.settings import PathTraining
+from lgzoo_pool.settings import PathSettings
 
 TOY = Path(__file__).with_name("stitching_toy.py")
 RECIPE = Recipe(epochs=2, batch_size=12, lr=1e-3, augment="none", ema=0.9, drop_path=0.1)
@@ -98,7 +98,7 @@ def batch() -> Any:
 def sampled_paths(
     network: StitchedNetwork, task: Task = TASK, teacher: Any = None, guidance: Any = "none"
 ) -> SampledPaths:
-    settings = PathTraining(recipe=RECIPE, guidance=guidance, share=0.25, temperature=2.0)
+    settings = PathSettings(recipe=RECIPE, guidance=guidance, share=0.25, temperature=2.0)
     return SampledPaths(network, task, settings, 1, teacher=teacher)
 
 
