@@ -40,7 +40,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.storage import claim, new_file
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, DEFAULT_TASKS, SOURCE_TASK, open_task
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, DEFAULT_TASKS, SOURCE_TASK, is_own_data, open_task
+from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -231,13 +232,16 @@ def finetune(
     run: Run | None = None,
     force: bool = False,
 ) -> Descendant:
-    """Train a model on a task (default: the one it was built for, else `digits`), with a fresh head if it needs one."""
+    """Train a model on a task (default: the one it was built for, else `digits`), with a fresh head if it needs one.
+
+    Raises `WrongCall` if no task is named and the model was built for data that only the caller may choose (`folder:mine`).
+    """
     from learngene_zoo.artifacts.descendant import fingerprint_of
     from learngene_zoo.training.fit import fit
 
     run = run or Run()
     start = shelf.open_descendant(model)
-    data = open_task(task or start.task or DEFAULT_TARGET, offline=run.offline)
+    data = open_task(task or _own_task(start, "finetune"), offline=run.offline)
     settings = {"model": fingerprint_of(start), "task": to_json(data.record), "recipe": to_json(recipe)}
     run = begin(_place(out), "finetune", settings, run, force)
     start = start.for_task(data.name, data.class_names, seed=derive_seed(run.seed, "head"), dense=data.dense)
@@ -251,12 +255,15 @@ def evaluate(
     split: Literal["train", "validation", "test"] = "test",
     run: Run | None = None,
 ) -> Evaluation:
-    """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for)."""
+    """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for, else `digits`).
+
+    Raises `WrongCall` as `finetune` does.
+    """
     from learngene_zoo.training.evaluate import evaluate as measure
 
     run = run or Run()
     descendant = shelf.open_descendant(model)
-    data = open_task(task or descendant.task or DEFAULT_TARGET, offline=run.offline)
+    data = open_task(task or _own_task(descendant, "evaluate"), offline=run.offline)
     if descendant.spec.dense != data.dense:
         each = {True: "pixel", False: "image"}
         raise WrongCall(
@@ -269,6 +276,15 @@ def evaluate(
             f"train it first: lgzoo finetune --task {data.name}"
         )
     return measure(descendant.model(), data, split, descendant.input_format, run)
+
+
+def _own_task(model: Descendant, verb: str) -> str:
+    """The task of the catalogue that a model names. What else it names, nobody but the caller may have opened or contacted."""
+    task = model.task or DEFAULT_TARGET
+    if is_own_data(task):
+        call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task {shell_word(task)}"
+        raise WrongCall(f"the model names its data as {task!r}, which is opened only if you name it: {call}")
+    return task
 
 
 def plot(

@@ -47,7 +47,10 @@ command = click.Command(
     epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json",
     params=[
         model_argument(),
-        click.Option(["--task"], help="What to measure on (default: what the model was trained for, else digits)."),
+        click.Option(
+            ["--task"],
+            help="What to measure on (default: the task of the catalogue that the model was trained for, else digits).",
+        ),
         click.Option(
             ["--split"],
             type=click.Choice(["train", "validation", "test"]),

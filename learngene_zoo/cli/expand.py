@@ -16,6 +16,7 @@ from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, o
 from learngene_zoo.cli.output import print_made
 from learngene_zoo.errors import BadFile, WrongCall, ZooError
 from learngene_zoo.method import Budget, Method, Target
+from learngene_zoo.text import shell_word
 
 DEFAULT = Path("learngene")
 FOUND = "learngene_zoo.cli.expand"  # where a context keeps what its line named
@@ -111,8 +112,9 @@ def expand(
         run=job.run,
         force=job.force,
     )
-    where = "" if str(job.out) == "descendant" else f" {job.out}"
-    print_made(job.out, job, f"lgzoo finetune{where}{f' --task {target.task}' if target.task else ''}")
+    where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
+    data = f" --task {shell_word(target.task)}" if target.task else ""
+    print_made(job.out, job, f"lgzoo finetune{where}{data}")
 
 
 command = ExpandCommand(

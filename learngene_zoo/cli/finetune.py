@@ -11,6 +11,8 @@ from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import job_of, job_options
 from learngene_zoo.cli.options import SettingsCommand, chosen, model_argument, model_of, options_of
 from learngene_zoo.cli.output import print_made
+from learngene_zoo.tasks.catalogue import is_own_data
+from learngene_zoo.text import shell_word
 
 
 def finetune(model: Path | None, task: str | None, **given: Any) -> None:
@@ -24,8 +26,9 @@ def finetune(model: Path | None, task: str | None, **given: Any) -> None:
         run=job.run,
         force=job.force,
     )
-    where = "" if str(job.out) == "finetuned" else f" {job.out}"
-    print_made(job.out, job, f"lgzoo evaluate{where}")
+    where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
+    data = f" --task {shell_word(task)}" if task and is_own_data(task) else ""
+    print_made(job.out, job, f"lgzoo evaluate{where}{data}")
 
 
 command = SettingsCommand(
@@ -37,7 +40,10 @@ command = SettingsCommand(
     "  lgzoo finetune --task folder:photos",
     params=[
         model_argument(),
-        click.Option(["--task"], help="What to train on (default: what the model was built for, else digits)."),
+        click.Option(
+            ["--task"],
+            help="What to train on (default: the task of the catalogue that the model was built for, else digits).",
+        ),
         *options_of(lifecycle.FINETUNE),
         *job_options("finetuned"),
     ],

@@ -83,6 +83,11 @@ def suites_of(task: str) -> list[str]:
     return [suite.name for suite in suites()[0] if task in suite.tasks]
 
 
+def is_own_data(reference: str) -> bool:
+    """Whether a reference says where data lies, unlike the name of a task."""
+    return ":" in reference
+
+
 def open_task(reference: str, *, offline: bool = False) -> Task:
     """The task of that name, or the user's own data: `folder:PATH`, `parquet:PATH`, `hf:org/name[:config]`.
 

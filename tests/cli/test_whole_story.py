@@ -44,11 +44,12 @@ def test_train_extract_expand_finetune_evaluate(photos: Path, tmp_path: Path, mo
     assert json.loads(Path("learngene/config.json").read_text())["tasks"] == []  # --keep looks at no data
     assert made.stderr.splitlines()[-1].startswith("next: lgzoo expand --layers 4")
     call("expand", "--layers", "4", *task)
-    call("finetune", *BRIEF)
-    row = json.loads(call("evaluate", "--json").stdout)
+    made = call("finetune", *BRIEF, *task)
+    assert made.stderr.splitlines()[-1] == f"next: lgzoo evaluate --task folder:{photos}"
+    row = json.loads(call("evaluate", *task, "--json").stdout)
     assert (row["split"], row["metric"]) == ("test", "accuracy")
     assert 0 <= row["low"] <= row["value"] <= row["high"] <= 1
-    call("evaluate", "descendant", "--split", "validation", "-o", "numbers.json")
+    call("evaluate", "descendant", *task, "--split", "validation", "-o", "numbers.json")
     assert json.loads(Path("numbers.json").read_text())["split"] == "validation"
     shown = json.loads(CliRunner().invoke(main, ["show", "finetuned", "--json"]).stdout)
     assert (shown["layers"], shown["width"], shown["method"]) == (4, 32, "lsamd")
