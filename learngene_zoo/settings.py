@@ -164,7 +164,7 @@ def _leaf(hint: Any) -> tuple[type, tuple[str, ...] | None, bool]:
 
 
 def with_settings(settings: T, values: Mapping[str, Any]) -> T:
-    """A copy of `settings` with the named leaves replaced; names as `settings_of` gives them.
+    """A copy of `settings` with the named leaves replaced; names as `settings_of` gives them. A list becomes a tuple.
 
     Raises `WrongCall` for a name that is no setting.
     """
@@ -177,7 +177,7 @@ def with_settings(settings: T, values: Mapping[str, Any]) -> T:
         branch = changes
         for field in outer:
             branch = branch.setdefault(field, {})
-        branch[last] = value
+        branch[last] = tuple(value) if isinstance(value, list) else value
     return _replaced(settings, changes)
 
 

@@ -112,6 +112,7 @@ def test_setting_leaves_by_name() -> None:
     assert (changed.tuning.lr, changed.training.lr, changed.keep, changed.tuning.steps) == (0.5, 0.4, (1, 2), 3)
     with pytest.raises(WrongCall, match="did you mean tuning_lr"):
         with_settings(Outer(), {"tunin_lr": 1.0})
+    assert with_settings(Outer(), {"keep": [1, 2]}).keep == (1, 2), "a list, as JSON has them"
 
 
 @pytest.mark.parametrize(
