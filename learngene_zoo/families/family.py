@@ -52,6 +52,7 @@ class Family:
     values: Callable[[str, Mapping[str, Json], str], dict[str, Json]]  # architecture, model_args, where: a spec's JSON
     timm_modules: frozenset[str]  # the modules of timm whose models may belong to this family
     supported: str  # which of them do, for error messages
+    examples: tuple[Spec, ...]  # tiny models that the contract of a method is checked on, a plain one first
     host: str  # the module that is its `Host`
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.cli import expand, extract, main, plan, plot
 from learngene_zoo.errors import BadPlugin, WrongCall
+from learngene_zoo.families.family import family
 from learngene_zoo.method import Extractor, Method
 from learngene_zoo.registry import check_method_record
 from learngene_zoo.settings import from_json, settings_of, to_json
@@ -19,12 +19,6 @@ from learngene_zoo.testing.expansion import check_family, check_members, check_s
 from learngene_zoo.testing.extraction import check_extraction, check_outline, check_parts, check_record
 from learngene_zoo.testing.laws import law
 from learngene_zoo.testing.tiny import tiny_ancestry, tiny_task
-
-# The shapes of ancestry models beside the plain one. A method may refuse one, with a `WrongCall` of its outline.
-OTHER_SHAPES: tuple[dict[str, Any], ...] = (
-    {"registers": 2, "layer_scale": 0.1},
-    {"pool": "avg", "class_token": False},
-)
 
 
 def check_method(
@@ -36,15 +30,16 @@ def check_method(
 ) -> None:
     """The whole contract of a registered method, on tiny models: some seconds, and what its extraction takes, four times.
 
-    extractor: the settings to use (default: the preset "smoke"). ancestry: what to extract from (default: a plain tiny one, one
-    with registers and LayerScale, and one with mean pooling and no class token). tasks: default: tiny ones.
+    extractor: the settings to use (default: the preset "smoke"). ancestry: what to extract from (default: the examples of the
+    method's families, of which the extractor's outline can refuse all but the first). tasks: default: tiny ones.
     """
     check_settings(method)
     extractor = extractor or method.presets["smoke"]
     data = _tasks(method, tasks) if extractor.needs_tasks() else []
-    check_on(method, extractor, ancestry or tiny_ancestry(), data)
-    for shape in OTHER_SHAPES if ancestry is None else ():
-        check_on_shape(method, extractor, tiny_ancestry(**shape), data)
+    first, *others = [tiny_ancestry(spec=spec) for name in method.families for spec in family(name).examples]
+    check_on(method, extractor, ancestry or first, data)
+    for other in others if ancestry is None else ():
+        check_on_shape(method, extractor, other, data)
 
 
 def check_settings(method: Method) -> None:
@@ -105,9 +100,7 @@ def _ancestries(method: Method, first: Ancestry) -> list[Ancestry]:
     """As few as the method takes; of several each has weights of its own, and is a head wider than the one before."""
     spec, count = first.spec, method.ancestries[0]
     others = [
-        tiny_ancestry(
-            more, **{**asdict(spec), "heads": spec.heads + more, "width": spec.width + more * spec.head_width}
-        )
+        tiny_ancestry(more, spec, heads=spec.heads + more, width=spec.width + more * spec.head_width)
         for more in range(1, count)
     ]
     return [first, *others][:count]

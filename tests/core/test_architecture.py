@@ -125,6 +125,24 @@ def test_there_are_no_circles() -> None:
         raise AssertionError(" <- ".join(error.args[1])) from error
 
 
+# What people name when they build a model themselves; everything else asks the family of a spec.
+NAME_A_FAMILY = {"learngene_zoo", "learngene_zoo.plugin", "learngene_zoo.timm", "learngene_zoo.cli.train"}
+
+
+def test_generic_modules_name_no_family() -> None:
+    wrong = []
+    for name in (name for name in SOURCES if name.startswith("learngene_zoo") and name not in NAME_A_FAMILY):
+        own = ".".join(name.split(".")[:3])
+        named = {
+            used for used in imports(name, everywhere=True) if re.match(r"learngene_zoo\.families\.\w+(\.|$)", used)
+        }
+        others = {
+            used for used in named if (PACKAGE / "families" / used.split(".")[2]).is_dir() and not used.startswith(own)
+        }
+        wrong += [f"{name} imports {used}; ask the spec's family" for used in sorted(others)]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_plugins_use_the_facade_and_their_own_package() -> None:
     wrong = []
     for name in (name for name in SOURCES if name.startswith("lgzoo_")):

@@ -89,6 +89,7 @@ TOY = Family(
     values=lambda architecture, args, where: {"layers": args["depth"]},
     timm_modules=frozenset(),
     supported="toys",
+    examples=(),
     host="toy_host",
 )
 SPEC = ToySpec(layers=3, width=8, heads=2, classes=4, image_size=4, patch_size=4)

@@ -6,6 +6,8 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.families.vit.timm_names import ARCHITECTURES, REGISTERED, architecture_name, spec_values
 
+_TINY = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)
+
 FAMILY = Family(
     name="vit",
     spec=ViTSpec,
@@ -20,6 +22,11 @@ FAMILY = Family(
     supported=(
         "timm's VisionTransformer with plain blocks, as deit_*, deit3_* and most vit_*, with or without class token, "
         "registers, LayerScale, fc_norm, dynamic image size"
+    ),
+    examples=(
+        _TINY,
+        _TINY.with_(registers=2, layer_scale=0.1),
+        _TINY.with_(pool="avg", class_token=False),
     ),
     host="learngene_zoo.families.vit.host",
 )
