@@ -1,95 +1,105 @@
-"""What a grid is made of: arms, cells, and the row that a finished cell leaves in the results file. Cold."""
+"""What a grid is made of: arms, cells, and the extractions that cells share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.recipe import Recipe
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, fingerprint, to_json
+
+LEARNGENES = "learngenes"  # the folder of a bench that holds what was extracted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One competitor: a method with settings, or the control of one. Arms of one extraction share its learngene."""
+    """One competitor: a method with settings, or a control of one. Arms of one extraction share its learngene."""
 
-    name: str  # its name in every table; one in a grid
+    name: str  # its name in every table, unique in a grid
     method: str
     preset: str = "mini"
-    settings: Mapping[str, Json] = field(default_factory=dict)  # of the extractor, what differs from the preset
-    expand: Mapping[str, Json] = field(default_factory=dict)  # of the expander, what differs from its defaults
-    control: Control | None = None  # what descendants inherit is destroyed in this way before they are trained
+    settings: Mapping[str, Json] = field(default_factory=dict)  # of the extractor, where they differ from the preset
+    expand: Mapping[str, Json] = field(default_factory=dict)  # of the expander, where they differ from its defaults
+    control: Control | None = None  # what is destroyed in the descendants before they are trained
     ancestries: tuple[str, ...] = ()  # () is the bundled one
-    tasks: tuple[str, ...] = ()  # what the extraction sees; () is the method's default
+    tasks: tuple[str, ...] = ()  # of the extraction; () is the method's default
     leave_out: bool = False  # the extraction does not see the cell's own task
 
     def tasks_for(self, task: str) -> tuple[str, ...]:
-        """What the extraction for a cell on `task` sees."""
+        """The tasks of the extraction for a cell on `task`."""
         return tuple(name for name in self.tasks if name != task) if self.leave_out else self.tasks
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One descendant of one arm, trained on one task with one seed and one budget, then judged once."""
+    """One descendant of one arm, trained on one task with one seed and one budget, then evaluated once."""
 
     arm: Arm
     task: str
     layers: int
-    seed: int  # of the extraction and of the training, both
+    seed: int  # of the extraction and of the training, unless the two fields below name others
     recipe: Recipe  # with its own complete schedule; 0 epochs: untrained
     width: int | None = None  # None: the learngene's
     split: Literal["validation", "test"] = "test"
     look: bool = True  # also measure, on the same split, what it knows before any training
-    size: Mapping[str, Json] = field(default_factory=dict)  # settings of the expander that name it where layers do not
+    size: Mapping[str, Json] = field(default_factory=dict)  # the expander's settings that name it, where layers do not
+    extraction_seed: int | None = None  # None: `seed`
+    training_seed: int | None = None  # None: derived from `seed` and the task
 
     @property
     def key(self) -> str:
-        """What tells this cell from every other: a hash of all that changes its numbers."""
-        told = to_json(self)
-        return fingerprint(told if self.size else {name: told[name] for name in told if name != "size"})
+        """What tells this cell from every other: a hash of everything that changes its numbers."""
+        values = to_json(self)
+        added = {"size": {}, "extraction_seed": None, "training_seed": None}  # later: older results keep their keys
+        return fingerprint({name: value for name, value in values.items() if name not in added or value != added[name]})
 
     @property
-    def extraction(self) -> Arm:
-        """The arm whose extraction this cell's descendant comes from; cells with equal ones and one seed share it."""
-        return replace(self.arm, name="", control=None, expand={}, tasks=self.arm.tasks_for(self.task), leave_out=False)
+    def extraction(self) -> Extraction:
+        """The extraction that its descendant comes from."""
+        tasks = self.arm.tasks_for(self.task)
+        arm = replace(self.arm, name="", control=None, expand={}, tasks=tasks, leave_out=False)
+        return Extraction(arm=arm, seed=self.seed if self.extraction_seed is None else self.extraction_seed)
+
+    @property
+    def draws(self) -> int:
+        """The seed of everything after the extraction. Equal for all arms, sizes and budgets: equal images and heads."""
+        derived = derive_seed(self.seed, "trial", self.task)
+        return derived if self.training_seed is None else self.training_seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extraction:
+    """One extraction of a grid, shared by the cells whose arms agree in all that it depends on."""
+
+    arm: Arm  # without a name, a control and the expander's settings
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """The name of its folder."""
+        return f"{self.arm.method}-{fingerprint([to_json(self.arm), self.seed])}"
+
+    def folder(self, out: Path) -> Path:
+        """Where its learngene is saved."""
+        return out / LEARNGENES / self.key
+
+    def record(self, out: Path) -> Path:
+        """The file that says what it cost."""
+        return out / LEARNGENES / f"{self.key}.cost.json"
+
+
+class Size(NamedTuple):
+    """What a cell builds: layers and width, or the expander's settings that name a size where these do not."""
+
+    layers: int
+    width: int | None = None  # None: the learngene's
+    settings: Mapping[str, Json] = {}
 
 
 def label(size: Mapping[str, Json]) -> str:
     """A size in words: `low 3, high 3`."""
     return ", ".join(f"{name} {value}" for name, value in size.items())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One line of the results file. A failed cell has an `error` and no numbers."""
-
-    key: str
-    arm: str
-    method: str
-    control: str | None
-    task: str
-    layers: int
-    width: int
-    seed: int
-    epochs: int
-    lr: float
-    images: int  # training images of the fine-tuning
-    split: str
-    size: str = ""  # how the expander's settings name it, where layers alone do not
-    error: str | None = None
-    metric: str = "accuracy"  # or mIoU
-    value: float | None = None
-    correct: str | None = None  # which images were right: hexadecimal, four images a digit, in the order of the split
-    evaluated: int = 0  # images of the split
-    untrained: float | None = None  # the metric before any training
-    probe: float | None = None  # nearest class mean of its features before training: what it knows without a head
-    params: int = 0  # of the descendant
-    flops: int = 0
-    stored_params: int = 0  # of the learngene, in numbers: what must be kept to build any size
-    extraction_seconds: float = 0.0
-    extraction_images: int = 0  # images seen by the extraction, over all epochs
-    seconds: float = 0.0  # of the fine-tuning
-    machine: str = ""
-    finished: str = ""  # UTC, ISO 8601

@@ -1,9 +1,9 @@
-"""A claim's cells, and the learning rate of each of its arms. Cold.
+"""A claim's cells, and the learning rate of each of its arms.
 
-Two grids, one after the other. Tuning cells train every arm with every candidate rate and a seed of their own, and are judged
-on validation images. Only then are the claim's own cells known, which read the test split, once each: not even what a
-descendant knows before its training is measured on it. A claim that measures
-the extraction itself has cells without any training: they are there for their extraction.
+There are two grids, one after the other. The tuning cells train every arm with every candidate rate and a separate seed, and are
+evaluated on validation images. Only then are the claim's own cells known; each reads the test split once (a descendant is not
+even evaluated on it before its training). A claim that measures the extraction itself has untrained cells, which are there only
+for their extraction.
 """
 
 from __future__ import annotations
@@ -11,33 +11,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from learngene_zoo import registry
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.bench.cell import Arm, Cell, Row, label
+from learngene_zoo.bench.cell import Arm, Cell, Size, label
 from learngene_zoo.bench.claim_file import Claim, Competitor
-from learngene_zoo.bench.contrasts import Place
+from learngene_zoo.bench.contrasts import SizeName
 from learngene_zoo.bench.grid import member_at, scheduled
+from learngene_zoo.bench.results import Row
 from learngene_zoo.errors import BadFile
 from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, settings_of
 
-ConfigOf = Callable[[Cell], LearngeneConfig]  # the config of the learngene that a cell's descendant came from
+ConfigOf = Callable[[Cell], LearngeneConfig]  # reads the config of a cell's learngene
 
-_PLAIN = {"layers", "width"}  # what a size names of the model itself, and not of the expander
+_PLAIN = {"layers", "width"}  # sizes of the model itself; others are settings of the expander
 
 _RANDOM = re.compile(r"random (\d+) of (\d+)")
-
-
-class Size(NamedTuple):
-    """What a cell builds: its layers and width, or the expander's settings that name it where these do not."""
-
-    layers: int
-    width: int | None = None  # None: the learngene's
-    settings: Mapping[str, Json] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,43 +41,43 @@ class Choice:
     lr: float
     means: Mapping[str, float]  # by candidate: the mean on validation images of the tuning tasks, in per cent
     failed: tuple[str, ...] = ()  # candidates that could not be trained
-    edge: bool = False  # of three or more the least or the largest was chosen: others beyond might be better
+    edge: bool = False  # the smallest or largest of three or more was chosen: rates beyond might be better
 
 
 def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
-    """An arm as one seed runs it: what is drawn by the seed is drawn. `lr` is the extraction's, where that is measured."""
-    told = claim.arms[name]
-    tasks = told.tasks
-    if told.draw_tasks is not None:
-        chosen = drawn(told.draw_tasks, len(tasks), seed)
+    """An arm with the random choices of one seed. `lr` is that of the extraction, if the extraction is measured."""
+    arm = claim.arms[name]
+    tasks = arm.tasks
+    if arm.draw_tasks is not None:
+        chosen = drawn(arm.draw_tasks, len(tasks), seed)
         tasks = tuple(tasks[i - 1] for i in chosen)
-    settings = {key: _resolved(value, seed) for key, value in _settings(told).items()}
+    settings = {key: _resolved(value, seed) for key, value in _settings(arm).items()}
     if claim.measure == "extraction" and lr is not None:
         settings["lr"] = lr
     return Arm(
         name=name,
-        method=told.method,
-        preset=told.preset,
+        method=arm.method,
+        preset=arm.preset,
         settings=settings,
-        expand=told.expand,
-        control=told.control,
-        ancestries=told.ancestries,
+        expand=arm.expand,
+        control=arm.control,
+        ancestries=arm.ancestries,
         tasks=tasks,
-        leave_out=told.leave_out,
+        leave_out=arm.leave_out,
     )
 
 
-def _settings(told: Competitor) -> dict[str, Json]:
-    """An arm's settings; `none`, where a setting may be that, is None, as on the command line: TOML has no word for it."""
-    if "none" not in told.settings.values():
-        return dict(told.settings)
-    extractor = preset_of(registry.load(told.method), told.preset)
+def _settings(arm: Competitor) -> dict[str, Json]:
+    """An arm's settings; `none` is None for a setting that can be absent, as on the command line, since TOML has no null."""
+    if "none" not in arm.settings.values():
+        return dict(arm.settings)
+    extractor = preset_of(registry.load(arm.method), arm.preset)
     optional = {setting.name for setting in settings_of(extractor) if setting.none_is_nothing}
-    return {key: None if value == "none" and key in optional else value for key, value in told.settings.items()}
+    return {key: None if value == "none" and key in optional else value for key, value in arm.settings.items()}
 
 
 def drawn(count: int, total: int, seed: int) -> list[int]:
-    """So many numbers from 1 to `total`, ascending, as a function of the seed."""
+    """`count` numbers from 1 to `total`, ascending, as a function of the seed."""
     order = sorted(range(1, total + 1), key=lambda i: derive_seed(seed, "random", count, total, i))
     return sorted(order[:count])
 
@@ -95,7 +88,7 @@ def _resolved(value: Json, seed: int) -> Json:
 
 
 def tuning_cells(claim: Claim) -> list[Cell]:
-    """The cells on whose validation images the learning rates are chosen; none where there is nothing to choose."""
+    """The cells whose validation images choose the learning rates; none if there is nothing to choose."""
     return [
         cell
         for name in claim.arms
@@ -105,7 +98,7 @@ def tuning_cells(claim: Claim) -> list[Cell]:
 
 
 def cells_of(claim: Claim, rates: Mapping[str, float] | None = None) -> list[Cell]:
-    """The claim's own cells, with the chosen rates; without them with the first candidates (to count or to cost them)."""
+    """The claim's own cells with the chosen rates; without `rates`, with the first candidates (to count them)."""
     if claim.compare.kind == "exact":
         return []
     rates = rates or {name: _first_rate(claim) for name in claim.arms}
@@ -117,38 +110,38 @@ def cells_of(claim: Claim, rates: Mapping[str, float] | None = None) -> list[Cel
 
 
 def sizes_of(claim: Claim, name: str) -> list[Size]:
-    """The sizes of an arm, in the claim's order. Raises `WrongCall` for one that its method cannot build."""
+    """The sizes of an arm, in the claim's order. Raises `WrongCall` for a size that its method cannot build."""
     if claim.layers:
         return [Size(layers=depth) for depth in claim.layers]
     arm = arm_of(claim, name, 0)
-    return [_size(arm, size) for size in _told(claim, name)]
+    return [_size(arm, size) for size in _sizes(claim, name)]
 
 
-def _size(arm: Arm, told: Mapping[str, Json]) -> Size:
-    """A size of the claim file, `layers = 3, width = 64` or as the expander's settings name it."""
-    if "layers" in told and set(told) <= _PLAIN:
-        return Size(layers=told["layers"], width=told.get("width"))
-    return Size(layers=member_at(arm, told).spec.layers, settings=told)
+def _size(arm: Arm, size: Mapping[str, Json]) -> Size:
+    """A size of the claim file: `layers = 3, width = 64`, or settings of the expander."""
+    if "layers" in size and set(size) <= _PLAIN:
+        return Size(layers=size["layers"], width=size.get("width"))
+    return Size(layers=member_at(arm, size).spec.layers, settings=size)
 
 
-def _told(claim: Claim, name: str) -> Sequence[Mapping[str, Json]]:
+def _sizes(claim: Claim, name: str) -> Sequence[Mapping[str, Json]]:
     return claim.arms[name].sizes or claim.sizes
 
 
-def place_of(claim: Claim, cell: Cell) -> Place:
-    """What a cell's size is called where arms are paired: its layers, or the size of the claim beside which it stands."""
+def place_of(claim: Claim, cell: Cell) -> SizeName:
+    """The name under which a cell's size is paired with those of other arms: its layers, or the claim's size."""
     if not claim.sizes:
         return cell.layers
     wanted = cell.size or {"layers": cell.layers, **({"width": cell.width} if cell.width else {})}
-    return label(claim.sizes[list(_told(claim, cell.arm.name)).index(wanted)])
+    return label(claim.sizes[list(_sizes(claim, cell.arm.name)).index(wanted)])
 
 
 def rates_of(
     claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None
 ) -> tuple[dict[str, Choice], list[str]]:
-    """The chosen learning rate of every arm, from the rows of the tuning cells; and what stands in the way, arm by arm.
+    """The chosen learning rate of every arm, from the rows of the tuning cells; and for the others, what is missing.
 
-    A candidate whose training failed is out of the running; one whose cells have not run leaves the arm undecided.
+    A candidate whose training failed is excluded; as long as a cell of a candidate has not run, nothing is chosen.
     """
     done = {row.key: row for row in rows}
     choices: dict[str, Choice] = {}
@@ -170,7 +163,7 @@ def rates_of(
             elif len(values) == len(cells):
                 means[candidate] = sum(sum(parts.values()) / len(parts) for parts in values) / len(values)
         if reasons or not means:
-            missing += reasons or [f"{name}: no learning rate could be trained ({failed[0]})"]
+            missing += reasons or [f"{name}: every learning rate failed ({failed[0]})"]
             continue
         best = max(means, key=lambda rate: (means[rate], -rate))
         edge = len(candidates) > 2 and best in (min(candidates), max(candidates))
@@ -179,8 +172,8 @@ def rates_of(
     return choices, missing
 
 
-def measured(claim: Claim, cell: Cell, row: Row, config_of: ConfigOf | None) -> dict[tuple[str, Place], float]:
-    """What a finished cell says, by task and size and in per cent: its own number, or all that its extraction measured."""
+def measured(claim: Claim, cell: Cell, row: Row, config_of: ConfigOf | None) -> dict[tuple[str, SizeName], float]:
+    """The values of a finished cell by task and size, in per cent: its own, or all that its extraction measured."""
     if row.error is not None:
         return {}
     if claim.measure == "descendant":
@@ -191,12 +184,12 @@ def measured(claim: Claim, cell: Cell, row: Row, config_of: ConfigOf | None) -> 
         found = _metric(claim.metric, metrics, {}, cell)
         by_task = found if isinstance(found, Mapping) else {cell.task: found}
         return {(task, place_of(claim, cell)): 100 * float(value) for task, value in by_task.items()}
-    sizes = zip(claim.sizes, _told(claim, cell.arm.name))
+    sizes = zip(claim.sizes, _sizes(claim, cell.arm.name))
     return {(cell.task, label(place)): 100 * float(_metric(claim.metric, metrics, size, cell)) for place, size in sizes}
 
 
 def _metric(name: str, metrics: Json, size: Mapping[str, Json], cell: Cell) -> Json:
-    """A metric by the names that lead to it, with dots between them; out of a list, that of the entry which agrees with `size`."""
+    """A metric by its path of names with dots between them; in a list, the entry that agrees with `size` is taken."""
     found = metrics
     for key in name.split("."):
         if isinstance(found, list):
@@ -211,10 +204,10 @@ def _metric(name: str, metrics: Json, size: Mapping[str, Json], cell: Cell) -> J
 
 
 def _candidates(claim: Claim, name: str) -> tuple[float, ...]:
-    """The rates among which this arm must choose; none where one is given, or nothing is trained."""
-    told = claim.tuning
+    """The rates among which this arm chooses; none if there is only one, or nothing is trained."""
+    tuning = claim.tuning
     trained = claim.measure == "extraction" or claim.epochs_of(name) > 0
-    return told.lr if told and len(told.lr) > 1 and trained else ()
+    return tuning.lr if tuning and len(tuning.lr) > 1 and trained else ()
 
 
 def _first_rate(claim: Claim) -> float:
@@ -238,7 +231,7 @@ def _cells(
     split: Literal["validation", "test"],
 ) -> list[Cell]:
     recipe = scheduled(replace(claim.recipe, lr=lr), claim.epochs_of(name))
-    if claim.measure == "extraction":  # no descendant is trained or tested: any will do
+    if claim.measure == "extraction":  # no descendant is trained or tested: any one serves
         recipe, split, tasks, sizes = replace(Recipe(), epochs=0), "validation", tasks[:1], sizes[:1]
     arm = arm_of(claim, name, seed, lr if _candidates(claim, name) else None)
     return [

@@ -1,29 +1,31 @@
-"""`lgzoo bench --claim NAME`: choose the learning rates, run the claim's cells, decide it. Cold.
+"""`lgzoo bench --claim NAME`: choose the learning rates, run the claim's cells, decide it, and say so.
 
-All claims of one folder share its results file and its learngenes: a cell that two of them name is computed once.
+All claims of one folder share its results file and its learngenes: a cell of two claims is computed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.bench.cell import Cell, Row
+from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
-from learngene_zoo.bench.claim_file import Claim, ClaimBudget, claims_folder, load_claim, names
+from learngene_zoo.bench.claim_file import Claim, ClaimBudget
+from learngene_zoo.bench.contrasts import Finding, pooled
 from learngene_zoo.bench.executors import Executor
-from learngene_zoo.bench.extraction import Extraction
-from learngene_zoo.bench.results import RESULTS, read_rows
+from learngene_zoo.bench.results import RESULTS, Row, read_rows
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.bench.verdict import Verdict, judge
-from learngene_zoo.bench.verdict_text import as_json, tell
+from learngene_zoo.errors import BadFile
 from learngene_zoo.runs.run import Run
-from learngene_zoo.storage import new_file, write_json
+from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.storage import new_file, read_json, write_json
+from learngene_zoo.units import human_seconds
 
-__all__ = ["Claim", "Verdict", "cells_of", "claims_folder", "judge", "load_claim", "names", "run_claim", "tell"]
+SHOWN_MISSING = 12  # missing cells that are listed
 
 
 def run_claim(
@@ -35,10 +37,10 @@ def run_claim(
     *,
     budget: ClaimBudget = "standard",
 ) -> Verdict:
-    """Run what is missing of a claim, decide it, and write `out/NAME.json` (`NAME.full.json` with the larger budget).
+    """Run the cells that a claim still needs, decide it, and write `out/NAME.json` (`NAME.full.json` with the larger budget).
 
-    First the tuning cells, which see validation images only; then the claim's own. Both resume. A claim that stays incomplete
-    leaves no file; the verdict names the cells that failed.
+    First come the tuning cells, which see validation images only; then the claim's own. An incomplete claim leaves no file; its
+    verdict names the cells that failed.
     """
     tuning = tuning_cells(claim)
     if tuning:
@@ -53,13 +55,25 @@ def run_claim(
     verdict = judge(claim, _rows(out), _config_of(out))
     if verdict.verdict != "incomplete":
         with new_file(verdict_path(claim, out, budget), force=True) as draft:
-            write_json(draft, as_json(claim, verdict))
+            write_json(draft, {"claim": to_json(claim), "verdict": to_json(verdict)})
     return verdict
 
 
 def verdict_path(claim: Claim, out: Path, budget: ClaimBudget = "standard") -> Path:
-    """Where the verdict on a claim is written."""
+    """The file of the verdict on a claim."""
     return out / (f"{claim.name}.json" if budget == "standard" else f"{claim.name}.{budget}.json")
+
+
+def read_verdict(path: Path) -> tuple[Claim, Verdict]:
+    """The content of a verdict's file. Raises `BadFile`."""
+    data = read_json(path)
+    for key in ("claim", "verdict"):
+        if key not in data:
+            raise BadFile(f"{path} is not a verdict: the key {key!r} is missing; run `lgzoo bench --claim` again")
+    return (
+        from_json(Claim, data["claim"], f"{path}: claim"),
+        from_json(Verdict, data["verdict"], f"{path}: verdict"),
+    )
 
 
 def _rows(out: Path) -> list[Row]:
@@ -67,10 +81,124 @@ def _rows(out: Path) -> list[Row]:
 
 
 def _config_of(out: Path) -> Callable[[Cell], LearngeneConfig]:
-    """Reads the learngene of a cell, each once."""
+    """A function that reads the config of a cell's learngene, each file once."""
 
     @cache
     def read(folder: Path) -> LearngeneConfig:
         return read_config(folder)
 
-    return lambda cell: read(Extraction(arm=cell.extraction, seed=cell.seed).folder(out))
+    return lambda cell: read(cell.extraction.folder(out))
+
+
+def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
+    """The lines that the command prints: the claim, the results by task, the intervals, and the verdict."""
+    return [
+        f"{claim.name}: {verdict.verdict}",
+        "",
+        f"Paper      {claim.says} ({claim.paper}, {claim.where})",
+        f"Estimand   {claim.estimand}",
+        *([f"Predicted  {claim.expected}. {claim.note}".rstrip()] if claim.expected or claim.note else []),
+        *([f"Measured   {_design(claim)}"] if claim.targets else []),
+        *_table(verdict),
+        *_block("Decides", [_line(found, claim) for found in verdict.findings]),
+        *_block("Also measured", [_line(found, claim) for found in verdict.beside]),
+        *_block("One task left out", [_without(found) for found in verdict.findings if found.without]),
+        *_block("Learning rates, chosen on validation images", list(_rates(verdict))),
+        *_block("Notes", list(verdict.notes)),
+        *_block(f"Missing: {len(verdict.missing)} cells; run the claim again", _cut(verdict.missing)),
+        "",
+        *_last(claim, verdict),
+    ]
+
+
+def _design(claim: Claim) -> str:
+    """What is measured, in one line."""
+    sizes = f"{len(claim.sizes)} sizes" if claim.sizes else f"{_listed(claim.layers)} layers"
+    sizes = f"{len(claim.targets)} {'task' if len(claim.targets) == 1 else 'tasks'}, {sizes}, {claim.seeds} seeds"
+    if claim.measure == "extraction":
+        return f"{sizes}; the extraction itself"
+    budgets = sorted({claim.epochs_of(name) for name in claim.arms})
+    images = f"{claim.recipe.images} images" if claim.recipe.images else "all images"
+    return f"{sizes}; {_listed(budgets)} epochs of {images} in batches of {claim.recipe.batch_size}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _block(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", title, *(f"  {line}" for line in lines)] if lines else []
+
+
+def _cut(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - SHOWN_MISSING
+    return [*lines[:SHOWN_MISSING], f"and {more} more"] if more > 0 else list(lines)
+
+
+def _last(claim: Claim, verdict: Verdict) -> Iterator[str]:
+    if verdict.verdict == "incomplete":
+        yield f"No verdict on {claim.name} until every cell has a result."
+        return
+    if claim.compare.kind != "exact":
+        yield f"95 % intervals over {pooled(claim.scope)}; smallest relevant effect: {claim.smallest:g} points."
+        yield f"{verdict.cells} cells, {human_seconds(verdict.seconds)} of extraction and training; {'; '.join(verdict.machines)}"
+    yield f"Verdict: {claim.name} {_sentence(verdict)}."
+
+
+def _sentence(verdict: Verdict) -> str:
+    least = max((found.detectable for found in verdict.findings if found.detectable is not None), default=None)
+    if verdict.verdict != "undecided" or least is None:
+        return verdict.verdict
+    return f"is undecided; a true gain of {least:.1f} points would have been detected with 80 % power"
+
+
+def _line(found: Finding, claim: Claim) -> str:
+    exact = claim.compare.kind == "exact"
+    text = f"{found.what}: {sum_text(found)}" if exact else f"{found.what}: {found.value:+.2f} points"
+    if not exact:
+        text += f" {interval_text(found)}"
+        here = f"[{found.low_here:+.2f}, {found.high_here:+.2f}]" if found.low_here is not None else "[no interval]"
+        text += f", over seeds only {here}" if claim.scope == "tasks" else ""
+    if claim.compare.kind == "ordering" and found.p is not None:
+        text += f", p = {found.p:.3f} (Holm)"
+    return f"{text}: {found.outcome}" if found.outcome else text
+
+
+def sum_text(found: Finding) -> str:
+    """An exact sum with its unit."""
+    return f"{found.value:.2f} {found.unit or '%'}"
+
+
+def interval_text(found: Finding) -> str:
+    """The interval of a finding, in points."""
+    if found.low is None or found.high is None:
+        return "[no interval: one unit]"
+    return f"[{found.low:+.2f}, {found.high:+.2f}]"
+
+
+def _without(found: Finding) -> str:
+    least, most = (pick(found.without, key=lambda task: found.without[task]) for pick in (min, max))
+    return f"{found.what}: {found.without[least]:+.2f} (without {least}) to {found.without[most]:+.2f} (without {most})"
+
+
+def _rates(verdict: Verdict) -> Iterator[str]:
+    for choice in verdict.choices.values():
+        tried = ", ".join(f"{rate}: {mean:.1f} %" for rate, mean in choice.means.items())
+        if tried:
+            yield f"{choice.arm}: {choice.lr:g} (of {tried})"
+
+
+def _table(verdict: Verdict) -> list[str]:
+    """Per task: every arm's mean in per cent, and the mean difference that decides."""
+    if not verdict.means:
+        return []
+    found, tasks = list(verdict.findings), list(dict.fromkeys(task for of in verdict.means.values() for task in of))
+    differences = ["difference"] if len(found) == 1 else [f"pair {number + 1}" for number in range(len(found))]
+    rows = [["task", *verdict.means, *differences]]
+    for task in tasks:
+        means = [f"{means[task]:.1f}" if task in means else "" for means in verdict.means.values()]
+        rows.append([task, *means, *(f"{one.tasks[task]:+.2f}" if task in one.tasks else "" for one in found)])
+    first, *widths = [max(map(len, column)) for column in zip(*rows)]
+    cells = ([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], widths))] for row in rows)
+    return ["", *map("  ".join, cells)]

@@ -1,9 +1,8 @@
-"""From rows to what a claim is decided by: paired differences, and their estimates. Cold.
+"""What claims are decided by: paired differences and their estimates, and sums that need no experiment.
 
 A difference is taken per task, size and seed, in points (per cent of the images), averaged over sizes, and estimated over
-tasks and seeds (`statistics.py`).
-
-Sums that need no experiment: the parameters that storing a learngene saves, and those of the smallest descendant. Cold.
+tasks and seeds (`statistics.py`). The exact sums are the share of parameters that storing a learngene saves, and the parameters
+of the smallest descendant.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from learngene_zoo.bench.claim_file import Claim, Outcome, Sum
+from learngene_zoo.bench.claim_file import Claim, Decision, Sum
 from learngene_zoo.bench.statistics import Estimate, Scope, estimate, leave_one_out
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle import plan
@@ -24,31 +23,31 @@ if TYPE_CHECKING:
     from learngene_zoo.method import Extractor
 
 
-Place = int | str  # a size: layers, or its name
+SizeName = int | str  # a size: layers, or its name
 
-Unit = tuple[str, Place, int]  # task, size, seed
+Unit = tuple[str, SizeName, int]  # task, size, seed
 
 Values = Mapping[Unit, float]  # of one arm, in per cent
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One estimated number, with the interval that resamples tasks and seeds, and what follows for the claim."""
+    """One estimated number with its interval over tasks and seeds, and what follows for the claim."""
 
     what: str
     value: float  # points
-    low: float | None  # of the 95 % interval; None where one unit has no spread
+    low: float | None  # of the 95 % interval; None for a single unit
     high: float | None
-    low_here: float | None = None  # of the interval that resamples seeds alone: what holds of these very tasks
+    low_here: float | None = None  # of the interval over seeds only, for these very tasks
     high_here: float | None = None
-    p: float | None = None  # that the truth lies on the boundary; Holm's, in an ordering
+    p: float | None = None  # of the null hypothesis that the truth is the boundary; Holm's, in an ordering
     detectable: float | None = None  # the true gain from which four of five such experiments would say "holds"
-    outcome: Outcome | None = None  # None: reported beside the claim, nothing is decided by it
+    outcome: Decision | None = None  # None: reported, but not part of the decision
     tasks: Mapping[str, float] = field(default_factory=dict)  # mean by task
     without: Mapping[str, float] = field(default_factory=dict)  # the value without each task
     units: int = 0  # paired differences
-    same: int = 0  # of them, between models that are one and the same
-    unit: str = ""  # of an exact sum; "": per cent. All else is in points
+    same: int = 0  # of them, between identical models
+    unit: str = ""  # of an exact sum, "" for per cent; everything else is in points
 
 
 def finding(
@@ -61,7 +60,7 @@ def finding(
     step: float = 0.0,
     decides: bool = True,
 ) -> Finding:
-    """The estimate of a table (a list over seeds per task), and its verdict against the claim's smallest effect."""
+    """The estimate of a table (a list over seeds per task), compared with the claim's smallest effect."""
     found = estimate(list(table.values()), scope=claim.scope, step=step)
     here = estimate(list(table.values()), scope="seeds", step=step)
     known = found.error is not None
@@ -83,8 +82,8 @@ def finding(
     )
 
 
-def outcome(found: Estimate, smallest: float) -> Outcome:
-    """Holds: the interval lies above the smallest effect. Does not hold: wholly below it. Else undecided."""
+def outcome(found: Estimate, smallest: float) -> Decision:
+    """Holds if the interval lies above the smallest effect, does not hold if it lies below, else undecided."""
     low, high = found.interval()
     return "holds" if low > smallest else "does not hold" if high < smallest else "undecided"
 
@@ -99,9 +98,9 @@ def by_task(values: Values) -> dict[str, list[float]]:
     return _gathered(values, lambda sizes: sum(sizes.values()) / len(sizes))
 
 
-def by_size(values: Values) -> dict[Place, float]:
+def by_size(values: Values) -> dict[SizeName, float]:
     """The mean over tasks and seeds of each size."""
-    of: dict[Place, list[float]] = {}
+    of: dict[SizeName, list[float]] = {}
     for (_, size, _), value in values.items():
         of.setdefault(size, []).append(value)
     return {size: sum(found) / len(found) for size, found in of.items()}
@@ -112,26 +111,26 @@ def rises(values: Values) -> dict[str, list[float]]:
     return _gathered(values, _rise)
 
 
-def _rise(sizes: Mapping[Place, float]) -> float:
+def _rise(sizes: Mapping[SizeName, float]) -> float:
     depths = [int(depth) for depth in sizes]
     centre = sum(depths) / len(depths)
     along = sum((depth - centre) * value for depth, value in zip(depths, sizes.values()))
     return along / sum((depth - centre) ** 2 for depth in depths) * (max(depths) - min(depths))
 
 
-def _gathered(values: Values, reduce: Callable[[Mapping[Place, float]], float]) -> dict[str, list[float]]:
-    sizes: dict[str, dict[int, dict[Place, float]]] = {}
+def _gathered(values: Values, reduce: Callable[[Mapping[SizeName, float]], float]) -> dict[str, list[float]]:
+    sizes: dict[str, dict[int, dict[SizeName, float]]] = {}
     for (task, size, seed), value in values.items():
         sizes.setdefault(task, {}).setdefault(seed, {})[size] = value
     return {task: [reduce(of_seed) for _, of_seed in sorted(seeds.items())] for task, seeds in sizes.items()}
 
 
-def stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, Place], str]]:
-    """Of several arms the one with the higher mean over seeds, for each task and size by itself; and which it was.
+def stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, SizeName], str]]:
+    """The values of the arm with the highest mean over seeds, separately for each task and size; and which arm that is.
 
-    The choice is made on the very numbers that are compared, so it favours these arms: a gain over the result is a careful one.
+    The choice is made on the very numbers that are compared, so it favours these arms and gains over the result are conservative.
     """
-    means: dict[tuple[str, Place], dict[str, float]] = {}
+    means: dict[tuple[str, SizeName], dict[str, float]] = {}
     for arm, values in arms.items():
         for task, size in dict.fromkeys((task, size) for task, size, _ in values):
             seeds = [value for unit, value in values.items() if unit[:2] == (task, size)]
@@ -142,7 +141,7 @@ def stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, Place]
 
 
 def jaccard(ours: set[int], theirs: set[int]) -> float:
-    """The share of what either keeps that both keep; 1 for two empty sets."""
+    """The Jaccard index: the intersection over the union; 1 for two empty sets."""
     return len(ours & theirs) / len(ours | theirs) if ours | theirs else 1.0
 
 
@@ -156,24 +155,24 @@ def jaccard_by_chance(ours: int, theirs: int, total: int) -> float:
 
 
 def pooled(scope: Scope) -> str:
-    """Of whom an interval of this scope speaks."""
-    return "other tasks and other seeds" if scope == "tasks" else "other seeds on these tasks"
+    """To what an interval of this scope generalises."""
+    return "tasks and seeds" if scope == "tasks" else "seeds only"
 
 
-def sums(asked: Sequence[Sum]) -> Iterator[tuple[Sum, float]]:
-    """Each sum and what it comes to, in its unit."""
-    for one in asked:
+def sums(wanted: Sequence[Sum]) -> Iterator[tuple[Sum, float]]:
+    """Each sum and its value, in its unit."""
+    for one in wanted:
         params = params_of(one)
         yield one, saved(one, params) if one.quantity == "saved" else min(params.values()) / 1e6
 
 
 def unit_of(one: Sum) -> str:
-    """What a sum is counted in."""
+    """The unit of a sum."""
     return "%" if one.quantity == "saved" else "M parameters"
 
 
 def saved(one: Sum, params: Mapping[int, int]) -> float:
-    """By how much the smallest descendant, which is what the learngene holds, is smaller than all of them together; per cent."""
+    """How much smaller the smallest descendant, which is what the learngene holds, is than all together; in per cent."""
     absent = [layers for layers in one.layers if layers not in params]
     if absent:
         raise WrongCall(f"{one.what}: {one.method} has no descendant with {absent[0]} layers; it has {sorted(params)}")
@@ -181,7 +180,7 @@ def saved(one: Sum, params: Mapping[int, int]) -> float:
 
 
 def params_of(one: Sum) -> dict[int, int]:
-    """The parameters of the smallest descendant of every depth."""
+    """The parameters of the smallest descendant of each depth."""
     members = plan(
         one.method,
         extractor=extractor_of(one),
@@ -193,6 +192,6 @@ def params_of(one: Sum) -> dict[int, int]:
 
 
 def extractor_of(one: Sum) -> Extractor:
-    """The method's extractor with the settings told."""
+    """The method's extractor with the settings of the sum."""
     extractor = load(one.method).extractor
     return from_json(type(extractor), {**to_json(extractor), **one.settings}, f"settings of {one.what}")

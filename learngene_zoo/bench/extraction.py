@@ -1,10 +1,9 @@
-"""The learngenes of a grid: each extracted once per seed, shared by its cells and by all processes, with what it cost. Cold.
+"""The learngenes of a grid: each extracted once per seed, shared by its cells and by all processes, with what it cost.
 
-`learngenes/<method>-<hash>` in the bench's folder is an ordinary learngene; `<method>-<hash>.cost.json` beside it says what it
-took. An interrupted extraction goes on from its checkpoint, and its seconds add up. Parts that several extractions need
-are computed once, in `parts`; each of these extractions is charged for them as if it had been alone.
-
-Which ancestry models a results file speaks of: `ancestries.json` beside it, so that two are never mixed. Cold.
+`learngenes/<method>-<hash>` in the bench's folder is an ordinary learngene; `<method>-<hash>.cost.json` beside it says what the
+extraction took. An interrupted extraction continues from its checkpoint, and its seconds add up. Parts that several extractions
+need are computed once, in `parts`; each extraction is charged for them as if it had been alone. `ancestries.json` keeps the
+checksums of the ancestry models, so that results of two different ones are never mixed.
 """
 
 from __future__ import annotations
@@ -17,89 +16,71 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from learngene_zoo import lifecycle, registry
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.learngene import load
-from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
-from learngene_zoo.lifecycle import preset_of, sources_for
+from learngene_zoo.lifecycle import preset_of, references_for, sources_for
 from learngene_zoo.runs.cache import taken
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import fingerprint, from_json, to_json, with_settings
+from learngene_zoo.settings import from_json, to_json, with_settings
 from learngene_zoo.storage import Tensors, new_file, read_json, write_json
+from learngene_zoo.tasks import catalogue
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.method import Extractor
 
-
-LEARNGENES, PARTS = "learngenes", "parts"
+ANCESTRIES, PARTS = "ancestries.json", "parts"
+FORWARD = 3  # a forward pass alone is so many times cheaper than a training step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spent:
-    """What an extraction took, over all its beginnings: as if it had been alone, with no part taken from another."""
+    """What an extraction took, over all its starts: as if it had been alone, with no part taken from another."""
 
     seconds: float = 0.0
-    busy: float = 0.0  # seconds that it was seen to take, here
-    images: int = 0  # shown in training, over all epochs
-    stored_params: int = 0  # numbers that must be kept to build any size
+    busy: float = 0.0  # seconds that were really spent here
+    images: int = 0  # seen in training, over all epochs
+    stored_params: int = 0  # the numbers to keep in order to build any size
     finished: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Extraction:
-    """One extraction of a grid: an arm without its name (`Cell.extraction`), and a seed."""
-
-    arm: Arm
-    seed: int
-
-    @property
-    def key(self) -> str:
-        """The name of its folder."""
-        return f"{self.arm.method}-{fingerprint([to_json(self.arm), self.seed])}"
-
-    def folder(self, out: Path) -> Path:
-        """Where its learngene lies."""
-        return out / LEARNGENES / self.key
-
-    def record(self, out: Path) -> Path:
-        """Where it is said what it took."""
-        return out / LEARNGENES / f"{self.key}.cost.json"
-
-    def is_finished(self, out: Path) -> bool:
-        """Whether it need not be repeated."""
-        return self.folder(out).is_dir() and spent(self, out).finished
-
-
 def spent(extraction: Extraction, out: Path) -> Spent:
-    """What an extraction took until now."""
+    """What an extraction has taken so far."""
     path = extraction.record(out)
     return from_json(Spent, read_json(path), str(path)) if path.is_file() else Spent()
 
 
+def is_finished(extraction: Extraction, out: Path) -> bool:
+    """Whether its learngene is in the bench's folder, whole."""
+    return extraction.folder(out).is_dir() and spent(extraction, out).finished
+
+
 def extract_once(extraction: Extraction, out: Path, run: Run) -> tuple[Learngene, Spent]:
-    """The learngene, extracted now unless it lies there already; of several processes one works and the others wait."""
+    """The learngene, extracted now unless it exists already; of several processes one works and the others wait."""
     from filelock import FileLock
 
     place = extraction.folder(out)
     place.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(place.with_name(f"{place.name}.lock")):
-        if not extraction.is_finished(out):
+        if not is_finished(extraction, out):
             _extract(extraction, out, run)
     return load(place), spent(extraction, out)
 
 
 def _extract(extraction: Extraction, out: Path, run: Run) -> None:
     arm, place = extraction.arm, extraction.folder(out)
-    extractor = with_settings(preset_of(registry.load(arm.method), arm.preset), arm.settings)
     before, began, finished = spent(extraction, out), time.monotonic(), False
     try:
         made = lifecycle.extract(
             arm.method,
             ancestries=arm.ancestries,
             tasks=arm.tasks,
-            extractor=extractor,
+            extractor=extractor_of(arm),
             out=place,
             run=replace(run, folder=None, seed=extraction.seed, resume=True, shared=out / PARTS),
-            force=True,  # what lies there without a record of its cost was cut short
+            force=True,  # a folder without a record of its cost is incomplete
         )
         finished = True
     finally:
@@ -116,6 +97,11 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
             write_json(draft, to_json(now))
 
 
+def extractor_of(arm: Arm) -> Extractor:
+    """The extractor of an arm: its preset with its settings."""
+    return with_settings(preset_of(registry.load(arm.method), arm.preset), arm.settings)
+
+
 def _stored(learngene: Learngene) -> int:
     state = learngene.state
     if isinstance(state, Tensors):
@@ -123,13 +109,19 @@ def _stored(learngene: Learngene) -> int:
     return sum(tensor.numel() for tensor in state.values())
 
 
-ANCESTRIES = "ancestries.json"
+def planned(extraction: Extraction, offline: bool = False) -> float:
+    """The training images of an extraction times the layers that each passes; 0 where its method does not say."""
+    arm, extractor = extraction.arm, extractor_of(extraction.arm)
+    method = registry.load(arm.method)
+    specs = [ancestry_spec(source, offline=offline) for source in sources_for(method, arm.ancestries)]
+    tasks = references_for(method, arm.tasks) if extractor.needs_tasks() else []
+    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.names()}
+    images = [sizes.get(task, 0) for task in tasks]
+    return sum(work.images * (work.trained + work.asked / FORWARD) for work in extractor.work(specs, images))
 
 
 def check_same_ancestries(cells: Iterable[Cell], out: Path, run: Run) -> None:
-    """Note the checksum of every ancestry model of a grid. Raises `Refused` if one changed since the results began."""
-    from learngene_zoo.artifacts.ancestry import open_ancestry
-
+    """Record the checksum of every ancestry model of a grid. Raises `Refused` if one has changed since the first results."""
     arms = {cell.arm.name: cell.arm for cell in cells}.values()
     sources = sorted({source for arm in arms for source in sources_for(registry.load(arm.method), arm.ancestries)})
     path = out / ANCESTRIES
@@ -138,8 +130,8 @@ def check_same_ancestries(cells: Iterable[Cell], out: Path, run: Run) -> None:
     for source, checksum in found.items():
         if before.get(source, checksum) != checksum:
             raise Refused(
-                f"the results in {out} are of another ancestry model {source}; choose another place with -o, "
-                "or measure all again with --force"
+                f"the results in {out} come from another ancestry model {source}; choose another folder with -o, "
+                "or start over with --force"
             )
     if found.items() - before.items():
         with new_file(path, force=True) as draft:

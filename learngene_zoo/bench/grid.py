@@ -1,7 +1,4 @@
-"""Grids: which arms there are, and which cells they make. Cold.
-
-How much a bench measures if it is not told: `--budget quick`, `standard` or `full`. Cold.
-"""
+"""Grids: which arms there are, which cells they make, and how many by default (`--budget quick`, `standard` or `full`)."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Literal
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.records import CONTROLS
-from learngene_zoo.bench.cell import Arm, Cell, label
+from learngene_zoo.bench.cell import Arm, Cell, Size, label
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.lifecycle import preset_of, references_for
 from learngene_zoo.method import Member
@@ -26,11 +23,11 @@ SCRATCH = (
     Arm(name="scratch fan_in", method="scratch", expand={"init": "fan_in"}),
 )
 
-MOST_NAMED = 18  # sizes that an error lists
+MOST_NAMED = 18  # sizes listed in an error
 
 
 def targets(reference: str, only: Collection[str] = ()) -> tuple[str, ...]:
-    """The tasks of a suite, or one task by its own name; `only` keeps some of them. Raises `WrongCall`."""
+    """The tasks of a suite, or one task by its name; `only` selects some of them. Raises `WrongCall`."""
     known = [entry.name for entry in catalogue.entries()]
     suites = {suite.name: suite.tasks for suite in catalogue.suites()[0]}
     if reference not in suites and reference not in known and ":" not in reference:
@@ -51,22 +48,22 @@ def standard_arms(
     tasks: Sequence[str] = (),
     leave_out: bool = False,
 ) -> list[Arm]:
-    """Every method with its controls `shuffled` and `stem`, and the two scratch arms, without which no gain can be judged.
+    """Every method with its controls `shuffled` and `stem`, and the two scratch arms, without which no gain means anything.
 
-    `settings` are those of each method's extractor. `tasks` is what extractions over several tasks see; `leave_out` hides
-    from each the task that is judged. Raises `WrongCall` for a method that does not exist, or is an arm of every grid.
+    `settings` are those of each method's extractor. `tasks` are those of extractions over several tasks; `leave_out` hides the
+    cell's own task from each. Raises `WrongCall` for an unknown method, or one that is an arm of every grid.
     """
     for name in settings or {}:
         if name not in methods:
-            raise WrongCall(f"there is no method to set: {name} is none of {', '.join(methods)}")
+            raise WrongCall(f"settings for {name}, but the methods of this grid are {', '.join(methods)}")
     arms = []
     for name in dict.fromkeys(methods):
         if name == "scratch":
-            raise WrongCall(f"{name} is in every grid already; name the methods to compare it with")
+            raise WrongCall(f"{name} is an arm of every grid; name the methods to compare it with")
         method = registry.load(name)
         changed = dict((settings or {}).get(name, {}))
         extractor = with_settings(preset_of(method, preset), changed)
-        many = method.tasks == "many" and method.uses_tasks(extractor)
+        many = method.tasks == "many" and extractor.needs_tasks()
         seen = tuple(tasks) if many else ()
         if many and leave_out:
             seen = seen or tuple(references_for(method, ()))
@@ -102,10 +99,10 @@ def cells(
 ) -> list[Cell]:
     """Every arm at every size on every task with every budget and seed, in the order: seed, task, size, budget, arm.
 
-    `recipe` with each number of epochs and a tenth of them as warm-up; `rates` are the learning rates of arms, by name.
-    `sizes` come after `layers`: of several descendants with equal layers the grid takes the largest, and the others are
-    reached by the expander's settings, as low=3, high=3. Sizes that an arm cannot build are left out, and `say` hears of it;
-    scratch can build any number of layers, and no other size. Raises `WrongCall` for a grid without cells, and says why.
+    `recipe` is used with each number of epochs, a tenth of them as warm-up; `rates` are the learning rates of arms, by name.
+    `sizes` come after `layers`: where a method builds several descendants with equal layers, `layers` means the largest one, and
+    `sizes` name the others by the expander's settings, as low=3, high=3. Sizes that an arm cannot build are skipped with a
+    message to `say`; scratch can build any number of layers, and no other size. Raises `WrongCall` if no cell is left.
     """
     needed = {"task": tasks, "layers": [*layers, *sizes], "epochs": epochs, "seeds": seeds, "arm": arms}
     for name, values in needed.items():
@@ -116,114 +113,116 @@ def cells(
     if twice:
         raise WrongCall(f"two arms are named {twice[0]!r}; give each a name of its own")
     _check_seen(tasks, arms)
-    wanted = [(depth, width) for depth in dict.fromkeys(layers) for width in dict.fromkeys(widths)]
-    places = _places(arms, wanted, offline, say) + _named_places(arms, sizes, offline, say)
+    wanted = [Size(depth, width) for depth in dict.fromkeys(layers) for width in dict.fromkeys(widths)]
+    competitors = _at_layers(arms, wanted, offline, say) + _at_settings(arms, sizes, offline, say)
     return [
         Cell(
             arm=arm,
             task=task,
-            layers=depth,
-            width=width,
-            size=size,
+            layers=size.layers,
+            width=size.width,
+            size=size.settings,
             seed=seed,
             recipe=scheduled(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
             split=split,
         )
         for seed in dict.fromkeys(seeds)
         for task in dict.fromkeys(tasks)
-        for place in places
+        for at_one_size in competitors
         for budget in dict.fromkeys(epochs)
-        for arm, depth, width, size in place
+        for arm, size in at_one_size
     ]
 
 
 def scheduled(recipe: Recipe, epochs: int) -> Recipe:
-    """The recipe with its own complete schedule for so many epochs: the first tenth of them warms up."""
+    """The recipe with a complete schedule for this number of epochs: the first tenth of them is warm-up."""
     return replace(recipe, epochs=epochs, warmup=epochs / 10)
 
 
 def _check_seen(tasks: Sequence[str], arms: Sequence[Arm]) -> None:
-    """Raises `WrongCall` if leaving a task out leaves an extraction without any."""
+    """Raises `WrongCall` if an extraction has no task left once the cell's own is left out."""
     for arm in arms:
         for task in tasks:
             if arm.leave_out and not arm.tasks_for(task):
                 raise WrongCall(
-                    f"without {task} the extraction of {arm.method} sees no task; name more with --extract-task"
+                    f"without {task}, the extraction of {arm.method} has no task; name more with --extract-task"
                 )
 
 
-Size = tuple[int, int | None]  # layers, width; None: the learngene's
-
-Place = list[
-    tuple[Arm, int, int | None, Mapping[str, Json]]
-]  # one size: every arm that takes part, and how it names it
+Competitors = list[tuple[Arm, Size]]  # at one size: every arm that takes part, and how it names that size
 
 
-def _places(arms: Sequence[Arm], wanted: Sequence[Size], offline: bool, say: Callable[[str], None]) -> list[Place]:
-    """The sizes that layers and width name. Scratch takes part where another arm does, or everywhere if it is alone."""
+def _at_layers(
+    arms: Sequence[Arm], wanted: Sequence[Size], offline: bool, say: Callable[[str], None]
+) -> list[Competitors]:
+    """The sizes given by layers and width. Scratch takes part where another arm does, or everywhere if it is alone."""
     inheriting = [arm for arm in arms if arm.method != "scratch"]
-    found: dict[str, set[Size]] = {}
+    found: dict[str, list[Size]] = {}
     missing = {}
     for arm in inheriting:
         built = family_sizes(arm, offline)
         widths = {width for _, width in built}
-        found[arm.name] = {(d, w) for d, w in wanted if any((d, x) in built for x in (widths if w is None else {w}))}
+        found[arm.name] = [
+            size
+            for size in wanted
+            if any((size.layers, width) in built for width in (widths if size.width is None else {size.width}))
+        ]
         absent = [size for size in wanted if size not in found[arm.name]]
         if absent and arm.control is None:
             missing[arm.name] = f"{arm.name} builds {_ranges(built)}, not {_sizes(absent)}"
     if wanted and inheriting and not any(found.values()):
         raise WrongCall(f"a grid without cells: {'; '.join(missing.values())}")
     for text in missing.values():
-        say(f"{text}; left out")
-    everywhere = set().union(*found.values()) if inheriting else set(wanted)
-    return [[(arm, *size, {}) for arm in arms if size in found.get(arm.name, everywhere)] for size in wanted]
+        say(f"{text}; skipped")
+    anywhere = [size for sizes in found.values() for size in sizes] if inheriting else wanted
+    return [[(arm, size) for arm in arms if size in found.get(arm.name, anywhere)] for size in wanted]
 
 
-def _named_places(
+def _at_settings(
     arms: Sequence[Arm], sizes: Sequence[Mapping[str, Json]], offline: bool, say: Callable[[str], None]
-) -> list[Place]:
-    """The sizes that settings of the expander name; scratch has none."""
-    places: list[Place] = []
+) -> list[Competitors]:
+    """The sizes given by the expander's settings; scratch has none."""
+    found: list[Competitors] = []
     missing: dict[str, None] = {}
     for size in sizes:
-        place: Place = []
+        own: Competitors = []
         for arm in (arm for arm in arms if arm.method != "scratch"):
             try:
-                place.append((arm, member_at(arm, size, offline).spec.layers, None, size))
+                own.append((arm, Size(member_at(arm, size, offline).spec.layers, None, size)))
             except WrongCall as error:
                 missing |= {str(error): None} if arm.control is None else {}
-        places.append(place)
-    if sizes and not any(places):
-        raise WrongCall(f"a grid without cells: {'; '.join(missing) or 'scratch has no such sizes'}")
+        found.append(own)
+    if sizes and not any(found):
+        raise WrongCall(f"a grid without cells: {'; '.join(missing) or 'scratch has no sizes by settings'}")
     for text in missing:
-        say(f"{text}; left out")
-    return places
+        say(f"{text}; skipped")
+    return found
 
 
 def family_sizes(arm: Arm, offline: bool = False) -> set[tuple[int, int]]:
-    """Layers and width of every descendant in the grid of an arm's expander, before anything is extracted."""
+    """Layers and width of every descendant that an arm can build, known before anything is extracted."""
     return {(member.spec.layers, member.spec.width) for member in _plan(arm, offline)}
 
 
 def named(members: Iterable[Member], size: Mapping[str, Json]) -> list[Member]:
-    """Those members to which settings of the expander lead that agree with `size`."""
+    """The members whose settings of the expander agree with `size`."""
     return [member for member in members if all(member.settings.get(name) == size[name] for name in size)]
 
 
 def member_at(arm: Arm, size: Mapping[str, Json], offline: bool = False) -> Member:
-    """The largest member of an arm's family that `size` names. Raises `WrongCall` if there is none."""
+    """The largest member of an arm's family with this size. Raises `WrongCall` if there is none."""
     members = _family(json.dumps(to_json(replace(arm, name="", control=None)), sort_keys=True), offline)
     found = named(members, size)
     if not found:
         sizes = list(dict.fromkeys(label(member.settings) for member in members if member.settings))
         shown = f"{'; '.join(sizes[:MOST_NAMED])}{'; ...' if len(sizes) > MOST_NAMED else ''}" or "layers alone"
-        raise WrongCall(f"{arm.name} builds no descendant with {label(size)}; there are {shown}")
+        raise WrongCall(f"{arm.name} builds no descendant with {label(size)}; it has {shown}")
     return max(found, key=lambda member: member.cost())
 
 
 @cache
 def _family(arm: str, offline: bool) -> tuple[Member, ...]:
-    """What an arm, told as JSON, can build."""
+    """The family of an arm, given as JSON."""
     return tuple(_plan(from_json(Arm, json.loads(arm), "arm"), offline))
 
 
@@ -247,39 +246,39 @@ def _ranges(built: Collection[tuple[int, int]]) -> str:
 
 
 def _sizes(sizes: Sequence[Size]) -> str:
-    return ", ".join(f"{depth}" if width is None else f"{depth} of width {width}" for depth, width in sizes)
+    return ", ".join(f"{one.layers}" + (f" of width {one.width}" if one.width else "") for one in sizes)
 
 
-RECIPE = Recipe(images=1000, batch_size=50, lr=1e-3, clip=1.0)  # of every cell, but for its epochs
+RECIPE = Recipe(images=1000, batch_size=50, lr=1e-3, clip=1.0)  # of every cell, except for its epochs
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
-    """What is measured; `--layers`, `--epochs`, `--seeds`, `--images` and `--task` replace each its own."""
+class GridBudget:
+    """What is measured by default; `--layers`, `--epochs`, `--seeds`, `--images` and `--task` override one field each."""
 
     layers: tuple[int, ...]
     epochs: tuple[int, ...]
     seeds: int
-    images: int | None  # training images of a cell; None: all there are
-    tasks: tuple[str, ...] = ()  # of the suite, where it has them; (): all
+    images: int | None  # training images of a cell; None: all
+    tasks: tuple[str, ...] = ()  # those of the suite that are measured, if it has them; (): all
     most_tasks: int | None = None
 
 
-Name = Literal["quick", "standard", "full"]
+BudgetName = Literal["quick", "standard", "full"]
 
-BUDGETS: dict[Name, Budget] = {
-    # Minutes of two cores: whether everything works, and a first look. No extraction sees these tasks by default.
-    "quick": Budget(
+BUDGETS: dict[BudgetName, GridBudget] = {
+    # Minutes on two cores: to see that everything works, and a first result. No extraction sees these tasks by default.
+    "quick": GridBudget(
         layers=(6,), epochs=(4,), seeds=2, images=1000, tasks=("figures", "textures", "numbers"), most_tasks=3
     ),
-    # An afternoon of two cores.
-    "standard": Budget(layers=(6, 9, 12), epochs=(1, 4, 16), seeds=3, images=1000),
-    # For a GPU, or a cluster: the papers' depths, every budget, all images.
-    "full": Budget(layers=tuple(range(5, 16)), epochs=(1, 2, 4, 8, 16), seeds=5, images=None),
+    # An afternoon on two cores.
+    "standard": GridBudget(layers=(6, 9, 12), epochs=(1, 4, 16), seeds=3, images=1000),
+    # For a GPU or a cluster: the papers' depths, every budget, all images.
+    "full": GridBudget(layers=tuple(range(5, 16)), epochs=(1, 2, 4, 8, 16), seeds=5, images=None),
 }
 
 
-def some_of(budget: Budget, tasks: Sequence[str]) -> tuple[str, ...]:
-    """The tasks of a suite that a budget measures: its own where the suite has them, else the first so many."""
+def some_of(budget: GridBudget, tasks: Sequence[str]) -> tuple[str, ...]:
+    """The tasks of a suite that a budget measures: those it names, or else the first `most_tasks`."""
     named = tuple(task for task in tasks if task in budget.tasks)
     return named or tuple(tasks)[: budget.most_tasks]

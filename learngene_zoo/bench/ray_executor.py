@@ -1,7 +1,7 @@
-"""The jobs of a grid on a Ray cluster: the one Ray starts on this machine, or a remote one by its address.
+"""The jobs of a grid on a Ray cluster: one that Ray starts on this machine, or an existing one by its address.
 
-Ray (the extra `ray`) is imported when it is used. Machines of a cluster need learngene-zoo installed; a shared disk they do
-not: learngenes travel through Ray's object store, results come back as rows.
+Ray (the extra `ray`) is imported when it is used. The machines of a cluster need learngene-zoo installed but no shared disk:
+learngenes travel through Ray's object store, and results come back as rows.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.executors import Executor, Failure, Job, Outcome, extraction_of, perform
-from learngene_zoo.bench.extraction import Extraction
+from learngene_zoo.bench.cell import Cell, Extraction
+from learngene_zoo.bench.executors import Executor, Failure, Job, Outcome, perform
+from learngene_zoo.bench.extraction import is_finished
 from learngene_zoo.bench.trial import failed
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import fingerprint
 
-PATIENCE = 5.0  # seconds that an address gets to accept a connection
-HERE = "local"  # in an address's place: a cluster of this machine alone
+PATIENCE = 5.0  # seconds in which an address must accept a connection
+HERE = "local"  # instead of an address: a cluster of this machine alone
 
 
 class Ray(Executor):
-    """Ray tasks, as many at once as the cluster has cores (or GPUs, with `--device cuda`) for them.
+    """Ray tasks, as many at once as the cluster has cores (or, with `--device cuda`, GPUs) for.
 
     Raises `Unavailable` if Ray is not installed or the address does not answer.
     """
@@ -44,7 +44,7 @@ class Ray(Executor):
         self._packed: dict[str, Any] = {}
 
     def open(self, out: Path, run: Run) -> None:
-        """Connect, and count what the cluster can do at once."""
+        """Connect, and count the jobs that the cluster can run at once."""
         self._out, self._run = out.resolve(), replace(run, threads=run.threads or 1)
         self._connect()
         gpus = 1 if run.device.startswith("cuda") else 0
@@ -53,13 +53,13 @@ class Ray(Executor):
         self.slots = int(there.get("GPU", 0) if gpus else there.get("CPU", 1) // cores)
         if self.slots < 1:
             raise Unavailable(f"the Ray cluster has no room for one job of {cores} cores and {gpus} GPUs")
-        # Nothing is repeated by Ray itself: a job that lost its machine is recorded, and tried again by the next call.
+        # Ray must not retry: a job that lost its machine is recorded as failed, and retried by the next call.
         self._remote = self._ray.remote(num_cpus=cores, num_gpus=gpus, max_retries=0)(travel)
 
     def _connect(self) -> None:
         if self._ray.is_initialized():
             return
-        # Processes that Ray starts here find the packages that we found; those of a cluster have their own.
+        # Processes that Ray starts here use our import path; those of a cluster have their own.
         here = {} if self._address else {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         try:
             self._ray.init(address=self._address, runtime_env={"env_vars": here}, log_to_driver=False)
@@ -69,8 +69,8 @@ class Ray(Executor):
             raise Unavailable(f"Ray could not start here: {' '.join(str(error).split())}") from error
 
     def start(self, job: Job) -> None:
-        """Send it; a cell takes the learngene it needs along, which Ray keeps once for all cells."""
-        luggage = self._luggage(extraction_of(job)) if isinstance(job, Cell) else None
+        """Send it; a cell takes along the learngene it needs, which Ray stores once for all cells."""
+        luggage = self._luggage(job.extraction) if isinstance(job, Cell) else None
         self._jobs[self._remote.remote(job, str(self._out), self._run, luggage)] = job
 
     def _luggage(self, extraction: Extraction) -> Any:
@@ -79,7 +79,7 @@ class Ray(Executor):
         return self._packed[extraction.key]
 
     def wait(self) -> tuple[Job, Outcome]:
-        """The next answer. A learngene that was made elsewhere is put where all others lie."""
+        """The next answer. A learngene that was extracted elsewhere is copied to the bench's folder."""
         done = self._ray.wait(list(self._jobs), num_returns=1)[0][0]
         job = self._jobs.pop(done)
         try:
@@ -92,7 +92,7 @@ class Ray(Executor):
         return job, outcome
 
     def close(self) -> None:
-        """Cancel what still runs, and part from the cluster."""
+        """Cancel the running jobs and disconnect."""
         for ref in self._jobs:
             self._ray.cancel(ref, force=True)
         self._jobs.clear()
@@ -101,20 +101,20 @@ class Ray(Executor):
 
 
 def travel(job: Job, out: str, run: Run, luggage: bytes | None) -> tuple[Outcome, bytes | None]:
-    """A job on any machine of a cluster: its outcome and, of an extraction, the learngene that was made."""
+    """Run a job on any machine of a cluster: its outcome and, for an extraction, the packed learngene."""
     place = Path(out)
-    if not place.is_dir():  # another disk than the one the results lie on
+    if not place.is_dir():  # the disk with the results is not mounted here
         place = Path(tempfile.gettempdir()) / f"lgzoo-bench-{fingerprint(out)}"
     if isinstance(job, Cell):
         if luggage is not None:
-            unpack(luggage, extraction_of(job), place)
+            unpack(luggage, job.extraction, place)
         return perform(job, place, run), None
     outcome = perform(job, place, run)
     return outcome, None if isinstance(outcome, Failure) else pack(job, place)
 
 
 def pack(extraction: Extraction, out: Path) -> bytes:
-    """A finished extraction's learngene and the record of its cost, as the bytes of a tar file."""
+    """The learngene of a finished extraction and the record of its cost, as the bytes of a tar file."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for path in (extraction.folder(out), extraction.record(out)):
@@ -123,13 +123,13 @@ def pack(extraction: Extraction, out: Path) -> bytes:
 
 
 def unpack(packed: bytes, extraction: Extraction, out: Path) -> None:
-    """The inverse of `pack`; nothing happens where the learngene lies already."""
+    """The inverse of `pack`; does nothing if the learngene is there already."""
     from filelock import FileLock
 
     folder = extraction.folder(out)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
-        if not extraction.is_finished(out):
+        if not is_finished(extraction, out):
             with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
                 tar.extractall(folder.parent, filter="data")
 
@@ -146,7 +146,7 @@ def _import_ray() -> Any:
 def _check_answers(address: str) -> None:
     """Raises `Unavailable` if no Ray cluster answers at `host:port`, `ray://host:port` or `auto`, within 20 seconds.
 
-    A connection is tried in a process of its own: where something listens that is no cluster, Ray waits for minutes.
+    The connection is tried in a process of its own: if something else listens there, Ray waits for minutes.
     """
     try:
         if address != "auto":
@@ -160,7 +160,7 @@ def _check_answers(address: str) -> None:
 def _place_of(address: str) -> tuple[str, int]:
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not (colon and host and port.isdigit()):
-        raise WrongCall(f"{address!r} is no address of a Ray cluster; write HOST:PORT, ray://HOST:PORT or auto")
+        raise WrongCall(f"{address!r} is not an address of a Ray cluster; expected HOST:PORT, ray://HOST:PORT or auto")
     return host.strip("[]"), int(port)
 
 

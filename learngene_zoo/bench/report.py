@@ -1,24 +1,28 @@
-"""The report of a bench, written into its folder: `report.html`, `summary.csv`, `.md`, `.json`, and `pictures/`. Cold at its top.
+"""The report of a bench, written into its folder: `report.html`, `summary.csv`, `.md`, `.json`, and `pictures/`.
 
-It is made from `results.jsonl` and `grid.json` alone, so that it can be written again at any time, also of a bench that was
-interrupted.
+It is made from `results.jsonl` and `grid.json` alone, so it can be written again at any time, also for an interrupted bench.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from learngene_zoo import plotting
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cell import Arm, Cell, label
-from learngene_zoo.bench.cost_curve import bills
-from learngene_zoo.bench.cost_report import ASSUMPTIONS, cost_picture, cost_tables, cost_texts
+from learngene_zoo.bench.cost_curve import Bill, bills
+from learngene_zoo.bench.cost_report import ASSUMPTIONS, cost_picture, cost_tables, flat_costs
+from learngene_zoo.bench.page import page
+from learngene_zoo.bench.pictures import caption, pictures
 from learngene_zoo.bench.results import RESULTS, read_rows, select
-from learngene_zoo.bench.summary import Summary, summarise
-from learngene_zoo.bench.summary import flat as flat_line
-from learngene_zoo.bench.tables import READING
+from learngene_zoo.bench.summary import Summary, flat, summarise
+from learngene_zoo.bench.tables import NOTES, Table
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import new_file, read_json, write_json
@@ -29,13 +33,13 @@ PICTURES = "pictures"
 
 
 def note_grid(cells: Sequence[Cell], out: Path, *, cost: bool = False) -> None:
-    """Write down, before anything is measured, which cells make the grid and what is the same in all of them.
+    """Write `grid.json`, before anything is measured: the cells of the grid, and what they have in common.
 
     `cost` says that they are those of a cost curve.
     """
     data = {
         "cost": cost,
-        "settings": settings_of(cells),
+        "settings": _shared_settings(cells),
         "arms": [_arm(arm, cells) for arm in {cell.arm.name: cell.arm for cell in cells}.values()],
         "versions": versions(),
         "keys": list(dict.fromkeys(cell.key for cell in cells)),
@@ -44,7 +48,7 @@ def note_grid(cells: Sequence[Cell], out: Path, *, cost: bool = False) -> None:
         write_json(draft, data)
 
 
-def settings_of(cells: Sequence[Cell]) -> dict[str, Json]:
+def _shared_settings(cells: Sequence[Cell]) -> dict[str, Json]:
     """What a grid varies, and the recipe that its cells share."""
     varied: dict[str, Callable[[Cell], Any]] = {
         "tasks": lambda cell: cell.task,
@@ -56,9 +60,8 @@ def settings_of(cells: Sequence[Cell]) -> dict[str, Json]:
         "seeds": lambda cell: cell.seed,
     }
     found: dict[str, Json] = {name: list(dict.fromkeys(map(get, cells))) for name, get in varied.items()}
-    for name, default in (("width", [None]), ("sizes", [""])):
-        if found[name] == default:
-            del found[name]  # it is the learngene's
+    unset = {"width": [None], "sizes": [""]}
+    found = {name: value for name, value in found.items() if value != unset.get(name)}
     recipes = [to_json(cell.recipe) for cell in cells]
     shared = {name for name in recipes[0] if all(recipe[name] == recipes[0][name] for recipe in recipes)}
     return found | {name: value for name, value in recipes[0].items() if name in shared - {"epochs"}}
@@ -70,7 +73,7 @@ def _arm(arm: Arm, cells: Sequence[Cell]) -> dict[str, Json]:
 
 
 def read_grid(out: Path) -> dict[str, Any]:
-    """What `note_grid` wrote; nothing of a results file without it. Raises `BadFile`."""
+    """What `note_grid` wrote; empty without the file. Raises `BadFile`."""
     path = out / GRID
     if not path.is_file():
         return {"cost": False, "settings": {}, "arms": [], "versions": {}, "keys": []}
@@ -78,12 +81,12 @@ def read_grid(out: Path) -> dict[str, Any]:
     kinds = {"cost": bool, "settings": dict, "arms": list, "versions": dict, "keys": list}
     for key, kind in kinds.items():
         if not isinstance(data.get(key), kind):
-            raise BadFile(f"{path} lacks the {key} of the grid; run the bench again, it writes the file anew")
+            raise BadFile(f"{path} lacks the {key} of the grid; run the bench again to write the file anew")
     return data
 
 
 def read_summary(out: Path) -> Summary:
-    """What the bench in `out` found: the cells of its newest grid. Raises `WrongCall` if there are no results."""
+    """The summary of the newest grid in `out`. Raises `WrongCall` if there are no results."""
     if not (out / RESULTS).is_file():
         raise WrongCall(f"there is no {RESULTS} in {out}; name the folder of a bench with -o")
     rows, keys = read_rows(out / RESULTS), read_grid(out)["keys"]
@@ -91,28 +94,30 @@ def read_summary(out: Path) -> Summary:
     return summarise(chosen, missing=len(keys) - len(chosen) if keys else 0)
 
 
+def read_costs(out: Path, summary: Summary) -> list[Bill]:
+    """The bills of a cost curve; none if the grid in `out` is not one."""
+    return bills(summary.rows) if read_grid(out)["cost"] and summary.rows else []
+
+
 def write_report(out: Path) -> list[Path]:
-    """Write every form of the report of the bench in `out`; returns where they are, the page first.
+    """Write the report of the bench in `out` in every format; returns the paths, the page first.
 
-    Pictures of an earlier report are removed. Raises `WrongCall` if there are no results, and `BadFile` for a file that cannot
-    be read.
+    Pictures of an earlier report are removed. Raises `WrongCall` if there are no results, `BadFile` for an unreadable file.
     """
-    from learngene_zoo.bench.html import page
-    from learngene_zoo.bench.pictures import caption, pictures
-    from learngene_zoo.plotting import save, svg_text
-
-    summary, grid = read_summary(out), read_grid(out)
-    costs = bills(summary.rows) if grid["cost"] and summary.rows else []
+    summary = read_summary(out)
+    costs = read_costs(out, summary)
     drawn = {**pictures(summary), **({"cost": cost_picture(costs)} if costs else {})}
-    inline = {name: svg_text(figure, name, caption(name)) for name, figure in drawn.items()}
-    flat = [flat_line(line) for line in summary.lines]
+    inline = {name: plotting.svg_text(figure, name, caption(name)) for name, figure in drawn.items()}
+    lines = [flat(line) for line in summary.lines]
     texts = {
-        PAGE: page(summary, grid, inline, costs),
-        "summary.md": markdown(summary),
-        "summary.csv": tables.csv_text(flat),
-        "summary.json": tables.json_text(flat),
-        **(cost_texts(costs) if costs else {}),
+        PAGE: page(summary, read_grid(out), inline, costs),
+        "summary.md": _markdown(summary),
+        "summary.csv": csv_text(lines),
+        "summary.json": json_text(lines),
     }
+    if costs:
+        texts["cost.md"] = tables.markdown(cost_tables(costs)) + "".join(f"\n- {line}" for line in ASSUMPTIONS) + "\n"
+        texts["cost.json"] = json_text(flat_costs(costs))
     for name, text in texts.items():
         with new_file(out / name, force=True) as draft:
             draft.write_text(text, encoding="utf-8")
@@ -121,25 +126,35 @@ def write_report(out: Path) -> list[Path]:
         stale.unlink()
     for name, path in shown.items():
         with new_file(path, force=True) as draft:
-            save(drawn[name], draft)
+            plotting.save(drawn[name], draft)
     return [*(out / name for name in texts), *shown.values()]
 
 
-def markdown(summary: Summary) -> str:
-    """The tables of a summary with what must be known to read them."""
-    found = [*tables.compact(summary), *tables.by_task(summary), tables.without_one(summary), tables.costs(summary)]
-    shown = [*found, tables.failures(summary)]
-    notes = [f"{tables.state(summary)}.", *tables.lacking(summary), *READING.values()]
-    return tables.markdown(table for table in shown if table) + "\n" + "\n\n".join(notes) + "\n"
+def _markdown(summary: Summary) -> str:
+    """The tables of a summary, with the notes needed to read them."""
+    several = [*tables.compact(summary), *tables.by_task(summary)]
+    single = [tables.without_one(summary), tables.costs(summary), tables.failures(summary)]
+    notes = [f"{tables.state(summary)}.", *tables.lacking(summary), *NOTES]
+    return tables.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
 
 
-def print_summary(out: Path) -> None:
-    """The averages of the bench in `out` on stdout; of a cost curve also from how many descendants on it pays."""
+def overview(out: Path) -> tuple[list[Table], list[str]]:
+    """The tables to print after a bench, and the lines below them; with those of its cost curve, if it is one."""
     summary = read_summary(out)
-    tables.print_tables(tables.compact(summary))
-    for line in tables.lacking(summary):
-        print(line)
-    if read_grid(out)["cost"] and summary.rows:
-        tables.print_tables(cost_tables(bills(summary.rows)))
-        for line in ASSUMPTIONS:
-            print(line)
+    costs = read_costs(out, summary)
+    found = [*tables.compact(summary), *(cost_tables(costs) if costs else [])]
+    return found, [*tables.lacking(summary), *(ASSUMPTIONS if costs else ())]
+
+
+def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:
+    """Flat objects as CSV with a header; an unknown value is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def json_text(rows: Sequence[Mapping[str, Json]]) -> str:
+    """Flat objects as a bare list."""
+    return json.dumps(to_json(list(rows)), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

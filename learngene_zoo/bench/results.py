@@ -1,8 +1,8 @@
-"""`results.jsonl`: what every cell of a grid left, one line each; only ever appended to. Cold.
+"""`results.jsonl`: one line per finished cell, only ever appended to.
 
-A line is on disk before `append` returns. A kill can cut the last one short: then it is moved to `results.jsonl.broken` when
-the file is next opened, and its cell is computed again. One process at a time may write; the lock of a process that died is
-free at once, because the operating system holds it.
+A line is on disk before `append` returns. If the process is killed while it writes, the last line may be incomplete: it is moved
+to `results.jsonl.broken` when the file is next opened, and its cell is computed again. One process at a time may write; the
+operating system releases the lock of a process that died.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from learngene_zoo.bench.cell import Row
 from learngene_zoo.errors import BadFile, Refused, Unavailable
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import nearest_parent
@@ -22,11 +22,58 @@ from learngene_zoo.storage import nearest_parent
 RESULTS = "results.jsonl"
 
 
-class Results:
-    """The results file at `path`, open for appending; made if there is none, and emptied first if it is begun `anew`.
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the results file. A failed cell has an `error` and no numbers."""
 
-    `repaired` says in one line what was done to a half-written last line, if there was one. Raises `BadFile` for a line that
-    cannot be read before the last, `Refused` while another process writes.
+    key: str
+    arm: str
+    method: str
+    control: str | None
+    task: str
+    layers: int
+    width: int
+    seed: int
+    epochs: int
+    lr: float
+    images: int  # training images of the fine-tuning
+    split: str
+    size: str = ""  # how the expander's settings name it, where layers alone do not
+    error: str | None = None
+    metric: str = "accuracy"  # or mIoU
+    value: float | None = None
+    correct: str | None = None  # one flag per image of the split, in its order, packed into hexadecimal digits
+    evaluated: int = 0  # images of the split
+    untrained: float | None = None  # the metric before any training
+    probe: float | None = None  # accuracy of the nearest class mean of its features before training
+    params: int = 0  # of the descendant
+    flops: int = 0
+    stored_params: int = 0  # of the learngene: the numbers to keep in order to build any size
+    extraction_seconds: float = 0.0
+    extraction_images: int = 0  # images seen by the extraction, over all epochs
+    seconds: float = 0.0  # of the fine-tuning
+    machine: str = ""
+    finished: str = ""  # UTC, ISO 8601
+
+
+def packed(correct: tuple[bool, ...]) -> str:
+    """Flags as hexadecimal digits, four images each, the first image the highest bit; the last digit is filled with 0."""
+    bits = "".join("1" if right else "0" for right in correct)
+    digits = -(-len(bits) // 4)
+    return f"{int(bits.ljust(4 * digits, '0'), 2):0{digits}x}"
+
+
+def unpacked(digits: str, images: int) -> tuple[bool, ...]:
+    """The inverse of `packed`."""
+    bits = f"{int(digits, 16):0{4 * len(digits)}b}"
+    return tuple(bit == "1" for bit in bits[:images])
+
+
+class Results:
+    """The results file at `path`, open for appending; created if missing, emptied first with `anew`.
+
+    `repaired` is one line about an incomplete last line, if there was one. Raises `BadFile` if an earlier line cannot be read,
+    and `Refused` while another process has the file open.
     """
 
     def __init__(self, path: Path, anew: bool = False) -> None:
@@ -39,7 +86,7 @@ class Results:
             self._lock = FileLock(path.with_name(path.name + ".lock"))
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise Refused(f"another process is writing {path}; wait for it, or choose another place with -o") from None
+            raise Refused(f"another process is writing {path}; wait for it, or choose another folder with -o") from None
         except OSError as error:
             raise Unavailable(f"{path} cannot be written: {error.strerror or error}") from error
         try:
@@ -61,16 +108,16 @@ class Results:
         self.close()
 
     def rows(self) -> list[Row]:
-        """The newest row of every cell, in the order in which cells were first begun."""
+        """The newest row of every cell, in the order in which the cells were first written."""
         return list(self._rows.values())
 
     @property
     def finished(self) -> frozenset[str]:
-        """The keys of the cells that need not be computed again. One that failed is tried again."""
+        """The keys of the cells that need not be computed again; failed ones are not among them."""
         return frozenset(key for key, row in self._rows.items() if row.error is None)
 
     def append(self, row: Row) -> None:
-        """Write one row; it is on disk when this returns. Raises `Unavailable` if it cannot be written whole."""
+        """Write one row and sync it to disk. Raises `Unavailable`, and leaves the file as it was, if that fails."""
         line = json.dumps(to_json(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         size = self._file.seek(0, os.SEEK_END)
         try:
@@ -84,15 +131,15 @@ class Results:
         self._rows[row.key] = row
 
     def close(self) -> None:
-        """Let others write."""
+        """Close the file and release its lock."""
         self._file.close()
         self._lock.release()
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The newest row of every cell, without opening the file for writing; a half-written last line is passed over.
+    """The newest row of every cell, without locking the file; an incomplete last line is ignored.
 
-    Raises `BadFile` that names the line which cannot be read.
+    Raises `BadFile`, with the line's number, if another line cannot be read.
     """
     found: dict[str, Row] = {}
     lines = _lines(path)
@@ -103,7 +150,7 @@ def read_rows(path: Path) -> list[Row]:
             if number == len(lines):
                 break
             raise BadFile(
-                f"{path}, line {number} is not valid JSON: {error}; remove the line, and its cell is computed again"
+                f"{path}, line {number} is not valid JSON: {error}; remove the line, and its cell will be computed again"
             ) from error
         row = from_json(Row, data, f"{path}, line {number}")
         found[row.key] = row
@@ -111,7 +158,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def select(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
-    """The rows of these cells, in the order of the keys; cells without a row are left out."""
+    """The rows of these cells, in the order of the keys; cells without a row are skipped."""
     of = {row.key: row for row in rows}
     return [of[key] for key in dict.fromkeys(keys) if key in of]
 
@@ -120,13 +167,13 @@ def _lines(path: Path) -> list[bytes]:
     if not path.exists():
         return []
     if not path.is_file():
-        raise BadFile(f"{path} is no file; choose another place with -o")
+        raise BadFile(f"{path} is not a file; choose another folder with -o")
     lines = path.read_bytes().split(b"\n")
     return lines if lines[-1] else lines[:-1]
 
 
 def _repair(path: Path) -> str | None:
-    """End a last line that is whole; move one that is not into `*.broken`. Says what was done."""
+    """Terminate a complete last line; move an incomplete one to `*.broken`. Returns what was done."""
     lines = _lines(path)
     if not lines:
         return None
@@ -139,7 +186,9 @@ def _repair(path: Path) -> str | None:
         with path.open("r+b") as file:
             file.truncate(whole)
             os.fsync(file.fileno())
-        return f"the last line of {path} was half-written; it was moved to {broken.name} and its cell is computed again"
+        return (
+            f"the last line of {path} was incomplete; it was moved to {broken.name} and its cell will be computed again"
+        )
     if path.stat().st_size == whole + len(lines[-1]):
         _write_at_end(path, b"\n")
     return None

@@ -1,8 +1,6 @@
-"""From a grid to its results file: what is finished is skipped, what fails is written down, the rest goes on. Cold at its top.
+"""From a grid to its results file: finished cells are skipped, failed ones recorded, and the others go on.
 
-Which job is next: a cell waits for its extraction, and shares its fate. Cold.
-
-How far a grid is, and how long it will still take, judged by what is finished. Cold.
+A cell waits for its extraction, and fails with it. The time left is estimated from the jobs that are finished.
 """
 
 from __future__ import annotations
@@ -14,22 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from learngene_zoo.bench.cell import Cell, Row
-from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome, extraction_of
-from learngene_zoo.bench.extraction import ANCESTRIES, LEARNGENES, PARTS, Extraction, check_same_ancestries
-from learngene_zoo.bench.results import RESULTS, Results, select
+from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction
+from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
+from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
+from learngene_zoo.bench.results import RESULTS, Results, Row, select
 from learngene_zoo.bench.trial import UNTRAINED, failed
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.distributed import world
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import claim
-from learngene_zoo.units import human_seconds
+from learngene_zoo.units import human_count, human_seconds
 
 Say = Callable[[str], None]
 
 
-class Estimate:
-    """The time left, from the wall seconds that finished jobs took; `slots` jobs run at once."""
+class TimeLeft:
+    """The time left, from the wall seconds of the finished jobs; `slots` jobs run at once."""
 
     def __init__(self, cells: Sequence[Cell], extractions: int, slots: int) -> None:
         self.total, self.done = len(cells), 0
@@ -40,7 +38,7 @@ class Estimate:
         self._extracted, self._extraction_seconds = 0, 0.0
 
     def cell(self, cell: Cell, seconds: float | None) -> None:
-        """A cell is over; `seconds` is None if it was never begun, or failed: then it tells nothing of the others."""
+        """A cell has ended; `seconds` is None if it failed or never started: then it says nothing about the others."""
         self.done += 1
         self._work_left -= _work(cell)
         if seconds is not None:
@@ -48,14 +46,14 @@ class Estimate:
             self._cell_seconds += seconds
 
     def extraction(self, seconds: float) -> None:
-        """An extraction is over."""
+        """An extraction has ended."""
         self._extractions_left -= 1
         self._extracted += 1
         self._extraction_seconds += seconds
 
     @property
-    def left(self) -> float | None:
-        """Seconds; None before anything can be said."""
+    def seconds(self) -> float | None:
+        """Seconds; None before any cell is finished."""
         if not self._work_done and self.done < self.total:
             return None
         cells = self._work_left * self._cell_seconds / self._work_done if self._work_done else 0.0
@@ -63,7 +61,7 @@ class Estimate:
         return max(0.0, cells + each * self._extractions_left) / self._slots
 
 
-Watch = Callable[[Estimate], None]
+Watch = Callable[[TimeLeft], None]
 
 
 def run_grid(
@@ -77,15 +75,15 @@ def run_grid(
     anew: bool = False,
     begin: Callable[[], None] = lambda: None,
 ) -> list[Row]:
-    """The row of every cell, in the order of the cells. Those that `out` holds already are not computed again.
+    """The row of every cell, in the order of the cells. Cells that are finished in `out` are not computed again.
 
-    A cell that fails leaves a row with its error, and is tried again by the next call; `anew` forgets all that `out` holds.
-    `run` says how to compute; its seed and folder are not used. `say` hears one line per cell, `watch` how far it is; `begin`
-    is called once nothing else writes there. Raises `Refused` while another process writes into `out`, or if it holds
-    results of another ancestry model.
+    A cell that fails leaves a row with its error and is retried by the next call; `anew` deletes all results in `out` first.
+    `run` says how to compute; its seed and folder are not used. `say` receives one line per cell, `watch` an estimate of the
+    time left; `begin` is called once `out` is locked. Raises `Refused` while another process writes into `out`, or if its
+    results come from another ancestry model.
     """
     if world() > 1:
-        raise WrongCall("lgzoo bench shares its work by --workers or --ray; start it without torchrun")
+        raise WrongCall("lgzoo bench runs in parallel with --workers or --ray; start it without torchrun")
     claim(out, force=True)
     run = replace(run, folder=None, progress=False, threads=run.threads or 1)
     with Results(out / RESULTS, anew) as results:
@@ -95,34 +93,39 @@ def run_grid(
             say(results.repaired)
         check_same_ancestries(cells, out, run)
         begin()
-        wanted = {cell.key: cell for cell in cells}
-        waiting = [cell for key, cell in wanted.items() if key not in results.finished]
-        if len(waiting) < len(wanted):
-            say(f"{len(wanted) - len(waiting)} of {len(wanted)} cells are finished already")
+        by_key = {cell.key: cell for cell in cells}
+        waiting = [cell for key, cell in by_key.items() if key not in results.finished]
+        if len(waiting) < len(by_key):
+            say(f"{len(by_key) - len(waiting)} of {len(by_key)} cells are finished already")
         if waiting:
             with executor or InProcess() as executor:
                 executor.open(out, run)
                 _Conductor(waiting, out, run, executor, results, say, watch).conduct()
-        return select(results.rows(), wanted)
+        return select(results.rows(), by_key)
 
 
 def _forget(out: Path) -> None:
-    """Remove what a bench keeps beside its results."""
+    """Remove everything that a bench keeps beside its results."""
     for folder in (LEARNGENES, PARTS, UNTRAINED):
         shutil.rmtree(out / folder, ignore_errors=True)
     (out / ANCESTRIES).unlink(missing_ok=True)
 
 
 class _Conductor:
-    """Hands jobs to the executor and their rows to the results file until none is left."""
+    """Passes jobs to the executor and their rows to the results file until none is left."""
 
     def __init__(
         self, cells: Sequence[Cell], out: Path, run: Run, executor: Executor, results: Results, say: Say, watch: Watch
     ) -> None:
-        self.schedule = Schedule(cells, lambda extraction: extraction.is_finished(out))
-        self.estimate = Estimate(cells, self.schedule.extractions, executor.slots)
+        self.schedule = Schedule(cells, lambda extraction: is_finished(extraction, out))
+        self.estimate = TimeLeft(cells, len(self.schedule.waiting), executor.slots)
         self.run, self.executor, self.results, self.say, self.watch = run, executor, results, say, watch
-        self.begun: dict[str, float] = {}  # by the key of the job
+        self.begun: dict[str, float] = {}  # when, by the key of the job
+        todo = self.schedule.waiting
+        work = sum(map(_work, cells)) + sum(planned(extraction, run.offline) for extraction in todo)
+        say(
+            f"to compute: {len(cells)} cells, {len(todo)} extractions ({human_count(round(work))} training images x layers)"
+        )
 
     def conduct(self) -> None:
         """Keep every slot busy."""
@@ -163,34 +166,32 @@ class _Conductor:
         self.watch(self.estimate)
 
 
-State = Literal["waiting", "running", "ready"]
+JobState = Literal["waiting", "running", "ready"]
 
 
 class Schedule:
-    """The jobs of a grid, handed out one by one. `is_ready` says which extractions were finished before."""
+    """The jobs of a grid, handed out one by one. `is_ready` tells which extractions are finished already."""
 
     def __init__(self, cells: Sequence[Cell], is_ready: Callable[[Extraction], bool]) -> None:
-        self.cells = list(cells)  # not begun
-        self._source = {cell.key: extraction_of(cell).key for cell in cells}
-        self._extractions = {extraction_of(cell).key: extraction_of(cell) for cell in cells}
-        self._states: dict[str, State] = {
+        self.cells = list(cells)  # not started
+        self._source = {cell.key: cell.extraction.key for cell in cells}
+        self._extractions = {cell.extraction.key: cell.extraction for cell in cells}
+        self._states: dict[str, JobState] = {
             key: "ready" if is_ready(extraction) else "waiting" for key, extraction in self._extractions.items()
         }
 
     @property
-    def extractions(self) -> int:
-        """How many are not finished."""
-        return sum(state != "ready" for state in self._states.values())
+    def waiting(self) -> list[Extraction]:
+        """The extractions that have not started."""
+        return [self._extractions[key] for key, state in self._states.items() if state == "waiting"]
 
     def next(self, many: bool) -> Job | None:
-        """The next job, or None while every cell that is left waits for an extraction.
+        """The next job, or None while every remaining cell waits for an extraction.
 
-        Where `many` jobs run at once the extractions, which are longest, come first; else each comes with its first cell.
+        If `many` jobs run at once, the extractions, which are longest, come first; otherwise each just before its first cell.
         """
-        if many:
-            waiting = [key for key, state in self._states.items() if state == "waiting"]
-            if waiting:
-                return self._begin(waiting[0])
+        if many and self.waiting:
+            return self._begin(self.waiting[0].key)
         for index, cell in enumerate(self.cells):
             state = self._states[self._source[cell.key]]
             if state == "ready":
@@ -204,7 +205,7 @@ class Schedule:
         return self._extractions[key]
 
     def done(self, extraction: Extraction, outcome: Outcome) -> list[Cell]:
-        """Note that an extraction has ended. Returns the cells that will never be begun, because it failed."""
+        """Note that an extraction has ended. If it failed, returns the cells that can never start."""
         self._states[extraction.key] = "ready"
         if not isinstance(outcome, Failure):
             return []
@@ -214,16 +215,15 @@ class Schedule:
 
 
 def _work(cell: Cell) -> float:
-    """What a cell takes, in units that only cells share: its layers times its epochs, judging counted as one more."""
+    """Training images times layers over all epochs; the evaluation counts as one more."""
     return cell.layers * (cell.recipe.epochs + 1) * (cell.recipe.images or 1)
 
 
-def line(row: Row, estimate: Estimate) -> str:
+def line(row: Row, time: TimeLeft) -> str:
     """One line for a finished cell."""
-    told = f"{row.metric} {100 * row.value:.1f} %" if row.value is not None else f"failed: {row.error}"
+    result = f"{row.metric} {100 * row.value:.1f} %" if row.value is not None else f"failed: {row.error}"
     width = f" of width {row.width}" if row.width else ""
     named = f" ({row.size})" if row.size else ""
     size = f"{row.layers} layers{width}{named}, {row.epochs} epochs, seed {row.seed}"
-    left = estimate.left
-    rest = f"  (about {human_seconds(left)} left)" if left and estimate.done < estimate.total else ""
-    return f"[{estimate.done}/{estimate.total}] {row.task}, {size}, {row.arm}: {told}{rest}"
+    left = f"  (about {human_seconds(time.seconds)} left)" if time.seconds and time.done < time.total else ""
+    return f"[{time.done}/{time.total}] {row.task}, {size}, {row.arm}: {result}{left}"

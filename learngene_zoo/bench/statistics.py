@@ -1,15 +1,13 @@
-"""How sure an average over tasks and seeds is. Cold at its top.
+"""Averages over tasks and seeds, and their confidence intervals.
 
 The unit is one number per task and seed: mostly a paired difference of two arms, averaged over sizes. Tasks and seeds are
 crossed (a seed's extraction serves every task), so both are resampled, independently of each other:
 
     d[t, s] = mean + T[t] + S[s] + rest,   a draw is  mean of resampled T + mean of resampled S
 
-With a handful of tasks such draws are too narrow by far. They give the interval its shape; its width is that of Student's t:
-the error comes from the mean squares of tasks, seeds and rest, the degrees of freedom from Satterthwaite's formula. The
-interval is never narrower than Student's own. `tests/core/test_bench_statistics.py` measures the coverage.
-
-A mean with its interval, from numbers of which some may be missing: cells that failed, or are not computed yet. Cold.
+With only a few tasks the percentiles of such draws are far too narrow. So the draws give the interval its shape, and Student's t
+its width: the standard error comes from the mean squares of tasks, seeds and rest, the degrees of freedom from Satterthwaite's
+formula. The interval is never narrower than Student's own. `tests/core/test_bench_statistics.py` measures its coverage.
 """
 
 from __future__ import annotations
@@ -25,24 +23,25 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-Scope = Literal["tasks", "seeds"]  # of whom the interval speaks: other tasks and seeds, or other seeds on these tasks
+Scope = Literal[
+    "tasks", "seeds"
+]  # to what the interval generalises: other tasks and seeds, or other seeds on these tasks
 
-DRAWS = 4000
-
-POWER = 0.8
+DRAWS = 4000  # resamplings
+POWER = 0.8  # of the smallest effect that is called detectable
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and what is known of its error, in the units of what was averaged."""
+    """A mean and its standard error, in the units of what was averaged."""
 
     value: float
-    error: float | None  # standard error; None: one number has no spread
+    error: float | None  # standard error; None for a single number
     freedom: float | None  # degrees of freedom of the error
     shape: np.ndarray = field(repr=False, compare=False)  # resampled deviations in standard errors, sorted
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The interval that holds the true mean with this probability; everything, where nothing is known of the error."""
+        """The confidence interval of this level; infinite if the error is unknown."""
         if self.error is None or self.freedom is None:
             return -math.inf, math.inf
         tail = (1 - level) / 2
@@ -66,7 +65,7 @@ class Estimate:
         return self.interval()[1]
 
     def p_value(self, boundary: float) -> float:
-        """The least `1 - level` whose interval excludes `boundary`: small where the mean is surely another."""
+        """The smallest `1 - level` whose interval excludes `boundary`."""
         if self.error is None or (self.error == 0 and self.value == boundary):
             return 1.0
         lo, hi = 0.0, 1.0
@@ -78,7 +77,7 @@ class Estimate:
 
     @property
     def detectable(self) -> float | None:
-        """How far from a boundary the true mean must lie for four of five such experiments to exclude that boundary."""
+        """The distance from a boundary at which four of five such experiments would exclude that boundary (power 0.8)."""
         if self.error is None or self.freedom is None:
             return None
         return (t_quantile(0.975, self.freedom) + t_quantile(POWER, self.freedom)) * self.error
@@ -87,14 +86,13 @@ class Estimate:
 def estimate(table: Sequence[Sequence[float]], *, scope: Scope = "tasks", step: float = 0.0) -> Estimate:
     """The mean of a table with a row per task and a column per seed, none missing, and its error.
 
-    With one task, or with the scope "seeds", the tasks are taken as they are and the interval speaks of other seeds on
-    them; with one seed, of other tasks alone. Numbers that come in steps may agree by chance: `step` keeps the error above that
-    of rounding to such steps.
+    With one task, or with the scope "seeds", the tasks are fixed and the interval generalises over seeds only; with one seed,
+    over tasks only. Values on a coarse grid may be equal by chance: `step` keeps the error above that of rounding to such steps.
     """
     import numpy as np
 
     d = np.asarray(table, dtype=np.float64)
-    assert d.ndim == 2, "a table of tasks and seeds is wanted"
+    assert d.ndim == 2, "expected a table of tasks and seeds"
     if scope == "seeds":
         d = d.mean(axis=0, keepdims=True)
     mean = float(d.mean())
@@ -116,7 +114,7 @@ def _variance_of_mean(effects: np.ndarray) -> float:
 def _combined(squares: list[tuple[float, int]], noise: float) -> tuple[float, float]:
     """Variance and degrees of freedom from one or two (variance, freedom), ascending.
 
-    Each holds the rest's share once, so that of two the smaller adds only what it has beyond it.
+    Each of two contains the share of the rest once, so the smaller one adds only what it has beyond that.
     """
     (largest, freedom), others = squares[-1], squares[:-1]
     if largest == 0:
@@ -127,7 +125,7 @@ def _combined(squares: list[tuple[float, int]], noise: float) -> tuple[float, fl
 
 
 def _shape(effects: Sequence[np.ndarray]) -> np.ndarray:
-    """Means of the resampled effects, added up, in units of their own standard deviation, sorted."""
+    """Sums of the means of the resampled effects, in units of their own standard deviation, sorted."""
     import numpy as np
 
     variance = sum(float((line**2).sum()) / len(line) ** 2 for line in effects)
@@ -149,7 +147,7 @@ def _counts(n: int, which: int) -> np.ndarray:
 
 
 def leave_one_out(table: Sequence[Sequence[float]], tasks: Sequence[str]) -> dict[str, float]:
-    """The mean without each task in turn; nothing where there is only one."""
+    """The mean without each task in turn; empty if there is only one."""
     means = [sum(row) / len(row) for row in table]
     if len(means) < 2:
         return {}
@@ -157,7 +155,7 @@ def leave_one_out(table: Sequence[Sequence[float]], tasks: Sequence[str]) -> dic
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Holm's adjusted p-values: reject below alpha, and no more than alpha of such families see one false rejection."""
+    """Holm's adjusted p-values: rejecting those below alpha keeps the family-wise error rate at alpha."""
     adjusted, largest = {}, 0.0
     for rank, name in enumerate(sorted(p_values, key=lambda name: p_values[name])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[name]))
@@ -196,15 +194,15 @@ Key = tuple[str, int]  # task, seed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
-    """A mean over tasks and seeds, and how sure it is. Units are those of what was averaged."""
+class Average:
+    """A mean over tasks and seeds with its 95 % interval, in the units of what was averaged."""
 
     value: float
-    low: float | None  # of the 95 % interval; None where one number has no spread
+    low: float | None  # None for a single number
     high: float | None
     tasks: tuple[str, ...]
     seeds: int
-    without: Mapping[str, float] = field(default_factory=dict)  # the mean without each task; {} where there is one task
+    without: Mapping[str, float] = field(default_factory=dict)  # the mean without each task; {} if there is only one
 
     @property
     def least(self) -> float | None:
@@ -217,20 +215,20 @@ class Spread:
         return max(self.without.values(), default=None)
 
 
-def spread(
+def average(
     values: Mapping[Key, float], scope: Scope = "tasks", bounds: tuple[float, float] = (-math.inf, math.inf)
-) -> Spread | None:
-    """The mean of `values` and its interval, cut at `bounds`; None where there is nothing.
+) -> Average | None:
+    """The mean of `values` and its interval, clipped to `bounds`; None if there are no values.
 
-    The interval speaks of other tasks and seeds, and with one task, or with the scope "seeds", of other seeds on these tasks.
-    It needs every seed of every task: where one is missing, the task or the seed that lacks most is left out.
+    The interval generalises over tasks and seeds; with one task, or with the scope "seeds", over seeds only. It needs every
+    seed of every task: where one is missing, the task or seed with the most gaps is dropped.
     """
     table = complete(values)
     if not table:
         return None
     found = estimate(list(table.values()), scope=scope)
     known = found.error is not None
-    return Spread(
+    return Average(
         value=found.value,
         low=max(bounds[0], found.low) if known else None,
         high=min(bounds[1], found.high) if known else None,
@@ -241,7 +239,7 @@ def spread(
 
 
 def complete(values: Mapping[Key, float]) -> dict[str, list[float]]:
-    """Per task a list over seeds, none missing: tasks and seeds are left out until that is so, the emptiest first."""
+    """Per task a list over seeds, none missing: tasks and seeds are dropped until that is so, those with most gaps first."""
     tasks, seeds = list(dict.fromkeys(task for task, _ in values)), sorted({seed for _, seed in values})
     while True:
         lacks = {task: sum((task, seed) not in values for seed in seeds) / max(1, len(seeds)) for task in tasks}

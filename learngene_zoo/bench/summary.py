@@ -1,12 +1,12 @@
-"""From the rows of a bench to what it found: per arm, size and budget, for each task and averaged over tasks. Cold.
+"""From the rows of a bench to its summary: per arm, size and budget, for each task and averaged over tasks.
 
 Two gains stand beside every metric. *Over scratch* is the difference to the stronger of the scratch arms: the one with the
-higher mean over seeds, chosen for each task, size and budget by itself, and on the very numbers that are compared, so that the
-choice favours scratch. *Inherited knowledge* is the difference to the arm's own control `shuffled`. Both are paired: equal
-task, seed, images and head.
+higher mean over seeds, chosen separately for each task, size and budget, on the very numbers that are compared, so the choice
+favours scratch. *Inherited knowledge* is the difference to the arm's own control `shuffled`. Both are paired: equal task, seed,
+images and head.
 
-The intervals of gains speak of other tasks and other seeds. Those of metrics speak of other seeds on these tasks: tasks differ
-far more from each other than arms do, and an interval over them would say nothing of the arms.
+The intervals of average gains generalise over tasks and seeds. Those of metrics generalise over seeds only: tasks differ far more
+from each other than arms do, and an interval over tasks would say nothing about the arms.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from learngene_zoo.bench.cell import Row
 from learngene_zoo.bench.contrasts import Values, stronger
-from learngene_zoo.bench.statistics import Spread, complete, spread
+from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.statistics import Average, average, complete
 from learngene_zoo.settings import Json
 
-SCRATCH = "scratch"  # the method of the arms that everything is judged against
-CONTROL = "shuffled"  # what a method's own control is called, after the arm's name
-FRACTION = (0.0, 1.0)  # no accuracy lies outside
+SCRATCH = "scratch"  # the method of the baseline arms
+CONTROL = "shuffled"  # the suffix of the arm that is a method's own control
+FRACTION = (0.0, 1.0)  # the range of a metric
 
 
-class Place(NamedTuple):
-    """Where arms meet: what is equal in all that is compared."""
+class Condition(NamedTuple):
+    """What is equal in all arms that are compared."""
 
     layers: int
     width: int
-    size: str  # "" where layers and width name it
+    size: str  # "" if layers and width name it
     epochs: int
     split: str
     metric: str
 
     @property
     def named(self) -> str:
-        """The size where a column says `layers`."""
+        """The size, for a column called `layers`."""
         return f"{self.layers} ({self.size})" if self.size else f"{self.layers}"
 
 
@@ -50,32 +50,32 @@ class Line:
     method: str
     control: str | None
     task: str | None  # None: the average over tasks
-    place: Place
-    value: Spread
-    untrained: Spread | None  # the metric before any training
-    probe: Spread | None  # nearest class mean of the features before any training
-    over_scratch: Spread | None  # None for scratch itself, and where a scratch arm has no number
-    scratch: str | None  # which arm that was: of a task's line
-    inherited: Spread | None  # None for an arm without a control of its own
+    condition: Condition
+    value: Average
+    untrained: Average | None  # the metric before any training
+    probe: Average | None  # nearest class mean of the features before any training
+    over_scratch: Average | None  # None for scratch itself, and if a scratch arm has no number
+    scratch: str | None  # the stronger arm, in a line of one task
+    inherited: Average | None  # None for an arm without a control of its own
     params: int
     flops: int
     stored_params: int
     extraction_images: int
     extraction_seconds: float
     seconds: float  # of one fine-tuning
-    images: int | None  # training images; None where tasks have different numbers of them
-    lacks: tuple[str, ...] = ()  # of an average: tasks that it leaves out, because a cell failed or is not measured yet
+    images: int | None  # training images; None if the tasks have different numbers of them
+    lacks: tuple[str, ...] = ()  # tasks missing from an average, because a cell failed or is not measured yet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a bench found, and what is missing from it."""
+    """All lines of a bench, and what is missing from it."""
 
     lines: tuple[Line, ...]
     failures: tuple[Row, ...]
     missing: int  # cells of the grid without a row
-    rows: tuple[Row, ...]  # those that have numbers
-    read: tuple[Row, ...]  # all of them, failed or not, in the order of the grid
+    rows: tuple[Row, ...]  # those with numbers
+    read: tuple[Row, ...]  # all, failed ones too, in the order of the grid
 
     @property
     def averages(self) -> list[Line]:
@@ -95,19 +95,19 @@ class Summary:
     @property
     def budgets(self) -> list[int]:
         """The numbers of epochs, ascending."""
-        return sorted({line.place.epochs for line in self.lines})
+        return sorted({line.condition.epochs for line in self.lines})
 
 
 def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
-    """Everything that the rows of a grid say. Of two rows of one arm, task, size, budget and seed the newer counts."""
+    """The summary of the rows of a grid. Of two rows of one arm, task, size, budget and seed the newer one counts."""
     rows = _newest(rows)
     good = tuple(row for row in rows if row.error is None and row.value is not None)
-    places: dict[Place, dict[str, list[Row]]] = {}
+    conditions: dict[Condition, dict[str, list[Row]]] = {}
     for row in good:
-        place = Place(row.layers, row.width, row.size, row.epochs, row.split, row.metric)
-        places.setdefault(place, {}).setdefault(row.arm, []).append(row)
+        condition = Condition(row.layers, row.width, row.size, row.epochs, row.split, row.metric)
+        conditions.setdefault(condition, {}).setdefault(row.arm, []).append(row)
     order = list(dict.fromkeys(row.arm for row in rows))
-    lines = [line for place in sorted(places) for line in _lines(place, places[place], order)]
+    lines = [line for condition in sorted(conditions) for line in _lines(condition, conditions[condition], order)]
     failures = tuple(row for row in rows if row.error is not None)
     return Summary(lines=tuple(lines), failures=failures, missing=missing, rows=good, read=tuple(rows))
 
@@ -122,8 +122,8 @@ def _newest(rows: Iterable[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _lines(place: Place, arms: Mapping[str, Sequence[Row]], order: Sequence[str]) -> list[Line]:
-    """The lines of one size and budget: by arm its tasks, then their average if there are several."""
+def _lines(condition: Condition, arms: Mapping[str, Sequence[Row]], order: Sequence[str]) -> list[Line]:
+    """The lines of one size and budget: for each arm its tasks, then their average."""
     values: dict[str, Values] = {
         arm: {(row.task, row.layers, row.seed): row.value or 0.0 for row in rows} for arm, rows in arms.items()
     }
@@ -137,14 +137,14 @@ def _lines(place: Place, arms: Mapping[str, Sequence[Row]], order: Sequence[str]
             seen = [row for row in rows if row.task == task or (task is None and row.task in usual)] or list(rows)
             over = _gain(values[arm], rivals, task)
             knows = _gain(values[arm], values.get(f"{arm} {CONTROL}", {}), task)
-            line = _line(place, seen, task, over, chosen.get(task) if over else None, knows)
+            line = _line(condition, seen, task, over, chosen.get(task) if over else None, knows)
             absent = sorted(usual - set(line.value.tasks)) if task is None else ()
             found.append(replace(line, lacks=tuple(absent)))
     return found
 
 
 def _usual_tasks(arms: Mapping[str, Sequence[Row]]) -> frozenset[str]:
-    """The tasks that most arms have: averages are over these, and of a bench that was interrupted not over its last task."""
+    """The tasks that most arms have. Averages are over these, so that an unfinished last task does not count."""
     found = Counter(
         frozenset(complete({(row.task, row.seed): row.value for row in rows if row.value is not None}))
         for rows in arms.values()
@@ -153,7 +153,7 @@ def _usual_tasks(arms: Mapping[str, Sequence[Row]]) -> frozenset[str]:
 
 
 def _strongest(scratch: Mapping[str, Values]) -> tuple[Values, dict[str | None, str]]:
-    """The stronger scratch arm per task, where all of them have a number, and its name."""
+    """The values of the stronger scratch arm per task, where all scratch arms have a number, and its name."""
     if not scratch:
         return {}, {}
     shared = set.intersection(*(set(values) for values in scratch.values()))
@@ -163,18 +163,18 @@ def _strongest(scratch: Mapping[str, Values]) -> tuple[Values, dict[str | None, 
     return found, {task: arm for (task, _), arm in chosen.items()}
 
 
-def _gain(ours: Values, theirs: Values, task: str | None) -> Spread | None:
+def _gain(ours: Values, theirs: Values, task: str | None) -> Average | None:
     shared = [unit for unit in ours if unit in theirs and task in (unit[0], None)]
-    return spread({(unit[0], unit[2]): ours[unit] - theirs[unit] for unit in shared})
+    return average({(unit[0], unit[2]): ours[unit] - theirs[unit] for unit in shared})
 
 
 def _line(
-    place: Place,
+    condition: Condition,
     rows: Sequence[Row],
     task: str | None,
-    over: Spread | None,
+    over: Average | None,
     scratch: str | None,
-    inherited: Spread | None,
+    inherited: Average | None,
 ) -> Line:
     first = rows[0]
     value = _level({(row.task, row.seed): row.value for row in rows if row.value is not None})
@@ -185,7 +185,7 @@ def _line(
         method=first.method,
         control=first.control,
         task=task,
-        place=place,
+        condition=condition,
         value=value,
         untrained=_level({(r.task, r.seed): r.untrained for r in rows if r.untrained is not None}),
         probe=_level({(r.task, r.seed): r.probe for r in rows if r.probe is not None}),
@@ -202,8 +202,8 @@ def _line(
     )
 
 
-def _level(values: Mapping[tuple[str, int], float]) -> Spread | None:
-    return spread(values, "seeds", FRACTION)
+def _level(values: Mapping[tuple[str, int], float]) -> Average | None:
+    return average(values, "seeds", FRACTION)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -211,7 +211,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def flat(line: Line) -> dict[str, Json]:
-    """A line as one flat object of raw numbers: what CSV and JSON hold. docs/json.md explains the keys."""
+    """A line as one flat object of raw numbers, for CSV and JSON. docs/bench.md explains the keys."""
     return {
         "arm": line.arm,
         "method": line.method,
@@ -220,7 +220,7 @@ def flat(line: Line) -> dict[str, Json]:
         "tasks": len(line.value.tasks),
         "seeds": line.value.seeds,
         "lacks": list(line.lacks),
-        **line.place._asdict(),
+        **line.condition._asdict(),
         "images": line.images,
         **_flat("value", line.value),
         **_flat("untrained", line.untrained),
@@ -237,7 +237,7 @@ def flat(line: Line) -> dict[str, Json]:
     }
 
 
-def _flat(name: str, found: Spread | None) -> dict[str, Json]:
-    """The mean, its interval, and the least and most that is left of it without one task."""
+def _flat(name: str, found: Average | None) -> dict[str, Json]:
+    """The mean, its interval, and the lowest and highest mean without one task."""
     keys = ("low", "high", "least", "most")
     return {name: found and found.value, **{f"{name}_{key}": found and getattr(found, key) for key in keys}}

@@ -1,43 +1,56 @@
-"""One trial: build the descendant that a cell names, train it, judge it once, and write down what came out. Cold at its top."""
+"""One trial: build the descendant that a cell names, train it, evaluate it once, and return its row.
+
+Before the training, a cell may measure what the descendant knows already: its metric with a fresh head, and a probe of its
+features that needs no head. Shapes: N images, D features, K classes.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo import lifecycle, registry
-from learngene_zoo.bench.cell import Cell, Row, label
-from learngene_zoo.bench.extraction import Extraction, extract_once
+from learngene_zoo.bench.cell import Cell, label
+from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import named
+from learngene_zoo.bench.results import Row, packed
 from learngene_zoo.errors import ZooError
 from learngene_zoo.method import Expander, Target
+from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import with_settings
+from learngene_zoo.settings import from_json, to_json, with_settings
+from learngene_zoo.storage import new_file, read_json, write_json
 from learngene_zoo.tasks.catalogue import open_task
 
 if TYPE_CHECKING:
+    import torch
+    from timm.models.vision_transformer import VisionTransformer
+
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.tasks.batches import Batches
     from learngene_zoo.tasks.task import Task
 
-UNTRAINED = "untrained"  # where measurements are kept that cells share
+UNTRAINED = "untrained"  # the folder of measurements that cells share
+BATCH = 256  # images evaluated at once
 
 
 def run_cell(cell: Cell, out: Path, run: Run) -> Row:
-    """The row of a cell, measured now. What goes wrong becomes the row's `error`; only an interruption is raised.
+    """The row of a cell, measured now. An exception becomes the row's `error`; only an interruption is raised.
 
     Its learngene is taken from `out`, or extracted there. `run` says how to compute; every seed is the cell's.
     """
     try:
         return _measured(cell, out, replace(run, folder=None, resume=False, progress=False, tracker=None))
-    except Exception as error:  # whatever one cell dies of, the others go on
+    except Exception as error:  # one cell fails, the others go on
         return failed(cell, reason(error), run)
 
 
@@ -47,7 +60,7 @@ def failed(cell: Cell, error: str, run: Run) -> Row:
 
 
 def reason(error: BaseException) -> str:
-    """One line of what went wrong: our own errors say it themselves, others are named."""
+    """An exception in one line; those that are not our own with their type."""
     text = " ".join(str(error).split())
     return text if isinstance(error, ZooError) else f"{type(error).__name__}: {text}"
 
@@ -73,26 +86,25 @@ def _identity(cell: Cell, run: Run) -> dict[str, Any]:
 
 
 def _measured(cell: Cell, out: Path, run: Run) -> Row:
-    from learngene_zoo.bench.probe import untrained
     from learngene_zoo.training.evaluate import evaluate
     from learngene_zoo.training.fit import fit
 
-    learngene, spent = extract_once(Extraction(arm=cell.extraction, seed=cell.seed), out, run)
+    learngene, spent = extract_once(cell.extraction, out, run)
     task = open_task(cell.task, offline=run.offline)
-    run = replace(run, seed=chance(cell))
+    run = replace(run, seed=cell.draws)
     start = build(cell, learngene, task, run)
     before = untrained(cell, start, task, out / UNTRAINED, run) if cell.look else None
-    ends = [time.monotonic()]  # the training's own seconds end with its last epoch, before anything is judged
+    ends = [time.monotonic()]  # the training ends with its last epoch, before anything is evaluated
     tuned = fit(start, task, cell.recipe, run, watch=lambda model: ends.append(time.monotonic()), judge=False)
-    judged = evaluate(tuned.model(), task, cell.split, tuned.input_format, run)
+    found = evaluate(tuned.model(), task, cell.split, tuned.input_format, run)
     cost = tuned.cost()
     measured = {
         "width": tuned.spec.width,
         "images": int(tuned.provenance["metrics"]["training_images"]),
-        "metric": judged.metric,
-        "value": judged.value,
-        "correct": packed(judged.correct) if judged.correct else None,
-        "evaluated": judged.images,
+        "metric": found.metric,
+        "value": found.value,
+        "correct": packed(found.correct) if found.correct else None,
+        "evaluated": found.images,
         "untrained": before.value if before else None,
         "probe": before.probe if before else None,
         "params": cost.params,
@@ -103,11 +115,6 @@ def _measured(cell: Cell, out: Path, run: Run) -> Row:
         "seconds": ends[-1] - ends[0],
     }
     return Row(**{**_identity(cell, run), **measured})
-
-
-def chance(cell: Cell) -> int:
-    """The seed of all that is drawn after the extraction. Equal for all arms, sizes and budgets: equal images and heads."""
-    return derive_seed(cell.seed, "trial", cell.task)
 
 
 def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
@@ -127,38 +134,101 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
 
 
 def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expander]:
-    """What to ask of the expander: the member of its family with the cell's size, or, lacking one, the size alone.
+    """Target and expander of a cell: the member of the family that has its size, or, without one, the size alone.
 
     Of several members with these layers it is the largest one of the learngene's own width.
     """
     expander = with_settings(registry.load(cell.arm.method).expander, {**cell.arm.expand, **cell.size})
-    asked = Target(layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task)
-    members = named(lifecycle.family(learngene.config, expander, replace(asked, task=None)), cell.size)
+    target = Target(layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task)
+    members = named(lifecycle.family(learngene.config, expander, replace(target, task=None)), cell.size)
     spec = learngene.config.spec
     wide = [member for member in members if cell.width or member.spec.width == spec.width] or members
     if not wide:
         heads = max(1, cell.width // spec.head_width) if cell.width else None
-        return replace(asked, heads=heads), expander
+        return replace(target, heads=heads), expander
     chosen = max(wide, key=lambda member: member.cost())
     return replace(chosen.target, task=cell.task), with_settings(expander, chosen.settings)
 
 
-def packed(correct: tuple[bool, ...]) -> str:
-    """Flags as hexadecimal digits, four images each, the first image the highest bit; the last digit is filled with 0."""
-    bits = "".join("1" if right else "0" for right in correct)
-    digits = -(-len(bits) // 4)
-    return f"{int(bits.ljust(4 * digits, '0'), 2):0{digits}x}"
+@dataclass(frozen=True, kw_only=True)
+class Untrained:
+    """Measured on the cell's split before any training."""
+
+    value: float
+    probe: float | None = None  # None for segmentation
 
 
-def unpacked(digits: str, images: int) -> tuple[bool, ...]:
-    """The inverse of `packed`."""
-    bits = f"{int(digits, 16):0{4 * len(digits)}b}"
-    return tuple(bit == "1" for bit in bits[:images])
+def untrained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) -> Untrained:
+    """Measured once for all cells that differ in their training alone, and kept in the folder `place`."""
+    from learngene_zoo.training.evaluate import evaluate
+
+    bare = replace(cell, recipe=Recipe(epochs=0, images=cell.recipe.images))
+    path = place / f"{bare.key}.json"
+    if path.is_file():
+        return from_json(Untrained, read_json(path), str(path))
+    if task.dense:
+        found = Untrained(value=evaluate(start.model(), task, cell.split, start.input_format, run).value)
+    else:
+        found = probed(start, task, cell.split, cell.recipe.images, run)
+    with new_file(path, force=True) as draft:
+        write_json(draft, to_json(found))
+    return found
+
+
+def probed(
+    start: Descendant, task: Task, split: Literal["validation", "test"], images: int | None, run: Run
+) -> Untrained:
+    """Two accuracies before training: of the head, and of the nearest class mean in the space of the features.
+
+    The means are those of the images that the training will see. Every feature is divided by its standard deviation over
+    these images first, so that none dominates by its scale.
+    """
+    import torch
+
+    from learngene_zoo.tasks.batches import open_loader
+    from learngene_zoo.training.device import open_device
+
+    model = start.model().to(open_device(run))
+    head = model.get_classifier().cpu()
+    # The images that `training_images` chooses, without augmentation and in any order.
+    seen = open_loader(
+        task,
+        "train",
+        start.input_format,
+        batch_size=BATCH,
+        seed=derive_seed(run.seed, "data"),
+        images=images,
+        workers=run.workers,
+    )
+    features_ND, labels_N = (torch.cat(part) for part in zip(*_features(model, seen)))
+    scale_D = features_ND.std(dim=0).clamp(min=1e-6)
+    known_K = labels_N.unique()  # a class without an image has no mean
+    means_KD = torch.stack([features_ND[labels_N == label].mean(dim=0) for label in known_K]) / scale_D
+    held_out = open_loader(task, split, start.input_format, batch_size=BATCH, workers=run.workers)
+    right = near = total = 0
+    for features_BD, labels_B in _features(model, held_out):
+        with torch.no_grad():
+            right += int((head(features_BD).argmax(dim=1) == labels_B).sum())
+        nearest_B = known_K[torch.cdist(features_BD / scale_D, means_KD).argmin(dim=1)]
+        near += int((nearest_B == labels_B).sum())
+        total += len(labels_B)
+    return Untrained(value=right / total, probe=near / total)
+
+
+def _features(model: VisionTransformer, loader: Batches) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The head's inputs, float32 (B, D), and the classes (B,), of every batch, on the CPU."""
+    import torch
+
+    device = model.pos_embed.device
+    for batch in loader.epoch(0):
+        with torch.no_grad():
+            pooled_BD = model.forward_head(model.forward_features(batch.images.to(device)), pre_logits=True)
+        yield pooled_BD.float().cpu(), batch.labels
 
 
 @cache
 def machine(device: str) -> str:
-    """What computes, in a few words."""
+    """The GPU, or the processor and its cores."""
     if device.startswith("cuda"):
         import torch
 

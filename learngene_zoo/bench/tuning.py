@@ -1,25 +1,26 @@
-"""One learning rate per arm, chosen on validation images with a seed of its own, so that no arm wins by its rate alone. Cold."""
+"""One learning rate per arm, chosen on validation images with a seed of its own, so that no arm wins by its rate alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from learngene_zoo.bench.cell import Cell, Row, label
+from learngene_zoo.bench.cell import Cell, label
+from learngene_zoo.bench.results import Row
 from learngene_zoo.errors import TrainingFailed, WrongCall
 
-SEED = 1000  # far from those that are judged
+SEED = 1000  # far from those of the grid itself
 
 
 def tuning_cells(cells: Sequence[Cell], rates: Sequence[float]) -> list[Cell]:
-    """What must be measured before `cells`: every arm with every rate on every task, at one size and with one budget.
+    """The cells to measure before `cells`: every arm with every rate on every task, at one size and with one budget.
 
-    The size is the middle one, the budget the longest. Raises `WrongCall` if a seed that is judged would also choose.
+    The size is the middle one, the budget the longest. Raises `WrongCall` if the grid itself uses the tuning seed.
     """
     if any(cell.seed == SEED for cell in cells):
-        raise WrongCall(f"the seed {SEED} chooses learning rates; judge with others")
+        raise WrongCall(f"the seed {SEED} is kept for choosing learning rates; choose other seeds")
     if any(not rate > 0 for rate in rates):
-        raise WrongCall(f"learning rates are {', '.join(f'{rate:g}' for rate in rates)}; each must be above 0")
+        raise WrongCall(f"learning rates must be above 0, got {', '.join(f'{rate:g}' for rate in rates)}")
     first = min(cell.seed for cell in cells)
     found = []
     for name in dict.fromkeys(cell.arm.name for cell in cells):
@@ -38,9 +39,9 @@ def _size(cell: Cell) -> tuple[int, int, str]:
 
 
 def chosen_rates(rows: Iterable[Row]) -> dict[str, float]:
-    """By arm, the rate with the best mean over tasks; of equal ones the lowest. A rate that failed anywhere is out.
+    """By arm, the rate with the best mean over tasks; of equal ones the lowest. A rate that failed on any task is excluded.
 
-    Raises `TrainingFailed` for an arm that no rate could train.
+    Raises `TrainingFailed` for an arm of which every rate failed.
     """
     of: dict[str, dict[float, list[Row]]] = {}
     for row in rows:
@@ -54,7 +55,7 @@ def chosen_rates(rows: Iterable[Row]) -> dict[str, float]:
         }
         if not means:
             reason = next(row.error for found in by_rate.values() for row in found if row.error)
-            raise TrainingFailed(f"no learning rate of {arm} could be measured: {reason}")
+            raise TrainingFailed(f"every learning rate failed for {arm}: {reason}")
         chosen[arm] = max(means, key=lambda rate: (means[rate], -rate))
     return chosen
 

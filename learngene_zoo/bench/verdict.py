@@ -1,4 +1,4 @@
-"""The verdict on a claim: *holds*, *does not hold*, *undecided*, or *incomplete* while cells are missing. Cold."""
+"""The verdict on a claim: *holds*, *does not hold*, *undecided*, or *incomplete* while cells are missing."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from itertools import combinations, pairwise
 from typing import Literal
 
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.bench.cell import Cell, Row, label
+from learngene_zoo.bench.cell import Cell, label
 from learngene_zoo.bench.claim_cells import Choice, ConfigOf, cells_of, measured, place_of, rates_of
-from learngene_zoo.bench.claim_file import Claim, Outcome
+from learngene_zoo.bench.claim_file import Claim, Decision
 from learngene_zoo.bench.contrasts import (
     Finding,
     Unit,
@@ -26,25 +26,26 @@ from learngene_zoo.bench.contrasts import (
     sums,
     unit_of,
 )
+from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.statistics import holm
 from learngene_zoo.errors import BadFile
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came out, with everything that a reader needs to judge it."""
+    """The result, with everything that a reader needs to judge it."""
 
     claim: str
     verdict: Literal["holds", "does not hold", "undecided", "incomplete"]
-    findings: tuple[Finding, ...] = ()  # what decides
-    beside: tuple[Finding, ...] = ()  # what is reported beside it: the gains over the other arms
+    findings: tuple[Finding, ...] = ()  # what decides the claim
+    beside: tuple[Finding, ...] = ()  # reported with it: the gains over the other arms
     means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # arm -> task -> per cent
     choices: Mapping[str, Choice] = field(default_factory=dict)  # of the learning rates
-    missing: tuple[str, ...] = ()  # cells without a number, by name and with their error
+    missing: tuple[str, ...] = ()  # cells without a result, with their errors
     notes: tuple[str, ...] = ()
     machines: tuple[str, ...] = ()
     cells: int = 0
-    seconds: float = 0.0  # of extraction (each counted once) and training, all workers together
+    seconds: float = 0.0  # of extractions (each counted once) and trainings, summed over workers
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class _Evidence:
 
 
 def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) -> Verdict:
-    """Decide the claim from the rows of the results file (its tuning rows among them; others are passed over).
+    """Decide the claim from the rows of the results file (its tuning rows among them; others are ignored).
 
-    `config_of` reads the learngene of a cell; only claims about extractions need it. With any cell missing there is no
-    verdict but "incomplete".
+    `config_of` reads the config of a cell's learngene; only claims about extractions need it. While any cell is missing the
+    verdict is "incomplete".
     """
     if claim.compare.kind == "exact":
         return _exact(claim)
@@ -120,21 +121,21 @@ def _over(of: _Evidence) -> tuple[list[Finding], list[str]]:
     theirs, chosen = stronger({name: of.values[name] for name in others})
     what = f"{first} over {others[0]}" if len(others) == 1 else f"{first} over the stronger of {' and '.join(others)}"
     wins = {name: list(chosen.values()).count(name) for name in others}
-    told = ", ".join(f"{name} in {count}" for name, count in wins.items())
-    notes = [f"the stronger arm, by task and size: {told}"] if len(others) > 1 else []
-    notes += _sizes(of.claim, {unit: value - theirs[unit] for unit, value in of.values[first].items()})
+    counts = ", ".join(f"{name} in {count}" for name, count in wins.items())
+    notes = [f"the stronger arm, by task and size: {counts}"] if len(others) > 1 else []
+    notes += _by_size(of.claim, {unit: value - theirs[unit] for unit, value in of.values[first].items()})
     same = _same(of, first, others[0]) if len(others) == 1 else 0
     table = differences(of.values[first], theirs)
     return [finding(what, table, claim=of.claim, units=len(of.values[first]), same=same)], notes
 
 
-def _sizes(claim: Claim, gains: Values) -> list[str]:
-    """What is gained at each named size."""
+def _by_size(claim: Claim, differences: Values) -> list[str]:
+    """The gain at each named size."""
     if not claim.sizes:
         return []
-    found = by_size(gains)
-    told = "; ".join(f"{size} {gain:+.2f}" for size, gain in found.items())
-    return [f"ahead at {sum(gain > 0 for gain in found.values())} of {len(found)} sizes: {told}"]
+    found = by_size(differences)
+    gains = "; ".join(f"{size} {gain:+.2f}" for size, gain in found.items())
+    return [f"ahead at {sum(gain > 0 for gain in found.values())} of {len(found)} sizes: {gains}"]
 
 
 def _ordering(of: _Evidence) -> tuple[list[Finding], list[str]]:
@@ -166,9 +167,9 @@ def _factorial(of: _Evidence) -> tuple[list[Finding], list[str]]:
     both, one, other, none = (of.values[name] for name in of.claim.compare.arms)
     named = of.claim.compare.arms
     signs = {
-        f"what {named[1]} has beyond {named[3]}, on average": (0.5, 0.5, -0.5, -0.5),
-        f"what {named[2]} has beyond {named[3]}, on average": (0.5, -0.5, 0.5, -0.5),
-        "what each gains more beside the other (interaction)": (1.0, -1.0, -1.0, 1.0),
+        f"main effect: {named[1]} over {named[3]}": (0.5, 0.5, -0.5, -0.5),
+        f"main effect: {named[2]} over {named[3]}": (0.5, -0.5, 0.5, -0.5),
+        "interaction": (1.0, -1.0, -1.0, 1.0),
     }
     found = []
     for what, weights in signs.items():
@@ -224,7 +225,7 @@ _DECIDE: dict[str, Callable[[_Evidence], tuple[list[Finding], list[str]]]] = {
 
 
 def _same(of: _Evidence, ours: str, theirs: str) -> int:
-    """In how many units two arms are one and the same model: right on exactly the same images."""
+    """The number of units in which two arms are the same model: right on exactly the same images."""
     if of.claim.measure == "extraction":
         return 0
     other = of.rows[theirs]
@@ -234,18 +235,18 @@ def _same(of: _Evidence, ours: str, theirs: str) -> int:
 
 
 def _corrected(findings: Sequence[Finding], smallest: float) -> list[Finding]:
-    """Holm's correction: a pair whose adjusted p-value is not below 0.05 is undecided."""
+    """Holm's correction: a pair is undecided unless its adjusted p-value is below 0.05."""
     adjusted = holm({found.what: 1.0 if found.p is None else found.p for found in findings})
     corrected = []
     for found in findings:
         p = adjusted[found.what]
-        side: Outcome = "holds" if found.value > smallest else "does not hold"
+        side: Decision = "holds" if found.value > smallest else "does not hold"
         corrected.append(replace(found, p=p, outcome=side if p < 0.05 else "undecided"))
     return corrected
 
 
-def _overall(claim: Claim, findings: Sequence[Finding]) -> Outcome:
-    """What has several findings holds if each of them does, and does not if one of them does not."""
+def _overall(claim: Claim, findings: Sequence[Finding]) -> Decision:
+    """Of several findings each must hold; one that does not hold decides."""
     if claim.void_if_same and any(found.same == found.units for found in findings):
         return "undecided"
     outcomes = {found.outcome for found in findings}
@@ -255,14 +256,14 @@ def _overall(claim: Claim, findings: Sequence[Finding]) -> Outcome:
 
 
 def _beside(of: _Evidence) -> Iterator[Finding]:
-    """The first arm's gains over those that the comparison does not name; over its own `shuffled`: inherited knowledge."""
+    """The first arm's gains over the arms that are not compared; over its own `shuffled`: inherited knowledge."""
     if of.claim.compare.kind != "over":
         return
     first = of.claim.compare.arms[0]
-    for name, told in of.claim.arms.items():
+    for name, arm in of.claim.arms.items():
         if name not in of.claim.compare.arms:
             found = _pair(of, first, name, decides=False)
-            yield replace(found, what=f"inherited knowledge: {found.what}") if told.control == "shuffled" else found
+            yield replace(found, what=f"inherited knowledge: {found.what}") if arm.control == "shuffled" else found
 
 
 def _warnings(claim: Claim, findings: Sequence[Finding], choices: Mapping[str, Choice]) -> Iterator[str]:
@@ -274,9 +275,9 @@ def _warnings(claim: Claim, findings: Sequence[Finding], choices: Mapping[str, C
         if choice.edge:
             yield f"{choice.arm}: the learning rate {choice.lr:g} is at the edge of its candidates"
         for failed in choice.failed:
-            yield f"{choice.arm}: out of the running: lr {failed}"
+            yield f"{choice.arm}: excluded: lr {failed}"
     if claim.scope == "seeds":
-        yield "the interval speaks of other seeds on these tasks, not of other tasks"
+        yield "the interval generalises over seeds only, not over tasks"
 
 
 def _means(values: Values) -> dict[str, float]:
@@ -287,13 +288,13 @@ def _means(values: Values) -> dict[str, float]:
 
 
 def _seconds(cells: Sequence[Cell], done: Mapping[str, Row]) -> float:
-    """What the cells took, an extraction shared by several counted once."""
-    extractions = {(repr(cell.extraction), cell.seed): done[cell.key].extraction_seconds for cell in cells}
+    """The time that the cells took, with shared extractions counted once."""
+    extractions = {cell.extraction.key: done[cell.key].extraction_seconds for cell in cells}
     return sum(done[cell.key].seconds for cell in cells) + sum(extractions.values())
 
 
 def _exact(claim: Claim) -> Verdict:
-    """No interval: a sum agrees with the paper's to the last printed digit, or it does not."""
+    """Without an interval: a sum agrees with the paper's to the last printed digit, or it does not."""
     found = list(sums(claim.exact))
     agree = [_agrees(one.paper, total, one.decimals) == "holds" for one, total in found if one.paper is not None]
     findings = tuple(
@@ -310,5 +311,5 @@ def _exact(claim: Claim) -> Verdict:
     return Verdict(claim=claim.name, verdict="holds" if agree and all(agree) else "does not hold", findings=findings)
 
 
-def _agrees(paper: float | None, found: float, decimals: int) -> Outcome | None:
+def _agrees(paper: float | None, found: float, decimals: int) -> Decision | None:
     return None if paper is None else "holds" if round(found, decimals) == paper else "does not hold"

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
-from learngene_zoo.bench.grid import BUDGETS, RECIPE, Name, some_of
-from learngene_zoo.cli.bench_progress import telling
+from learngene_zoo.bench.grid import BUDGETS, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import Job, job_of, job_options
 from learngene_zoo.cli.options import SettingsCommand, chosen, options_of
-from learngene_zoo.cli.output import print_lines, print_rows
+from learngene_zoo.cli.output import print_lines, print_rows, print_table, progress
 from learngene_zoo.cli.output import say as say_now
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.settings import to_json
@@ -27,14 +26,14 @@ if TYPE_CHECKING:
     from learngene_zoo.bench.executors import Executor
     from learngene_zoo.settings import Json
 
-NOT_OURS = ("workers", "resume", "tracker")  # a bench resumes by itself, and its workers do whole cells
-OF_THE_GRID = ("epochs", "warmup")  # of the recipe, but set by the budget
-METHODS = ("lsamd",)  # what is compared if nothing is named
-MANY = 1_000_000  # cells, where their number is not known yet
+NOT_OURS = ("workers", "resume", "tracker")  # a bench resumes by itself, and its workers run whole cells
+OF_THE_GRID = ("epochs", "warmup")  # fields of the recipe that the grid sets
+METHODS = ("lsamd",)  # compared by default
+MANY = 1_000_000  # cells, if their number is not known yet
 
 
 class Numbers(click.ParamType):
-    """Numbers with commas between them, as 5,9,12."""
+    """Numbers separated by commas, as 5,9,12."""
 
     def __init__(self, kind: type[int] | type[float]) -> None:
         self.kind = kind
@@ -49,44 +48,44 @@ class Numbers(click.ParamType):
         except ValueError:
             found = ()
         if not found:
-            self.fail(f"{value!r} are no {self.name}; write them with commas, as 5,9", param, ctx)
+            self.fail(f"expected {self.name} separated by commas, as 5,9, got {value!r}", param, ctx)
         return found
 
 
 def bench(suite: str | None, claim: tuple[str, ...], workers: int | None, ray: str | None, **given: Any) -> None:
-    """Measure what is missing, then say what came out."""
+    """Measure what is missing, then print the results."""
     job = job_of({**given, "workers": 0, "resume": False, "tracker": None})
-    executor = partial(_executor, workers, ray, job)
+    executor = partial(executor_for, job, workers, ray=ray)
     if claim:
         _claims(claim, given["budget"], job, executor)
         return
-    if given["report"]:
-        _report(job)
-        return
+    if not given["report"]:
+        _measure(suite or "mini", given, job, executor)
+    _report(job)
+
+
+def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[..., Executor]) -> None:
+    from learngene_zoo.bench.cost_curve import cost_cells
     from learngene_zoo.bench.report import note_grid
     from learngene_zoo.bench.runner import run_grid
     from learngene_zoo.bench.tuning import chosen_rates, tuning_cells, with_rates
 
     anew = job.force
-    with telling(job) as (say, watch):
-        cells = _cells(suite or "mini", given, job, say)
-        if given["cost"]:
-            from learngene_zoo.bench.cost_curve import cost_cells
-
-            cells = cost_cells(cells)
+    with progress(job) as (say, watch):
+        cells = _cells(suite, given, job, say)
+        cells = cost_cells(cells) if given["cost"] else cells
         if given["tune"]:
             trials = tuning_cells(cells, given["tune"])
-            tried = run_grid(trials, job.out, job.run, executor(len(trials)), say, watch, anew=anew)
+            tried = run_grid(trials, job.out, job.run, executor(cells=len(trials)), say, watch, anew=anew)
             rates, anew = chosen_rates(tried), False
             say("learning rates: " + ", ".join(f"{arm} {rate:g}" for arm, rate in rates.items()))
             cells = with_rates(cells, rates)
         begin = partial(note_grid, cells, job.out, cost=given["cost"])
-        run_grid(cells, job.out, job.run, executor(len(cells)), say, watch, anew=anew, begin=begin)
-    _report(job)
+        run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, watch, anew=anew, begin=begin)
 
 
-def _cells(suite: str, given: dict[str, Any], job: Job, say: Any) -> list[Cell]:
-    """The grid that the command line asks for."""
+def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], None]) -> list[Cell]:
+    """The grid that the command line describes."""
     from learngene_zoo.bench.grid import cells, standard_arms, targets
 
     budget = BUDGETS[given["budget"]]
@@ -116,7 +115,7 @@ def _cells(suite: str, given: dict[str, Any], job: Job, say: Any) -> list[Cell]:
 
 
 def _words(values: Sequence[str]) -> tuple[str, ...]:
-    """`--task a,b --task c` is a, b and c; a place on disk may hold a comma."""
+    """`--task a,b --task c` as a, b and c; a reference with a colon may contain commas."""
     return tuple(word for value in values for word in ([value] if ":" in value else value.split(",")) if word)
 
 
@@ -126,34 +125,34 @@ def _size(text: str) -> dict[str, Json]:
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not (name.strip() and equals and value.strip()):
-            raise WrongCall(f"--size is {text!r}; write NAME=VALUE, as low=3,high=3")
+            raise WrongCall(f"--size: expected NAME=VALUE,..., as low=3,high=3, got {text!r}")
         found[name.strip().replace("-", "_")] = _value(value)
     return found
 
 
+def _settings(values: Sequence[str]) -> dict[str, dict[str, Json]]:
+    """`lsamd.top=4` as `{"lsamd": {"top": 4}}`."""
+    found: dict[str, dict[str, Json]] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        method, dot, setting = name.partition(".")
+        if not (equals and dot):
+            raise WrongCall(f"--set: expected METHOD.NAME=VALUE, as lsamd.top=4, got {value!r}")
+        read = _value(text)
+        found.setdefault(method, {})[setting.replace("-", "_")] = tuple(read) if isinstance(read, list) else read
+    return found
+
+
 def _value(text: str) -> Json:
-    """JSON, or text as it stands."""
+    """A JSON value, or the text itself."""
     try:
         return json.loads(text)
     except ValueError:
         return text
 
 
-def _settings(values: Sequence[str]) -> dict[str, dict[str, Json]]:
-    """`lsamd.top=4` as `{"lsamd": {"top": 4}}`. A value is JSON, or text as it stands."""
-    found: dict[str, dict[str, Json]] = {}
-    for value in values:
-        name, equals, text = value.partition("=")
-        method, dot, setting = name.partition(".")
-        if not (equals and dot):
-            raise WrongCall(f"--set is {value!r}; write METHOD.NAME=VALUE, as lsamd.top=4")
-        told = _value(text)
-        found.setdefault(method, {})[setting.replace("-", "_")] = tuple(told) if isinstance(told, list) else told
-    return found
-
-
-def _executor(workers: int | None, ray: str | None, job: Job, cells: int) -> Executor:
-    """Where the cells are computed: by default in as many processes as there are cores, on a GPU in this one."""
+def executor_for(job: Job, workers: int | None, cells: int, ray: str | None = None) -> Executor:
+    """Where the cells run: by default in as many processes as there are cores, on a GPU in this process."""
     from learngene_zoo.bench.executors import InProcess, Workers
 
     if ray is not None:
@@ -169,8 +168,8 @@ def _executor(workers: int | None, ray: str | None, job: Job, cells: int) -> Exe
 
 
 def _report(job: Job) -> None:
-    """Write the report and print its table, or every row as JSON. Raises `TrainingFailed` if no cell has a number."""
-    from learngene_zoo.bench.report import print_summary, read_summary, write_report
+    """Write the report and print its table, or every row as JSON. Raises `TrainingFailed` if every cell failed."""
+    from learngene_zoo.bench.report import overview, read_summary, write_report
 
     summary = read_summary(job.out)
     failures = len(summary.failures)
@@ -181,35 +180,39 @@ def _report(job: Job) -> None:
     if job.as_json:
         print_rows([to_json(row) for row in summary.read], as_json=True)
         return
-    print_summary(job.out)
-    print_lines([str(page)])
+    tables, lines = overview(job.out)
+    for table in tables:
+        numeric = [index >= table.texts for index in range(len(table.columns))]
+        print_table(table.columns, table.rows, numeric, table.title)
+    print_lines([*lines, str(page)])
     if failures:
         of = f"{failures} of {failures + len(summary.rows)} cells failed"
-        say_now(f"{of} and are tried again by the same command; the first: {summary.failures[0].error}", job)
+        say_now(f"{of}; the same command retries them. The first: {summary.failures[0].error}", job)
 
 
-def _claims(names: Sequence[str], budget: Name, job: Job, executor: Callable[[int], Executor]) -> None:
-    """The verdict on each claim; a claim's file says everything about its grid."""
-    from learngene_zoo.bench.claims import load_claim, run_claim, tell, verdict_path
+def _claims(names: Sequence[str], budget: BudgetName, job: Job, executor: Callable[..., Executor]) -> None:
+    """The verdict on each claim; the claim's file describes its whole grid."""
+    from learngene_zoo.bench.claim_file import load_claim
+    from learngene_zoo.bench.claims import run_claim, verdict_path, verdict_text
 
     context = click.get_current_context()
-    for option in (SUITE, *grid_options(), *chosen_options()):
+    for option in (SUITE, *grid_options(), *recipe_options()):
         typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
         if typed and option.name != "budget":
             word = option.opts[0] if isinstance(option, click.Option) else "SUITE"
             raise WrongCall(f"a claim's file says what is measured; leave {word} out")
     if job.force:
-        raise WrongCall(f"what claims have measured is kept; remove {job.out} to measure it again")
-    asked: Literal["standard", "full"] = "full" if budget == "full" else "standard"
-    claims = [load_claim(name, asked) for name in names]
+        raise WrongCall(f"--force does not apply to claims; remove {job.out} to measure everything again")
+    size: Literal["standard", "full"] = "full" if budget == "full" else "standard"
+    claims = [load_claim(name, size) for name in names]
     rows: list[dict[str, Json]] = []
     for claim in claims:
-        with telling(job) as (say, _):
-            verdict = run_claim(claim, job.out, job.run, executor(MANY), say, budget=asked)
+        with progress(job) as (say, _):
+            verdict = run_claim(claim, job.out, job.run, executor(cells=MANY), say, budget=size)
         if not job.as_json:
-            print_lines([*tell(claim, verdict), ""])
+            print_lines([*verdict_text(claim, verdict), ""])
         about = {"claim": claim.name, "verdict": verdict.verdict, "expected": claim.expected}
-        path = str(verdict_path(claim, job.out, asked))
+        path = str(verdict_path(claim, job.out, size))
         for one in verdict.findings:
             rows.append({**about, "what": one.what, "value": one.value, "low": one.low, "high": one.high, "path": path})
     if job.as_json:
@@ -224,69 +227,66 @@ def grid_options() -> list[click.Option]:
     names = ", ".join(BUDGETS)
     return [
         click.Option(["--budget"], type=click.Choice(list(BUDGETS)), default="quick", show_default=True,
-                     help=f"Where sizes, epochs, seeds and images come from that are not given: {names}."),
+                     help=f"Default sizes, epochs, seeds and images: {names}."),
         click.Option(["--method"], multiple=True, help="A method to compare; may be repeated.  [default: lsamd]"),
         click.Option(["--task"], multiple=True, help="Only this task of the suite; may be repeated."),
         click.Option(["--layers"], type=Numbers(int), help="Depths of the descendants, as 5,9,12."),
-        click.Option(["--width"], type=Numbers(int), help="Their widths.  [default: the learngene's]"),
-        click.Option(["--size"], multiple=True, metavar="NAME=VALUE,...", help="A size that the expander's own options name, as "
+        click.Option(["--width"], type=Numbers(int), help="Widths of the descendants.  [default: the learngene's]"),
+        click.Option(["--size"], multiple=True, metavar="NAME=VALUE,...", help="A size given by the expander's own options, as "
                      "low=3,high=3; may be repeated."),
-        click.Option(["--epochs"], type=Numbers(int), help="Training budgets, each with a schedule of its own, as 1,4,16."),
-        click.Option(["--seeds"], type=click.IntRange(min=1), help="How often all is repeated, the extraction too."),
-        click.Option(["--tune"], type=Numbers(float), help="Choose each arm's learning rate among these, on validation images."),
-        click.Option(["--extract-task"], multiple=True, help="A task that extractions see; may be repeated."),
-        click.Option(["--leave-out"], is_flag=True, help="No extraction sees the task it is judged on."),
-        click.Option(["--preset"], help="Where the methods' settings come from.  [default: mini]"),
+        click.Option(["--epochs"], type=Numbers(int), help="Training budgets, each with its own schedule, as 1,4,16."),
+        click.Option(["--seeds"], type=click.IntRange(min=1), help="Number of repetitions, of the extraction too."),
+        click.Option(["--tune"], type=Numbers(float), help="Learning rates to choose from for each arm, on validation images."),
+        click.Option(["--extract-task"], multiple=True, help="A task of the extractions; may be repeated."),
+        click.Option(["--leave-out"], is_flag=True, help="Hide from each extraction the task on which it is evaluated."),
+        click.Option(["--preset"], help="The preset of the methods' settings.  [default: mini]"),
         click.Option(["--set"], multiple=True, metavar="METHOD.NAME=VALUE", help="One setting of a method, as lsamd.top=4."),
-        click.Option(["--cost"], is_flag=True, help="Also pretrain and distil every size by itself, and say from how many "
+        click.Option(["--cost"], is_flag=True, help="Also pretrain and distil every size separately, and show from how many "
                      "descendants the learngene pays; no controls."),
-        click.Option(["--report"], is_flag=True, help="Measure nothing; write the report of what -o holds again."),
+        click.Option(["--report"], is_flag=True, help="Measure nothing; write the report of the results in -o again."),
         click.Option(["--split"], type=click.Choice(["validation", "test"]), default="test", show_default=True,
-                     help="The images that judge."),
+                     help="The images on which descendants are evaluated."),
         ancestry_option(),
     ]  # fmt: skip
 
 
-def chosen_options() -> list[click.Option]:
+def recipe_options() -> list[click.Option]:
     """The recipe of every cell's training."""
     return options_of(RECIPE, without=OF_THE_GRID)
 
 
-def _job_options() -> list[click.Option]:
-    """The common ones, as far as they mean something here."""
-    found = job_options("bench", "The folder of the results; the same one continues.")
-    helps = {"force": "Forget what is there and measure all again.", "seed": "The first of the seeds."}
+def bench_options(out: str) -> list[click.Option]:
+    """The common options, as far as they apply to a grid, and `--workers`, which here means processes that run cells."""
+    found = job_options(out, "Folder of the results; a bench that is there already is continued.")
+    helps = {"force": "Delete the results that are there and start over.", "seed": "First random seed."}
     helps["threads"] = "CPU threads of each cell.  [default: 1]"
     for option in found:
         option.help = helps.get(str(option.name), option.help)
-    return [option for option in found if option.name not in NOT_OURS]
+    processes = "Processes that run cells.  [default: one per core; 1 on a GPU]"
+    own = click.Option(["--workers"], type=click.IntRange(min=1), help=processes)
+    return [own, *(option for option in found if option.name not in NOT_OURS)]
 
 
 command = SettingsCommand(
     "bench",
     callback=bench,
-    help="Methods against their controls and both scratch arms, on every task of a suite.\n\n"
+    help="Compare methods with their controls and with training from scratch, on every task of a suite.\n\n"
     "SUITE is a suite or a task (default: mini). Every arm at every size on every task with every budget and seed is one cell, "
-    "and one line in results.jsonl. The same command continues: finished cells are skipped, failed ones tried again.",
+    "and one line in results.jsonl. The same command continues: finished cells are skipped, failed ones are retried.",
     epilog="\b\nExamples:\n  lgzoo bench --budget quick\n  lgzoo bench mini --method lsamd --layers 5,9 --epochs 1,4 --seeds 3 -o depth"
     "\n  lgzoo bench --claim lsamd-scratch",
     params=[
         SUITE,
         click.Option(["--claim"], multiple=True, help="Decide a claim instead; may be repeated (docs/claims.md)."),
         *grid_options(),
-        *chosen_options(),
-        click.Option(
-            ["--workers"],
-            type=click.IntRange(min=1),
-            help="Processes that do cells.  [default: one per core; 1 on a GPU]",
-        ),
+        *recipe_options(),
         click.Option(
             ["--ray"],
             is_flag=False,
             flag_value="local",
             metavar="[ADDRESS]",
-            help="Do cells on a Ray cluster: HOST:PORT, ray://HOST:PORT, auto, or without an address this machine's own.",
+            help="Run cells on a Ray cluster: HOST:PORT, ray://HOST:PORT, auto, or without an address on this machine.",
         ),
-        *_job_options(),
+        *bench_options("bench"),
     ],
 )

@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import click
 
-from learngene_zoo.cli.job import job_of, job_options
-from learngene_zoo.cli.output import advise, print_lines, print_row, print_rows, say
+from learngene_zoo.cli.bench import bench_options, executor_for
+from learngene_zoo.cli.job import Job, job_of
+from learngene_zoo.cli.output import advise, print_lines, print_row, print_rows, progress
+from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.settings import Json
 
 COLUMNS = ("layers", "params", "flops", "lsamd", "shuffled", "scratch_timm", "scratch_fan_in")
 
 
-def demo(full: bool, **given: Any) -> None:
-    """Tell the story, print its table, and say what it allows to say."""
-    from learngene_zoo.bench.demo import tell, verdict
+def demo(full: bool, workers: int | None, **given: Any) -> None:
+    """Run the grid, print its table, and say what it shows."""
+    from learngene_zoo.bench.demo import demo_rows, sentence
 
-    job = job_of(given)
-    rows = tell(job.out, job.run, full=full, force=job.force, say=lambda text: say(text, job))
+    job = job_of({**given, "workers": 0, "resume": False, "tracker": None})
+    lines = demo_rows(_measured(job, full, workers))
     if job.as_json:
-        print_rows([{**row, "path": str(job.out)} for row in rows], as_json=True)
+        print_rows([{**line, "path": str(job.out)} for line in lines], as_json=True)
         return
-    print_rows([_for_people(row) for row in rows], as_json=False, title="accuracy on digits, %")
-    print_lines([verdict(row) for row in rows])
-    print_row({"picture": str(job.out / "curves.png"), "numbers": str(job.out / "results.json")}, as_json=False)
+    print_rows([_for_people(line) for line in lines], as_json=False, title="accuracy on digits, %")
+    print_lines([sentence(line) for line in lines])
+    print_row({"report": str(job.out / "report.html"), "numbers": str(job.out / "results.jsonl")}, as_json=False)
     advise(f"lgzoo expand {job.out / 'learngene'} --layers 7", job.quiet)
 
 
-def _for_people(row: dict[str, Json]) -> dict[str, Json]:
-    """Accuracies in per cent, the gains left to the sentences below the table."""
-    shown = {name: row[name] for name in COLUMNS if name in row}
+def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
+    """The rows of the grid; the folder then also holds the bench's report, and the learngene in `learngene`."""
+    from learngene_zoo.bench.demo import demo_grid
+    from learngene_zoo.bench.report import note_grid, write_report
+    from learngene_zoo.bench.runner import run_grid
+
+    cells = demo_grid(job.run.seed, full=full, offline=job.run.offline)
+    executor = executor_for(job, workers, len(cells))
+    with progress(job) as (say, watch):
+        rows = run_grid(
+            cells, job.out, job.run, executor, say, watch, anew=job.force, begin=lambda: note_grid(cells, job.out)
+        )
+    failed = [row for row in rows if row.error]
+    if failed:
+        raise TrainingFailed(f"{len(failed)} of {len(rows)} cells failed; the first: {failed[0].error}")
+    write_report(job.out)
+    shutil.copytree(cells[0].extraction.folder(job.out), job.out / "learngene", dirs_exist_ok=True)
+    return rows
+
+
+def _for_people(line: dict[str, Json]) -> dict[str, Json]:
+    """Accuracies in per cent; the gains are in the sentences below the table."""
+    shown = {name: line[name] for name in COLUMNS}
     return {name: f"{100 * value:.1f}" if isinstance(value, float) else value for name, value in shown.items()}
 
 
@@ -38,10 +61,11 @@ command = click.Command(
     "demo",
     callback=demo,
     help="The whole story on what is bundled: one learngene, descendants of several depths, each fine-tuned beside its "
-    "scratch twins and its shuffled control; one table, one picture. Some minutes; --full takes longer and shows more.",
-    epilog="\b\nExamples:\n  lgzoo demo\n  lgzoo demo --full -o story --threads 2",
+    "scratch twins and its shuffled control, as a small bench with a table and a report. Takes a few minutes.\n\n"
+    "The same command continues: finished cells are skipped, failed ones are retried.",
+    epilog="\b\nExamples:\n  lgzoo demo\n  lgzoo demo --full -o story",
     params=[
-        click.Option(["--full"], is_flag=True, help="More depths and three seeds of each."),
-        *job_options("demo"),
+        click.Option(["--full"], is_flag=True, help="Five depths instead of three, and three seeds instead of two."),
+        *bench_options("demo"),
     ],
 )

@@ -14,7 +14,7 @@ from learngene_zoo.errors import ZooError
 from learngene_zoo.text import printable
 
 DEBUG = "--debug"
-RESUMABLE = ("demo", "extract", "finetune", "train")
+RESUMABLE = ("extract", "finetune", "train")
 
 
 def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
@@ -26,7 +26,7 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
         return code if isinstance(code, int) else 0
     except (click.Abort, KeyboardInterrupt):
         continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
-        continues = "; the same command continues" if words[:1] == ["bench"] else continues
+        continues = "; the same command continues" if words[:1] in (["bench"], ["demo"]) else continues
         click.echo(f"interrupted{continues}", err=True)
         return 1
     except click.exceptions.NoArgsIsHelpError as error:

@@ -5,7 +5,8 @@ Whatever it is, it passes `printable`: artifacts, tasks and file names cannot co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import json_text, printable
 from learngene_zoo.text_table import terminal_width, text_table
-from learngene_zoo.units import human_count
+from learngene_zoo.units import human_count, human_seconds
 
 if TYPE_CHECKING:
+    from learngene_zoo.bench.runner import TimeLeft
     from learngene_zoo.cli.job import Job
 
 Row = Mapping[str, Json]
@@ -77,13 +79,40 @@ def say(text: str, job: Job) -> None:
         click.echo(printable(text), err=True)
 
 
+@contextmanager
+def progress(job: Job) -> Iterator[tuple[Callable[[str], None], Callable[[TimeLeft], None]]]:
+    """Of a grid of cells: a function for lines, and one for the time left. Both write to stderr, unless the job is quiet."""
+    if not job.run.progress:
+        yield lambda text: say(text, job), lambda left: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
+    with Progress(*columns, console=Console(stderr=True, highlight=False)) as bar:
+        task = bar.add_task("", total=None, left="")
+
+        def watch(time: TimeLeft) -> None:
+            left = f"about {human_seconds(time.seconds)} left" if time.seconds else ""
+            bar.update(task, completed=time.done, total=time.total, left=left)
+
+        yield lambda text: bar.console.print(printable(text), markup=False), watch
+
+
 def _print_table(rows: Sequence[Row], title: str) -> None:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    numbers = [all(isinstance(row.get(name), (int, float, type(None))) for row in rows) for name in names]
-    cells = [[printable(_text(name, row.get(name))) for name in names] for row in rows]
-    headings = [printable(name.replace("_", " ")) for name in names]
-    right = [index for index, numeric in enumerate(numbers) if numeric]
-    click.echo(text_table(headings, cells, right, printable(title), terminal_width()))
+    numeric = [all(isinstance(row.get(name), (int, float, type(None))) for row in rows) for name in names]
+    texts = [[_text(name, row.get(name)) for name in names] for row in rows]
+    print_table([name.replace("_", " ") for name in names], texts, numeric, title)
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], title: str = ""
+) -> None:
+    """A table for people; `numeric` columns are aligned to the right. In a pipe nothing is cut or wrapped."""
+    cells = [[printable(text) for text in row] for row in rows]
+    right = [index for index, number in enumerate(numeric) if number]
+    click.echo(text_table([*map(printable, columns)], cells, right, printable(title), terminal_width()))
 
 
 def _text(name: str, value: Json) -> str:

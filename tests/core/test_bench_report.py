@@ -20,7 +20,7 @@ from learngene_zoo.bench.cell import Row
 from learngene_zoo.bench.pictures import pareto_front
 from learngene_zoo.bench.report import GRID, print_summary, read_summary, write_report
 from learngene_zoo.bench.results import RESULTS
-from learngene_zoo.bench.statistics import complete, spread
+from learngene_zoo.bench.statistics import average, complete
 from learngene_zoo.bench.summary import Line, Summary, flat, summarise
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import to_json
@@ -179,7 +179,7 @@ def test_a_table_is_completed_by_leaving_out_the_emptiest_task_or_seed() -> None
     assert complete(one_seed) == {"a": [1.0], "b": [1.0], "c": [1.0]}
     one_task = {key: value for key, value in full.items() if key != ("b", 0)}
     assert complete(one_task) == {"a": [1.0, 1.0], "c": [1.0, 1.0]}
-    assert spread({}) is None
+    assert average({}) is None
 
 
 def test_rows_that_all_failed_have_no_lines() -> None:

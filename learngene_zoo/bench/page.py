@@ -1,0 +1,150 @@
+"""A bench as one HTML page that any browser opens offline: tables that sort, pictures, settings, failures.
+
+`page.css` and `page.js` beside this file are copied into the page.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from learngene_zoo.bench import tables
+from learngene_zoo.bench.cost_curve import Bill
+from learngene_zoo.bench.cost_report import ASSUMPTIONS, cost_tables
+from learngene_zoo.bench.pictures import caption
+from learngene_zoo.bench.summary import SCRATCH, Summary
+from learngene_zoo.bench.tables import Table
+
+AVERAGE = "average"
+MOST_FAILURES = 12  # shown without a click
+
+
+def page(summary: Summary, grid: Mapping[str, Any], pictures: Mapping[str, str], costs: Sequence[Bill] = ()) -> str:
+    """The whole page. `grid` is the content of grid.json, `pictures` are `<svg>` elements by name, `costs` a cost curve's."""
+    failures = tables.failures(summary)
+    sections = {
+        "At a glance": [*_tables(tables.compact(summary)), *map(_note, tables.lacking(summary))],
+        "Cost curve": [_figure("cost", pictures), *_tables(cost_tables(costs)), _list(ASSUMPTIONS)] if costs else [],
+        "Accuracy against parameters": _first_open(pictures, "pareto"),
+        "Learning curves": _first_open(pictures, "curves"),
+        "Task by task": _tables(tables.by_task(summary), open_at_most=1),
+        "One task left out": _tables([tables.without_one(summary)]),
+        "What it costs": _tables([tables.costs(summary)]),
+        "Failures": _tables([failures], open_at_most=int(failures is None or len(failures.rows) <= MOST_FAILURES)),
+        "How to read this": [_list(tables.NOTES)],
+        "Settings": [*_settings(grid), *_machines(summary)],
+    }
+    shown = [_section(title, parts) for title, parts in sections.items() if parts]
+    methods = dict.fromkeys(line.arm for line in summary.lines if line.control is None and line.method != SCRATCH)
+    title = escape(f"lgzoo bench: {', '.join(methods) or SCRATCH}")
+    return "\n".join([
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta name="color-scheme" content="light dark">\n<title>{title}</title>',
+        f"<style>{_beside('page.css')}</style>\n</head>\n<body>",
+        f"<header><h1>{title}</h1><p>{escape(_facts(summary))}</p></header>\n<main>",
+        *shown,
+        f"</main>\n<script>{_beside('page.js')}</script>\n</body>\n</html>\n",
+    ])  # fmt: skip
+
+
+def _beside(name: str) -> str:
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+def _facts(summary: Summary) -> str:
+    """The line below the title."""
+    seeds = {row.seed for row in summary.rows}
+    newest = max((row.finished for row in summary.rows), default="")[:10]
+    counts = f"{len(summary.tasks)} tasks, {len(summary.arms)} arms, {len(seeds)} seeds"
+    return " · ".join(filter(None, (tables.state(summary), counts, newest)))
+
+
+def _section(title: str, parts: Sequence[str]) -> str:
+    slug = re.sub(r"[^a-z]+", "-", title.lower()).strip("-")
+    inside = "\n".join(parts)
+    return f'<section id="{slug}"><h2>{escape(title)}</h2>\n{inside}\n</section>'
+
+
+def _first_open(pictures: Mapping[str, str], prefix: str) -> list[str]:
+    """The pictures of one kind, all but the first collapsed."""
+    names = [name for name in pictures if name.startswith(prefix)]
+    rest = [_collapsed(caption(name), _figure(name, pictures)) for name in names[1:]]
+    return [*(_figure(name, pictures) for name in names[:1]), *rest]
+
+
+def _figure(name: str, pictures: Mapping[str, str]) -> str:
+    return f"<figure>{pictures[name]}<figcaption>{escape(caption(name))}</figcaption></figure>"
+
+
+def _collapsed(title: str, inside: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>\n{inside}\n</details>"
+
+
+def _tables(found: Iterable[Table | None], open_at_most: int = 100) -> list[str]:
+    """Tables with their titles; further ones are collapsed."""
+    shown = [table for table in found if table]
+    drawn = [f"<h3>{escape(table.title)}</h3>\n{_table(table)}" for table in shown[:open_at_most]]
+    return [*drawn, *(_collapsed(table.title, _table(table)) for table in shown[open_at_most:])]
+
+
+def _table(table: Table) -> str:
+    """A table that its column heads sort; a row of averages stays at the bottom."""
+    classes = ["text" if index < table.texts else "number" for index in range(len(table.columns))]
+    heads = "".join(
+        f'<th scope="col" class="{kind}"><button type="button">{escape(name)}</button></th>'
+        for kind, name in zip(classes, table.columns)
+    )
+    body = "\n".join(_row(row, classes) for row in table.rows if row[0] != AVERAGE)
+    foot = "".join(_row(row, classes) for row in table.rows if row[0] == AVERAGE)
+    end = f"<tfoot>{foot}</tfoot>" if foot else ""
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody>{end}</table></div>'
+
+
+def _row(row: Sequence[str], classes: Sequence[str]) -> str:
+    # An interval is shown in a quieter colour.
+    cells = (re.sub(r" (\[[^]]*\])$", r' <span class="interval">\1</span>', escape(text)) for text in row)
+    return f"<tr>{''.join(f'<td class={kind}>{cell}</td>' for kind, cell in zip(classes, cells))}</tr>"
+
+
+def _note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def _list(items: Iterable[str]) -> str:
+    """Sentences with Markdown's stars and backticks."""
+    marked = (re.sub(r"\*([^*]+)\*", r"<em>\1</em>", escape(item, quote=False)) for item in items)
+    coded = (re.sub(r"`([^`]+)`", r"<code>\1</code>", item) for item in marked)
+    return f"<ul>{''.join(f'<li>{item}</li>' for item in coded)}</ul>"
+
+
+def _settings(grid: Mapping[str, Any]) -> list[str]:
+    """What grid.json holds: what was varied, the recipe, the versions, every arm."""
+    pairs = {**grid["settings"], **{f"version of {name}": value for name, value in grid["versions"].items()}}
+    items = (f"<div><dt>{escape(name)}</dt><dd>{escape(_text(value))}</dd></div>" for name, value in pairs.items())
+    found = [f"<dl>{''.join(items)}</dl>"] if pairs else []
+    arms = [{name: value for name, value in arm.items() if value not in (None, [], {}, False)} for arm in grid["arms"]]
+    if arms:
+        columns = list(dict.fromkeys(name for arm in arms for name in arm))
+        rows = tuple(tuple(_text(arm.get(name)) for name in columns) for arm in arms)
+        found += _tables([Table("arms", tuple(columns), rows, texts=len(columns))])
+    return found
+
+
+def _text(value: Any) -> str:
+    if value is None or value == []:
+        return tables.NONE
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={_text(item)}" for name, item in value.items())
+    return ", ".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _machines(summary: Summary) -> list[str]:
+    seconds: dict[str, float] = {}
+    for row in summary.rows:
+        seconds[row.machine] = seconds.get(row.machine, 0.0) + row.seconds
+    lines = [f"{name}: {tables.duration(total)} of training" for name, total in seconds.items()]
+    return ["<h3>machines</h3>", _list(lines)] if lines else []
