@@ -21,9 +21,9 @@ from typing import Any
 import machine
 from grids import best_rates, finished, told
 
-from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.grid import SCRATCH, cells
-from learngene_zoo.bench.trial import unpacked
+from learngene_zoo.bench.results import Row, unpacked
 from learngene_zoo.intervals import paired_gain
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.tasks.catalogue import suite

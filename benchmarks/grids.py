@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.bench.cell import Arm, Cell, Row
+from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.executors import Workers
+from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.runs.run import Run
 

@@ -1,9 +1,9 @@
-"""Decide every claim, and put the verdicts and what they cost into docs/claims.md.
+"""Decide every claim, and write the table of verdicts into docs/claims.md.
 
-    python benchmarks/run_claims.py                about four hours of two cores; resumable: run it again after a stop
+    python benchmarks/run_claims.py                about four hours on two cores; resumable: run it again after a stop
     python benchmarks/run_claims.py NAME ...       some of them, in this order
-    python benchmarks/run_claims.py --workers 8    so many cells at once, each with one thread; two unless told
-    python benchmarks/run_claims.py --tables       only the tables, from what is there
+    python benchmarks/run_claims.py --workers 8    this many cells at once, each with one thread (default: 2)
+    python benchmarks/run_claims.py --table        only the table, from the verdicts that are there
 
 Works in build/claims, where claims share cells; verdicts and rows are kept in benchmarks/results/claims.
 """
@@ -13,48 +13,71 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
-from learngene_zoo.bench import claim_cost
-from learngene_zoo.bench import verdict_text as telling
-from learngene_zoo.bench.claims import load_claim, names, run_claim, tell, verdict_path
+from pages import DOCS, ROOT, replace_between
+
+from learngene_zoo.bench.claim_file import Claim, load_claim, names
+from learngene_zoo.bench.claims import interval_text, read_verdict, run_claim, sum_text, verdict_path, verdict_text
+from learngene_zoo.bench.contrasts import Finding
 from learngene_zoo.bench.executors import Workers
 from learngene_zoo.bench.results import RESULTS
+from learngene_zoo.bench.verdict import Verdict
 from learngene_zoo.runs.run import Run
 
-ROOT = Path(__file__).resolve().parent.parent
-BUILD, KEPT, PAGE = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims", ROOT / "docs" / "claims.md"
+BUILD, KEPT = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims"
 
 
 def main() -> None:
-    """Decide the claims asked for, or all, then write the tables."""
+    """Decide the named claims, or all, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="claims; all unless named")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="claims (default: all)")
     parser.add_argument("--workers", type=int, default=2, help="cells at once")
-    parser.add_argument("--tables", action="store_true", help="decide nothing, write the tables")
-    asked = parser.parse_args()
-    for name in [] if asked.tables else asked.names or names():
-        decide(name, asked.workers)
-    tables()
+    parser.add_argument("--table", action="store_true", help="decide nothing, write the table")
+    given = parser.parse_args()
+    for name in [] if given.table else given.names or names():
+        decide(name, given.workers)
+    replace_between(DOCS / "claims.md", "claims", markdown(kept_verdicts(KEPT)))
 
 
 def decide(name: str, workers: int) -> None:
-    """Run one claim, tell its verdict, and keep it."""
+    """Run one claim, print its verdict, and keep it."""
     claim = load_claim(name)
     verdict = run_claim(claim, BUILD, Run(threads=1), Workers(workers), lambda text: print(text, file=sys.stderr))
-    print("\n".join([*tell(claim, verdict), ""]))
+    print("\n".join([*verdict_text(claim, verdict), ""]))
     KEPT.mkdir(parents=True, exist_ok=True)
     for path in (verdict_path(claim, BUILD), BUILD / RESULTS):
         if path.is_file():
             shutil.copyfile(path, KEPT / path.name)
 
 
-def tables() -> None:
-    """Write both tables of docs/claims.md."""
-    prices = claim_cost.prices(map(load_claim, names()))
-    found = {"claims-cost": claim_cost.markdown(prices), "claims": telling.markdown(telling.read_all(KEPT))}
-    for name, table in found.items():
-        PAGE.write_text(telling.between(PAGE, name, table), encoding="utf-8")
+def kept_verdicts(folder: Path) -> list[tuple[Claim, Verdict]]:
+    """Every verdict of the standard budget in a folder, by name."""
+    return [read_verdict(path) for path in sorted(folder.glob("*.json")) if not path.name.endswith(".full.json")]
+
+
+def markdown(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
+    """One line per deciding finding of every claim."""
+    lines = [
+        "| claim | the paper says | compared | points | 95 % interval | detectable | predicted | verdict |",
+        "|---|---|---|---:|---|---:|---|---|",
+    ]
+    for claim, verdict in verdicts:
+        decide: list[Finding | None] = [found for found in verdict.findings if found.outcome]
+        for found in decide or [None]:
+            cells = [f"`{claim.name}`", f"{claim.says} ({claim.where})", *_cells(found, claim), claim.expected]
+            lines.append(f"| {' | '.join([*cells, f'**{verdict.verdict}**'])} |")
+    return "\n".join(lines)
+
+
+def _cells(found: Finding | None, claim: Claim) -> list[str]:
+    if found is None:
+        return ["", "", "", ""]
+    if claim.compare.kind == "exact":
+        return [found.what, sum_text(found), "exact", ""]
+    detectable = "" if found.detectable is None else f"{found.detectable:.1f}"
+    return [found.what, f"{found.value:+.2f}", interval_text(found), detectable]
 
 
 if __name__ == "__main__":

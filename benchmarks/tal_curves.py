@@ -30,7 +30,7 @@ from learngene_zoo import plotting
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of
 from learngene_zoo.bench.claims import load_claim
-from learngene_zoo.bench.extraction import Extraction, extract_once
+from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import SCRATCH
 from learngene_zoo.bench.pictures import styles
 from learngene_zoo.bench.trial import build, chance
@@ -73,7 +73,7 @@ def trained(arm: Arm, seed: int) -> tuple[list[float], StateDict, StateDict]:
     """One model: its loss after each epoch, and its inherited parameters before and after training."""
     run = Run(threads=1, seed=seed, resume=True)
     cell = Cell(arm=arm, task=TASK.name, layers=LAYERS, width=WIDTH, seed=seed, recipe=RECIPE)
-    learngene, _ = extract_once(Extraction(arm=cell.extraction, seed=seed), CLAIMS, run)
+    learngene, _ = extract_once(cell.extraction, CLAIMS, run)
     run = replace(run, seed=chance(cell))
     start = build(cell, learngene, TASK, run)
     names = sorted(name for name in start.state if start.state[name].is_floating_point())

@@ -54,7 +54,11 @@ class Cell:
     def key(self) -> str:
         """What tells this cell from every other: a hash of everything that changes its numbers."""
         values = to_json(self)
-        added = {"size": {}, "extraction_seed": None, "training_seed": None}  # later: older results keep their keys
+        added: dict[str, Json] = {
+            "size": {},
+            "extraction_seed": None,
+            "training_seed": None,
+        }  # later: older results keep their keys
         return fingerprint({name: value for name, value in values.items() if name not in added or value != added[name]})
 
     @property

@@ -212,7 +212,7 @@ def _problem_of_design(claim: Claim) -> str | None:
     sizes = ("sizes", [*map(label, claim.sizes)]) if claim.sizes else ("layers", [*claim.layers])
     for name, values in (("targets", [*claim.targets]), sizes):
         if not values or "" in values or len(set(values)) < len(values):
-            return f"{name} must be a list without repetitions, got {values}"
+            return f"{name} must be a non-empty list without repetitions, got {values}"
     if claim.sizes and (claim.layers or claim.compare.kind == "trend"):
         return "give layers or sizes, not both; a trend needs layers"
     if claim.seeds < least:

@@ -115,7 +115,7 @@ def planned(extraction: Extraction, offline: bool = False) -> float:
     method = registry.load(arm.method)
     specs = [ancestry_spec(source, offline=offline) for source in sources_for(method, arm.ancestries)]
     tasks = references_for(method, arm.tasks) if extractor.needs_tasks() else []
-    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.names()}
+    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
     images = [sizes.get(task, 0) for task in tasks]
     return sum(work.images * (work.trained + work.asked / FORWARD) for work in extractor.work(specs, images))
 

@@ -72,15 +72,15 @@ def test_learning_rates_are_chosen_on_validation_images(world: tuple[str, str], 
     ("more", "code", "text"),
     [
         (["--layers", "9"], 2, "lsamd builds 2 to 4 layers of width 32, not 9"),
-        (["--layers", "a"], 2, "'a' are no integers"),
-        (["--layers", ","], 2, "',' are no integers"),
+        (["--layers", "a"], 2, "expected integers separated by commas, as 5,9, got 'a'"),
+        (["--layers", ","], 2, "got ','"),
         (["--set", "lsamd"], 2, "METHOD.NAME=VALUE"),
         (["--method", "lsmd"], 2, "did you mean lsamd"),
         (["--task", "signs"], 2, "no task of folder:"),
         (["--seeds", "0"], 2, "--seeds"),
         (["--ray", "nonsense"], 2, "exclude each other"),
         (["--claim", "lsamd-scratch"], 2, "a claim's file says what is measured; leave SUITE out"),
-        (["--lr", "-1"], 2, "'--lr': -1 is out of range"),
+        (["--lr", "-1"], 2, "-1 is out of range; it must be above 0"),
     ],
 )
 def test_what_cannot_be_meant_is_said_in_one_line(

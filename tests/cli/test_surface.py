@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -15,7 +14,6 @@ from click.testing import CliRunner, Result
 
 from learngene_zoo import registry
 from learngene_zoo.cli.main import TABLE, main
-from learngene_zoo.runs.run import Run
 from learngene_zoo.version import __version__
 
 # LSAMD, Table 2: params and FLOPs of 5 to 15 layers as thop counts them, 100 classes, 224 x 224.
@@ -139,23 +137,18 @@ def test_show_a_task_and_a_method() -> None:
     assert "train" in call("show", "digits").stdout
 
 
-def test_the_demo_prints_its_table_and_what_it_allows_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = {"layers": 6, "params": 700_000, "flops": 9_000_000}
-    row |= {"lsamd": 0.913, "shuffled": 0.7, "scratch_timm": 0.6, "scratch_fan_in": 0.9}
-    row |= {"over_scratch": 0.013, "over_scratch_low": -0.01, "over_scratch_high": 0.03}
-    row |= {"over_shuffled": 0.213, "over_shuffled_low": 0.2, "over_shuffled_high": 0.23}
-
-    def tell(out: Path, run: Run, full: bool, force: bool, say: Callable[[str], None]) -> list[dict[str, float]]:
-        say(f"telling into {out}")
-        return [row]
-
-    monkeypatch.setattr("learngene_zoo.bench.demo.tell", tell)
-    told = call("demo", "-o", "story")
-    assert "telling into story" in told.stderr
-    for words in ("91.3", "700.00K", "+1.3 points over the stronger scratch twin", "within its interval", "curves.png"):
-        assert words in told.stdout
-    assert told.stderr.splitlines()[-1].startswith("next: lgzoo expand")
-    assert json.loads(call("demo", "--json", "-q").stdout) == [{**row, "path": "demo"}]
+def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = {"layers": 6, "params": 700_000, "flops": 9_000_000}
+    line |= {"lsamd": 0.913, "shuffled": 0.7, "scratch_timm": 0.6, "scratch_fan_in": 0.9}
+    line |= {"over_scratch": 0.013, "over_scratch_low": -0.01, "over_scratch_high": 0.03}
+    line |= {"over_shuffled": 0.213, "over_shuffled_low": 0.2, "over_shuffled_high": 0.23}
+    monkeypatch.setattr("learngene_zoo.cli.demo._measured", lambda job, full, workers: [])
+    monkeypatch.setattr("learngene_zoo.bench.demo.demo_rows", lambda rows: [line])
+    result = call("demo", "-o", "story")
+    for words in ("91.3", "700.00K", "+1.3 points over the stronger scratch", "within its interval", "report.html"):
+        assert words in result.stdout
+    assert result.stderr.splitlines()[-1].startswith("next: lgzoo expand")
+    assert json.loads(call("demo", "--json", "-q").stdout) == [{**line, "path": "demo"}]
 
 
 def test_completion_scripts_and_what_they_ask_for() -> None:

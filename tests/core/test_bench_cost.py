@@ -10,11 +10,11 @@ import pytest
 from bench_toy import RECIPE, make_world, toy_row
 from click.testing import CliRunner
 
-from learngene_zoo.bench.cell import Arm, Cell, Row
-from learngene_zoo.bench.cost_curve import Bill, Spent, bills, cost_cells, crossing, readings
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.cost_curve import Bill, Effort, bills, cost_cells, crossing, matches
 from learngene_zoo.bench.cost_report import cost_tables, flat_costs
-from learngene_zoo.bench.report import GRID, print_summary, write_report
-from learngene_zoo.bench.results import RESULTS
+from learngene_zoo.bench.report import GRID, overview, write_report
+from learngene_zoo.bench.results import RESULTS, Row
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import to_json
@@ -64,14 +64,14 @@ def test_the_crossing_is_the_first_count_that_is_cheaper(costs: tuple[float, ...
 
 def test_an_extraction_is_paid_once_and_pretraining_for_every_size() -> None:
     lsamd, pretrained, scratch = (bill_of(arm) for arm in ("lsamd", "pretrain_finetune", "scratch fan_in"))
-    assert (lsamd.once, lsamd.each(4)) == (Spent(100, 9000), Spent(4, 4000))
-    assert (pretrained.once, pretrained.each(4)) == (Spent(0, 0), Spent(54, 10000))
-    assert (scratch.once, scratch.each(1)) == (Spent(0, 0), Spent(1, 1000))
-    assert lsamd.total(3, 4) == Spent(112, 21000)
+    assert (lsamd.once, lsamd.each(4)) == (Effort(100, 9000), Effort(4, 4000))
+    assert (pretrained.once, pretrained.each(4)) == (Effort(0, 0), Effort(54, 10000))
+    assert (scratch.once, scratch.each(1)) == (Effort(0, 0), Effort(1, 1000))
+    assert lsamd.total(3, 4) == Effort(112, 21000)
 
 
 def test_readings_with_equal_budgets_and_to_equal_quality() -> None:
-    found = {(one.theirs.arm, one.kind): one for one in readings(bills(rows()))}
+    found = {(one.theirs.arm, one.kind): one for one in matches(bills(rows()))}
     equal = found["scratch fan_in", "equal quality"]  # scratch reaches 0.4 with 4 epochs, lsamd 0.5 with one
     assert (equal.epochs, equal.their_epochs) == (1, 4)
     assert (equal.pays_from("seconds"), equal.pays_from("images")) == (34, 4)  # 100 + N < 4 N; 9 + N < 4 N: equal at 3
@@ -140,15 +140,16 @@ def test_the_tables_say_what_the_json_says() -> None:
         assert cells[-2:] == tuple(str(line[f"pays_from_{unit}"] or "never") for unit in ("seconds", "images"))
 
 
-def test_a_report_of_a_cost_curve_draws_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_of_a_cost_curve_draws_it(tmp_path: Path) -> None:
     (tmp_path / RESULTS).write_text("".join(json.dumps(to_json(row)) + "\n" for row in rows()))
     grid = {"cost": True, "settings": {}, "arms": [], "versions": {}, "keys": [row.key for row in rows()]}
     (tmp_path / GRID).write_text(json.dumps(grid))
     names = {path.name for path in write_report(tmp_path)}
     assert {"cost.md", "cost.json", "cost.png"} <= names
     assert "from 2: cheaper than pretrain_finetune" in (tmp_path / "report.html").read_text()
-    print_summary(tmp_path)
-    assert "The ancestry model is there already" in capsys.readouterr().out
+    tables, lines = overview(tmp_path)
+    assert tables[1].title == "from how many descendants a learngene pays"
+    assert any(line.startswith("The ancestry model exists already") for line in lines)
 
 
 @pytest.mark.slow

@@ -13,10 +13,11 @@ import pytest
 from bench_toy import make_world, numbers, toy_cells
 
 from learngene_zoo.bench import ray_executor
-from learngene_zoo.bench.cell import Arm, Cell, Row
-from learngene_zoo.bench.executors import Executor, Failure, InProcess, Workers, extraction_of
-from learngene_zoo.bench.extraction import Extraction, Spent, extract_once, spent
+from learngene_zoo.bench.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.executors import Executor, Failure, InProcess, Workers
+from learngene_zoo.bench.extraction import Spent, extract_once, is_finished, spent
 from learngene_zoo.bench.ray_executor import Ray, pack, travel, unpack
+from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.runs.run import Run
@@ -59,7 +60,7 @@ def test_a_worker_that_dies_costs_its_cell_alone(world: World, tmp_path: Path) -
     cells = toy_cells(world)
     with Workers(1) as executor:
         executor.open(tmp_path, RUN)
-        executor.start(extraction_of(cells[0]))
+        executor.start(cells[0].extraction)
         assert isinstance(executor.wait()[1], Spent)
         executor.start(cells[0])
         (worker,) = executor._busy
@@ -68,7 +69,7 @@ def test_a_worker_that_dies_costs_its_cell_alone(world: World, tmp_path: Path) -
         assert job == cells[0]
         assert isinstance(outcome, Row)
         assert outcome.error == "the worker process was killed by signal 9; if memory ran out, use fewer --workers"
-        executor.start(extraction_of(cells[3]))
+        executor.start(cells[3].extraction)
         (worker,) = executor._busy
         worker.process.kill()
         assert isinstance(executor.wait()[1], Failure)
@@ -96,7 +97,7 @@ def test_what_an_extraction_took_until_it_was_stopped_is_written_down(world: Wor
 
 
 def test_no_workers_are_a_wrong_call() -> None:
-    with pytest.raises(WrongCall, match="0 workers"):
+    with pytest.raises(WrongCall, match="at least 1 worker, got 0"):
         Workers(0)
 
 
@@ -105,18 +106,18 @@ def test_a_learngene_travels_to_a_machine_that_does_not_share_the_disk(
 ) -> None:
     monkeypatch.setattr(ray_executor.tempfile, "gettempdir", lambda: str(tmp_path / "far"))
     cells, here = toy_cells(world), tmp_path / "here"
-    outcome, packed = travel(extraction_of(cells[0]), str(here), RUN, None)
+    outcome, packed = travel(cells[0].extraction, str(here), RUN, None)
     assert isinstance(outcome, Spent)
     assert packed is not None
     assert not here.exists()
-    unpack(packed, extraction_of(cells[0]), here)
-    assert extraction_of(cells[0]).is_finished(here)
-    assert pack(extraction_of(cells[0]), here)
+    unpack(packed, cells[0].extraction, here)
+    assert is_finished(cells[0].extraction, here)
+    assert pack(cells[0].extraction, here)
     row, _ = travel(cells[0], str(tmp_path / "elsewhere"), RUN, packed)
     assert isinstance(row, Row)
     alone = as_if_alone(cells[:1], tmp_path / "alone")
     assert numbers([row]) == alone
-    assert extract_once(extraction_of(cells[0]), here, RUN)[1].finished
+    assert extract_once(cells[0].extraction, here, RUN)[1].finished
 
 
 @pytest.mark.skipif(HAS_RAY, reason="the extra `ray` is installed")

@@ -16,10 +16,9 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench import tables
-from learngene_zoo.bench.cell import Row
 from learngene_zoo.bench.pictures import pareto_front
-from learngene_zoo.bench.report import GRID, print_summary, read_summary, write_report
-from learngene_zoo.bench.results import RESULTS
+from learngene_zoo.bench.report import GRID, csv_text, json_text, overview, read_summary, write_report
+from learngene_zoo.bench.results import RESULTS, Row
 from learngene_zoo.bench.statistics import average, complete
 from learngene_zoo.bench.summary import Line, Summary, flat, summarise
 from learngene_zoo.errors import BadFile, WrongCall
@@ -130,7 +129,9 @@ def test_budgets_and_sizes_are_kept_apart() -> None:
     summary = summarise([*rows((1, 4)), *rows((4,), layers=12, params=2_000_000)])
     assert summary.budgets == [1, 4]
     averages = {
-        (line.place.layers, line.place.epochs): line.value.value for line in summary.averages if line.arm == "lsamd"
+        (line.condition.layers, line.condition.epochs): line.value.value
+        for line in summary.averages
+        if line.arm == "lsamd"
     }
     assert averages == pytest.approx({(9, 1): 0.725, (9, 4): 0.735, (12, 4): 0.725})
 
@@ -143,7 +144,7 @@ def test_the_newer_of_two_rows_of_one_cell_counts() -> None:
 
 def test_accuracy_and_miou_are_not_averaged_together() -> None:
     found = [replace(row, metric="mIoU") if row.task == "signs" else row for row in rows()]
-    values = {line.place.metric: line.value.value for line in summarise(found).averages if line.arm == "lsamd"}
+    values = {line.condition.metric: line.value.value for line in summarise(found).averages if line.arm == "lsamd"}
     assert values == pytest.approx({"accuracy": 0.85, "mIoU": 0.6})
     assert len(tables.compact(summarise(found))) == 2
 
@@ -192,7 +193,7 @@ def test_rows_that_all_failed_have_no_lines() -> None:
 
 def test_csv_gives_back_every_number() -> None:
     summary = summarise(rows((1, 4)))
-    read = list(csv.DictReader(io.StringIO(tables.csv_text([flat(line) for line in summary.lines]))))
+    read = list(csv.DictReader(io.StringIO(csv_text([flat(line) for line in summary.lines]))))
     assert len(read) == len(summary.lines)
     for line, cells in zip(summary.lines, read):
         assert float(cells["value"]) == line.value.value
@@ -202,7 +203,7 @@ def test_csv_gives_back_every_number() -> None:
 
 
 def test_json_is_a_bare_list_of_flat_objects() -> None:
-    data = json.loads(tables.json_text([flat(line) for line in summarise(rows()).lines]))
+    data = json.loads(json_text([flat(line) for line in summarise(rows()).lines]))
     assert data[0]["arm"] == "lsamd"
     for line in data:
         for value in line.values():
@@ -301,15 +302,14 @@ def test_a_report_has_all_its_forms_and_forgets_old_pictures(folder: Path) -> No
     assert all(path.stat().st_size > 500 for path in written)
 
 
-def test_a_report_speaks_of_the_newest_grid_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_report_covers_the_newest_grid_only(tmp_path: Path) -> None:
     write(tmp_path, rows())
     keys = [row.key for row in rows() if row.task == "digits"]
     grid = {"cost": False, "settings": {}, "arms": [], "versions": {}, "keys": [*keys, "not measured"]}
     (tmp_path / GRID).write_text(json.dumps(grid))
     summary = read_summary(tmp_path)
     assert (summary.tasks, len(summary.rows), summary.missing) == (["digits"], 8, 1)
-    print_summary(tmp_path)
-    assert "mean of 1 task and 2 seeds" in capsys.readouterr().out
+    assert "mean of 1 task and 2 seeds" in overview(tmp_path)[0][0].title
 
 
 def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Path) -> None:

@@ -14,14 +14,13 @@ from bench_toy import RECIPE, SPEC, make_world, numbers, toy_arms, toy_cells
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.bench import probe as knowledge
 from learngene_zoo.bench import trial
-from learngene_zoo.bench.cell import Arm, Cell, Row
-from learngene_zoo.bench.executors import Failure, extraction_of, perform
-from learngene_zoo.bench.extraction import Extraction, extract_once, spent
+from learngene_zoo.bench.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.executors import Failure, perform
+from learngene_zoo.bench.extraction import extract_once, is_finished, spent
 from learngene_zoo.bench.grid import cells
-from learngene_zoo.bench.results import Results, read_rows
-from learngene_zoo.bench.runner import Estimate, Schedule, line, run_grid
+from learngene_zoo.bench.results import Results, Row, packed, read_rows, unpacked
+from learngene_zoo.bench.runner import Schedule, TimeLeft, line, run_grid
 from learngene_zoo.bench.trial import run_cell
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.families.cost import cost
@@ -66,7 +65,7 @@ def test_a_row_says_everything_about_its_cell(measured: tuple[Path, list[Cell], 
     assert (row.epochs, row.lr, row.images, row.split, row.metric) == (2, 1e-3, 24, "test", "accuracy")
     assert row.evaluated == 12
     assert row.correct is not None
-    assert sum(trial.unpacked(row.correct, 12)) / 12 == row.value
+    assert sum(unpacked(row.correct, 12)) / 12 == row.value
     assert (row.params, row.flops) == (cost(SPEC.with_(classes=3)).params, cost(SPEC.with_(classes=3)).flops)
     kept = shapes(SPEC)
     assert row.stored_params == sum(
@@ -140,7 +139,7 @@ def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch
 
 def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
     cell = toy_cells(world)[0]
-    learngene, _ = extract_once(extraction_of(cell), tmp_path, RUN)
+    learngene, _ = extract_once(cell.extraction, tmp_path, RUN)
     task = open_task(world[1])
     spec = SPEC.with_(classes=3)
     zero_shot = replace(assemble(spec, initial(spec, 5, "fan_in"), seed=0), task=cell.task)
@@ -219,7 +218,7 @@ def test_an_interrupted_grid_goes_on_where_it_was(
     heard: list[str] = []
     again = run_grid(found, tmp_path, RUN, say=heard.append)
     assert len(trained) == 4 + 7
-    assert "half-written" in heard[0]
+    assert "incomplete" in heard[0]
     assert numbers(again) == numbers(rows)
 
 
@@ -253,17 +252,17 @@ def test_seconds_and_images_of_an_interrupted_extraction_add_up(
 
 
 def test_an_extraction_without_the_record_of_its_cost_is_made_again(world: World, tmp_path: Path) -> None:
-    extraction = extraction_of(toy_cells(world)[0])
+    extraction = toy_cells(world)[0].extraction
     extract_once(extraction, tmp_path, RUN)
     extraction.record(tmp_path).unlink()
-    assert not extraction.is_finished(tmp_path)
+    assert not is_finished(extraction, tmp_path)
     assert extract_once(extraction, tmp_path, RUN)[1].finished
 
 
 def test_a_job_never_raises(world: World, tmp_path: Path) -> None:
     cell = toy_cells(world)[0]
     lost = replace(cell, arm=replace(cell.arm, ancestries=("nowhere",)))
-    outcome = perform(extraction_of(lost), tmp_path, RUN)
+    outcome = perform(lost.extraction, tmp_path, RUN)
     assert isinstance(outcome, Failure)
     assert "no file or folder nowhere" in outcome.error
     assert "no file or folder nowhere" in str(run_cell(lost, tmp_path, RUN).error)
@@ -277,7 +276,7 @@ def test_results_of_another_ancestry_are_not_mixed(tmp_path: Path) -> None:
     found = toy_cells(world, arms=toy_arms(world[0])[-2:])
     run_grid(found, tmp_path / "out", RUN)
     assemble(SPEC, {}, seed=1).save(tmp_path / "ancestry", force=True)
-    with pytest.raises(Refused, match="of another ancestry model"):
+    with pytest.raises(Refused, match="come from another ancestry model"):
         run_grid(found, tmp_path / "out", RUN)
     rows = run_grid(found, tmp_path / "out", RUN, anew=True)
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == len(rows) == 2
@@ -302,22 +301,22 @@ def test_the_probe_is_the_nearest_class_mean(world: World, monkeypatch: pytest.M
 
     shown = {"scale": 1.0}
     with monkeypatch.context() as patch:
-        patch.setattr(knowledge, "_features", told)
-        assert knowledge.probed(start, task, "test", 24, RUN).probe == 1.0
+        patch.setattr(trial, "_features", told)
+        assert trial.probed(start, task, "test", 24, RUN).probe == 1.0
         shown["scale"] = 0.0
-        assert knowledge.probed(start, task, "test", 24, RUN).probe == pytest.approx(1 / 3)
+        assert trial.probed(start, task, "test", 24, RUN).probe == pytest.approx(1 / 3)
     judged = evaluate(start.model(), task, "test", start.input_format, RUN)
-    assert knowledge.probed(start, task, "test", 24, RUN).value == judged.value
+    assert trial.probed(start, task, "test", 24, RUN).value == judged.value
 
 
 @pytest.mark.parametrize("flags", [(True,), (False, False, True, False, True), (True,) * 9, (False,) * 8])
 def test_flags_survive_being_packed(flags: tuple[bool, ...]) -> None:
-    assert trial.unpacked(trial.packed(flags), len(flags)) == flags
-    assert len(trial.packed(flags)) == -(-len(flags) // 4)
+    assert unpacked(packed(flags), len(flags)) == flags
+    assert len(packed(flags)) == -(-len(flags) // 4)
 
 
 def test_packed_flags_are_read_from_the_left() -> None:
-    assert trial.packed((True, False, False, False, True)) == "88"
+    assert packed((True, False, False, False, True)) == "88"
 
 
 def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -> None:
@@ -332,19 +331,19 @@ def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -
     assert first[2].arm.method == "scratch"
     assert isinstance(first[0], Extraction)
     assert together.done(first[0], Failure("it failed")) == found[:3]
-    assert together.extractions == 1
+    assert together.waiting == []
 
 
 def test_the_time_left_follows_layers_and_epochs() -> None:
     arm = Arm(name="lsamd", method="lsamd")
     found = [Cell(arm=arm, task="digits", layers=n, seed=0, recipe=replace(RECIPE, epochs=3)) for n in (1, 2, 3)]
-    estimate = Estimate(found, extractions=2, slots=2)
+    estimate = TimeLeft(found, extractions=2, slots=2)
     estimate.extraction(10.0)
-    assert estimate.left is None
+    assert estimate.seconds is None
     estimate.cell(found[0], 2.0)
-    assert estimate.left == pytest.approx((10.0 + 2.0 * (2 + 3)) / 2)
+    assert estimate.seconds == pytest.approx((10.0 + 2.0 * (2 + 3)) / 2)
     estimate.cell(found[1], None)
-    assert estimate.left == pytest.approx((10.0 + 2.0 * 3) / 2)
+    assert estimate.seconds == pytest.approx((10.0 + 2.0 * 3) / 2)
     row = run_row(found[0])
     assert line(row, estimate) == (
         "[2/3] digits, 1 layers of width 32, 3 epochs, seed 0, lsamd: accuracy 50.0 %  (about 8.0s left)"

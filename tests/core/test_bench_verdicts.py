@@ -12,10 +12,11 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, place_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, load_claim
+from learngene_zoo.bench.claims import read_verdict, verdict_text
 from learngene_zoo.bench.contrasts import jaccard, jaccard_by_chance, rises, stronger
 from learngene_zoo.bench.verdict import judge
-from learngene_zoo.bench.verdict_text import as_json, between, markdown, read_all, read_verdict, tell
 from learngene_zoo.errors import BadFile
+from learngene_zoo.settings import to_json
 from learngene_zoo.storage import write_json
 
 
@@ -49,7 +50,7 @@ def test_noise_makes_it_undecided_and_says_what_would_have_been_seen(toy: Claim)
     (found,) = verdict.findings
     assert verdict.verdict == "undecided"
     assert found.detectable > found.high - found.value + toy.smallest
-    assert f"{found.detectable:.1f} points would have been seen" in "\n".join(tell(toy, verdict))
+    assert f"{found.detectable:.1f} points would have been detected" in "\n".join(verdict_text(toy, verdict))
 
 
 def test_without_a_task_by_number(toy: Claim) -> None:
@@ -84,7 +85,7 @@ def test_named_sizes_are_paired_and_told(toy: Claim) -> None:
     assert found.value == pytest.approx(2.0)
     assert found.units == 2 * 4 * 3
     assert "ahead at 1 of 2 sizes: low 6, high 0 -2.00; low 3, high 3 +6.00" in verdict.notes
-    assert "4 tasks, 2 sizes, 3 seeds" in "\n".join(tell(claim, verdict))
+    assert "4 tasks, 2 sizes, 3 seeds" in "\n".join(verdict_text(claim, verdict))
     missing = judge(claim, ran(claim, value)[:-1]).missing
     assert missing == ("theirs, cifar100, low 6, high 3, seed 2: not run",)
 
@@ -97,7 +98,7 @@ def test_missing_and_failed_cells_are_named_and_there_is_no_verdict(toy: Claim) 
     assert len(verdict.missing) == 2
     assert "fan_in, cifar100, 6 layers, seed 2: out of memory" in verdict.missing
     assert any(line.endswith("not run") for line in verdict.missing)
-    text = "\n".join(tell(toy, verdict))
+    text = "\n".join(verdict_text(toy, verdict))
     assert "No verdict" in text
     assert "out of memory" in text
     assert not verdict.findings
@@ -255,29 +256,19 @@ def test_jaccard_by_number() -> None:
     assert jaccard_by_chance(2, 2, 3) == pytest.approx((2 * (1 / 3) + 1) / 3)  # of 3 pairs one is equal, two share one
 
 
-def test_a_verdict_survives_its_file_and_fills_the_table(toy: Claim, tmp_path: Path) -> None:
+def test_a_verdict_survives_its_file(toy: Claim, tmp_path: Path) -> None:
     verdict = judge(toy, ran(toy, gains(0.03)))
-    write_json(tmp_path / "toy.json", as_json(toy, verdict))
+    write_json(tmp_path / "toy.json", {"claim": to_json(toy), "verdict": to_json(verdict)})
     assert read_verdict(tmp_path / "toy.json") == (toy, verdict)
-    page = tmp_path / "page.md"
-    page.write_text("before\n<!-- claims -->\nold\n<!-- /claims -->\nafter\n", encoding="utf-8")
-    text = between(page, "claims", markdown(read_all(tmp_path)))
-    assert text.startswith("before\n<!-- claims -->\n| claim ")
-    assert text.endswith("<!-- /claims -->\nafter\n")
-    assert markdown([(toy, verdict)]) in text
-    assert (
-        "| `toy` | ours is better than theirs (Table 1) | ours over the stronger of timm and fan_in | +3.00 |" in text
-    )
-    assert "**holds**" in text
-    page.write_text("no place", encoding="utf-8")
-    with pytest.raises(BadFile, match="has no"):
-        between(page, "claims", "table")
+    write_json(tmp_path / "toy.json", {"claim": to_json(toy)})
+    with pytest.raises(BadFile, match="is not a verdict: the key 'verdict' is missing"):
+        read_verdict(tmp_path / "toy.json")
 
 
 def test_everything_a_reader_needs_is_told(toy: Claim) -> None:
     verdict = judge(toy, ran(toy, gains(0.03)))
-    text = "\n".join(tell(toy, verdict))
-    assert "Measured         4 tasks, 6 layers, 3 seeds; 4 epochs of 1000 images in batches of 128" in text
+    text = "\n".join(verdict_text(toy, verdict))
+    assert "Measured   4 tasks, 6 layers, 3 seeds; 4 epochs of 1000 images in batches of 128" in text
     for part in ("ours is better than theirs", "the difference", "fashion_mnist", "0.002", "a machine", "[+2", "holds"):
         assert part in text
     assert "the stronger arm, by task and size: timm in 4, fan_in in 0" in text

@@ -1,42 +1,59 @@
-"""The demo builds its arms as the bench does."""
+"""The demo is a grid of the bench, with a table of its own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import torch
+from bench_toy import toy_row
 
-from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.learngene import load
-from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.bench import demo, trial
-from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.testing import tiny_task
+from learngene_zoo.bench.demo import RECIPE, demo_grid, demo_rows, markdown, sentence, spread_evenly
+from learngene_zoo.bench.results import Row, packed
+from learngene_zoo.seeds import derive_seed
+
+ARMS = ["lsamd", "lsamd shuffled", "scratch timm", "scratch fan_in"]
 
 
-def test_the_bench_and_the_demo_start_from_the_same_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[Any] = []
-    monkeypatch.setattr(trial, "build", lambda cell, learngene, task, run: built.append((cell, learngene, run.seed)))
-    monkeypatch.setattr(lifecycle, "extract", lambda method, run: method)
-    for arm in demo.ARMS:
-        demo.build(arm, 7, "a learngene", tiny_task(), Run(seed=4))  # type: ignore[arg-type]
-    assert [(c.arm.method, c.arm.control, c.layers, gene, seed) for c, gene, seed in built] == [
-        ("lsamd", None, 7, "a learngene", 4),
-        ("lsamd", "shuffled", 7, "a learngene", 4),
-        ("scratch", None, 7, "scratch", 4),
-        ("scratch", None, 7, "scratch", 4),
-    ]
-    assert [c.arm.expand for c, _, _ in built][2:] == [{"init": "timm"}, {"init": "fan_in"}]
+def test_the_grid_has_four_arms_three_depths_and_two_seeds() -> None:
+    cells = demo_grid()
+    assert [cell.arm.name for cell in cells[:4]] == ARMS
+    assert [(cell.layers, cell.seed) for cell in cells[::4]] == [(n, seed) for seed in (0, 1) for n in (5, 9, 12)]
+    assert {cell.recipe for cell in cells} == {RECIPE}
+    assert len(demo_grid(full=True)) == 4 * 5 * 3
 
 
-def test_its_arms_differ_in_what_they_inherit_alone() -> None:
-    gene, task = load(find("lsamd")), open_task("digits")
-    own, shuffled, timm, fan_in = (demo.build(arm, 5, gene, task, Run(seed=4)) for arm in demo.ARMS)
-    name = "blocks.0.attn.qkv.weight"
-    for start in (own, shuffled, timm, fan_in):
-        assert (start.spec, start.task, start.mean) == (own.spec, "digits", own.mean)
-        assert torch.equal(start.state["head.weight"], own.state["head.weight"])
-    assert torch.equal(shuffled.state[name].flatten().sort().values, own.state[name].flatten().sort().values)
-    assert timm.state[name].std() < 0.03 < fan_in.state[name].std()
+def test_all_fine_tunings_share_one_extraction_and_each_seed_has_its_own_draws() -> None:
+    cells = [cell for cell in demo_grid(7) if cell.arm.method == "lsamd"]
+    assert {cell.extraction.seed for cell in cells} == {7}
+    assert len({cell.extraction.key for cell in cells}) == 1
+    assert {cell.draws for cell in cells} == {derive_seed(7, "tuning", 0), derive_seed(7, "tuning", 1)}
+
+
+def test_depths_are_spread_evenly() -> None:
+    assert spread_evenly(range(5, 13), 3) == [5, 9, 12]
+    assert spread_evenly(range(5, 13), 5) == [5, 7, 9, 10, 12]
+    assert spread_evenly([3, 4], 3) == [3, 4]
+
+
+def rows() -> list[Row]:
+    """One depth, one seed, four images."""
+    flags = {"lsamd": (True, True, True, True), "lsamd shuffled": (True, False, False, False)}
+    flags |= {"scratch timm": (False,) * 4, "scratch fan_in": (True, True, False, False)}
+    about: dict[str, Any] = {"layers": 6, "params": 700_000, "flops": 9_000_000, "evaluated": 4}
+    return [toy_row(arm, arm=arm, correct=packed(tuple(right)), **about) for arm, right in flags.items()]
+
+
+def test_the_table_has_accuracies_and_gains_over_the_stronger_scratch_and_shuffled() -> None:
+    (line,) = demo_rows(rows())
+    assert (line["layers"], line["params"], line["flops"]) == (6, 700_000, 9_000_000)
+    assert [line[name] for name in ("lsamd", "shuffled", "scratch_timm", "scratch_fan_in")] == [1.0, 0.25, 0.0, 0.5]
+    assert (line["over_scratch"], line["over_shuffled"]) == (0.5, 0.75)
+    # The differences 0, 0, 1, 1: standard error sqrt(1/3 / 4).
+    assert line["over_scratch_low"] == pytest.approx(0.5 - 1.959964 * (1 / 12) ** 0.5)
+    assert markdown([line]).splitlines()[2] == (
+        "| 6 | 700.00K | 9.00M | 100.0 | 25.0 | 0.0 | 50.0 | +50.0 [-6.6, +106.6] | +75.0 [+26.0, +124.0] |"
+    )
+    assert sentence(line) == (
+        "6 layers: +50.0 points over the stronger scratch [-6.6, +106.6]; within its interval, "
+        "+75.0 points over shuffled [+26.0, +124.0]"
+    )

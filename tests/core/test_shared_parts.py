@@ -15,8 +15,8 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench import extraction
-from learngene_zoo.bench.cell import Arm
-from learngene_zoo.bench.extraction import Extraction, extract_once
+from learngene_zoo.bench.cell import Arm, Extraction
+from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs import cache as shared_parts
 from learngene_zoo.runs.cache import taken

@@ -16,15 +16,12 @@ from bench_toy import make_world
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of, cells_of, sizes_of, tuning_cells
-from learngene_zoo.bench.claim_cost import prices
 from learngene_zoo.bench.claim_file import Claim, Competitor, load_claim, names
-from learngene_zoo.bench.claims import run_claim
-from learngene_zoo.bench.executors import extraction_of
+from learngene_zoo.bench.claims import run_claim, verdict_text
 from learngene_zoo.bench.extraction import PARTS, spent
 from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.trial import size_of
 from learngene_zoo.bench.verdict import judge
-from learngene_zoo.bench.verdict_text import tell
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.recipe import Recipe
@@ -106,28 +103,22 @@ def test_pools_of_unequal_depth_meet_at_equal_numbers_of_high_blocks() -> None:
 
 
 def test_claims_that_share_their_pools_cost_nothing_twice() -> None:
-    found = prices(map(load_claim, ["pool-snnet", "pool-tm-ls", "pool-snnet-source"]))
-    assert found["pool-snnet"].seconds > 600
-    assert (found["pool-tm-ls"].cells, found["pool-tm-ls"].seconds) == (0, 0.0)
-    assert found["pool-snnet-source"].extractions == 0
-    alone = prices([load_claim("pool-snnet-source")])["pool-snnet-source"]
-    assert alone.extractions == 15
-
-
-def test_auxiliary_models_are_paid_once_by_pools_that_differ_in_their_stitches() -> None:
-    claim = load_claim("pool-snnet")
-    of = {name: replace(claim, arms={name: claim.arms[name]}) for name in ("pool", "pool ls")}
-    apart = [prices([one])["pool-snnet"].seconds for one in of.values()]
-    both = prices([replace(claim, arms={name: claim.arms[name] for name in of})])["pool-snnet"].seconds
-    auxiliary = sum(apart) - both
-    assert 6 * 60 < auxiliary < 6 * 200  # seconds of one core, for six seeds
+    found = {}
+    for name in ("pool-snnet", "pool-tm-ls", "pool-snnet-source"):
+        claim = load_claim(name)
+        found[name] = [*tuning_cells(claim), *cells_of(claim)]
+    keys = {name: {cell.key for cell in cells} for name, cells in found.items()}
+    extractions = {name: {cell.extraction.key for cell in cells} for name, cells in found.items()}
+    assert keys["pool-tm-ls"] <= keys["pool-snnet"]
+    assert extractions["pool-snnet-source"] <= extractions["pool-snnet"]
+    assert len(extractions["pool-snnet-source"]) == 15
 
 
 def test_the_smallest_models_are_the_papers_sums() -> None:
     verdict = judge(load_claim("pool-smaller"), [])
     assert verdict.verdict == "holds"
     assert [round(found.value, 2) for found in verdict.findings[:3]] == [3.05, 4.38, 5.72]
-    assert "5.72 M parameters" in "\n".join(tell(load_claim("pool-smaller"), verdict))
+    assert "5.72 M parameters" in "\n".join(verdict_text(load_claim("pool-smaller"), verdict))
 
 
 def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(world: World, tmp_path: Path) -> None:
@@ -141,7 +132,7 @@ def test_a_claim_runs_through_to_its_verdict_and_shares_what_it_can(world: World
         1 + 2 + 2 + 3
     )  # the teacher, as the toy's task is not the ancestry's own; auxiliary models of two kinds; three pools
     assert len(list((tmp_path / PARTS).glob("*/done"))) == parts
-    cost = {cell.arm.name: spent(extraction_of(cell), tmp_path) for cell in cells_of(claim)}
+    cost = {cell.arm.name: spent(cell.extraction, tmp_path) for cell in cells_of(claim)}
     assert {name: one.images for name, one in cost.items()} == {"pool": 56, "pool ls": 56, "snnet labels": 48}
     assert cost["pool ls"].seconds > cost["pool ls"].busy  # teacher and auxiliary models were there already
     again = toy(load_claim("pool-tm-ls"), world, seeds=1)
