@@ -22,9 +22,9 @@ import machine
 from grids import best_rates, finished, told
 
 from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.grid import SCRATCH, cells
-from learngene_zoo.bench.results import Row, unpacked
-from learngene_zoo.intervals import paired_gain
+from learngene_zoo.bench.results import Row
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.tasks.catalogue import suite
 
@@ -82,16 +82,9 @@ def chosen_rates() -> dict[str, float]:
 
 def judged(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """One line of the table: accuracies, and the whole's two gains with their intervals."""
-    right = {
-        arm.name: [unpacked(row.correct or "", row.evaluated) for row in rows if row.arm == arm.name] for arm in ARMS
-    }
-    line: dict[str, Any] = {"task": task}
-    for name, runs in right.items():
-        line[name] = sum(sum(flags) / len(flags) for flags in runs) / len(runs)
-    for rival in (SHUFFLED.name, FAN_IN.name):
-        gain = paired_gain(right[WHOLE.name], right[rival])
-        line |= {f"over_{rival}": gain.value, f"over_{rival}_low": gain.low, f"over_{rival}_high": gain.high}
-    return {**line, "passed": line["over_shuffled_low"] > 0 and line["over_scratch_low"] > 0}
+    rivals = {rival.name: [rival.name] for rival in (SHUFFLED, FAN_IN)}
+    found = gains_over_images(rows, WHOLE.name, rivals)
+    return {"task": task, **found, "passed": found["over_shuffled_low"] > 0 and found["over_scratch_low"] > 0}
 
 
 def passed(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

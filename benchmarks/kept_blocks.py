@@ -1,57 +1,61 @@
 """How many blocks should LSAMD keep? Descendants of several kept sets, on validation images of `digits`.
 
-    python benchmarks/kept_blocks.py           about five minutes of one core
+    python benchmarks/kept_blocks.py           about five minutes on one core; resumable
 
-For each set: descendants of 9 and 12 layers as the demo tunes them, over three seeds, beside the same weights shuffled.
+For each set: descendants of 9 and 12 layers fine-tuned like those of the demo, over three seeds, beside the same weights shuffled.
 Results in benchmarks/results/kept_blocks.json.
 """
 
 from __future__ import annotations
 
-import machine
+from dataclasses import replace
 
-from learngene_zoo import lifecycle, registry
+import machine
+from grids import finished
+from pages import ROOT
+
 from learngene_zoo.artifacts.learngene import load
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.bench import demo
-from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import with_settings
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, open_task
-from learngene_zoo.training.fit import fit
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.demo import RECIPE
+from learngene_zoo.bench.grid import cells
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET
 
-LAYERS, SEEDS, ARMS = (9, 12), (0, 1, 2), ("lsamd", "shuffled")
+BUILD = ROOT / "build" / "kept_blocks"
+LAYERS, SEEDS = (9, 12), (0, 1, 2)
 
 
 def main() -> None:
     """Measure, print, and write."""
-    rows = [
-        {"rule": rule, "kept": kept, "layers": layers, **{arm: accuracy(arm, layers, kept) for arm in ARMS}}
-        for rule, kept in kept_sets().items()
-        for layers in LAYERS
-    ]
-    for row in rows:
-        print("  ".join(f"{name} {value}" for name, value in row.items()))
+    found = finished(grid(), BUILD)
+    rows = []
+    for rule, kept in kept_sets().items():
+        for layers in LAYERS:
+            line = {"rule": rule, "kept": kept, "layers": layers}
+            for name, arm in (("lsamd", rule), ("shuffled", f"{rule} shuffled")):
+                values = [row.value or 0.0 for row in found if (row.arm, row.layers) == (arm, layers)]
+                line[name] = round(100 * sum(values) / len(values), 1)
+            rows.append(line)
+            print("  ".join(f"{name} {value}" for name, value in line.items()))
     machine.write("kept_blocks", {"task": DEFAULT_TARGET, "split": "validation", "seeds": len(SEEDS), "rows": rows})
 
 
 def kept_sets() -> dict[str, list[int]]:
-    """What the rules keep of the bundled search: above half of the tasks, the five most used, and the last five."""
+    """The blocks that each rule keeps in the bundled search: used by most tasks, the five most used, the last five."""
     details = load(find("lsamd")).config.details
     half = len(details["datasets"]) / 2
     above = [block for block, used in enumerate(details["usage"], start=1) if used > half]
     return {"above M/2": above, "top 5": list(details["kept"]), "last 5": [8, 9, 10, 11, 12]}
 
 
-def accuracy(arm: str, layers: int, kept: list[int]) -> float:
-    """Mean validation accuracy over the seeds, in per cent."""
-    extractor = with_settings(registry.load("lsamd").extractor, {"keep": tuple(kept)})
-    learngene, task = lifecycle.extract("lsamd", extractor=extractor), open_task(DEFAULT_TARGET)
-    found = []
-    for seed in SEEDS:
-        run = Run(threads=1, seed=seed)
-        tuned = fit(demo.build(arm, layers, learngene, task, run), task, demo.TUNING, run)
-        found.append(tuned.provenance["metrics"]["validation_accuracy"])
-    return round(100 * sum(found) / len(found), 1)
+def grid() -> list[Cell]:
+    """Every kept set and its shuffled control."""
+    own = [Arm(name=rule, method="lsamd", settings={"keep": tuple(kept)}) for rule, kept in kept_sets().items()]
+    arms = [*own, *(replace(arm, name=f"{arm.name} shuffled", control="shuffled") for arm in own)]
+    made = cells(
+        [DEFAULT_TARGET], arms, layers=LAYERS, epochs=[RECIPE.epochs], seeds=SEEDS, recipe=RECIPE, split="validation"
+    )
+    return [replace(cell, look=False, training_seed=cell.seed) for cell in made]
 
 
 if __name__ == "__main__":

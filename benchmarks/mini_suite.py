@@ -29,7 +29,7 @@ import machine
 import numpy as np
 import torch
 from filelock import FileLock
-from shelf import ROOT, between
+from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     asked = parser.parse_args()
     if asked.table:
-        between(ROOT / "docs" / "tasks.md", NAME, table(measured()))
+        replace_between(DOCS / "tasks.md", NAME, table(measured()))
         return
     setting = Setting(asked.device, asked.quick)
     with ProcessPoolExecutor(asked.workers, mp_context=multiprocessing.get_context("spawn")) as workers:

@@ -18,13 +18,15 @@ from pathlib import Path
 import gate
 import tal_worth
 import torch
+from grids import finished
+from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.card import descendant_card, learngene_card
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.artifacts.learngene import Learngene, load, read_config
 from learngene_zoo.bench import demo
-from learngene_zoo.bench import demo as demo_report
+from learngene_zoo.bench.report import note_grid, write_report
 from learngene_zoo.families.surgery import cast
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import preset_of
@@ -35,7 +37,6 @@ from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 
-ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "shelf"
 
 # The bundled ancestry model: 3 MB of fp16. Each process takes one thread, because two threads on a machine that is busy
@@ -90,7 +91,7 @@ def shown(card: Path, name: str, text: str) -> None:
     if f"<!-- {name} -->" not in old:
         room = f"## What it is worth\n\n<!-- {name} -->\n<!-- /{name} -->\n\n## Licence"
         card.write_text(old.replace("## Licence", room), encoding="utf-8")
-    between(card, name, text)
+    replace_between(card, name, text)
 
 
 def cards() -> None:
@@ -133,30 +134,18 @@ def worth() -> None:
     kept = tal_worth.read()
     tables = (tal_worth.markdown, tal_worth.sentence, tal_worth.unseen_markdown, tal_worth.unseen_sentence)
     text = "\n\n".join(told(kept) for told in tables)
-    between(ROOT / "docs" / "methods" / "tal.md", "worth", text)
+    replace_between(DOCS / "methods" / "tal.md", "worth", text)
     shown(ROOT / "cards" / "tal-mini" / "README.md", "worth", text)
 
 
 def story() -> None:
     """Run the demo and put its table and picture into README.md and docs/images."""
-    out = BUILD / "demo"
-    if not out.exists():
-        demo.tell(out, RUN)
-    images = ROOT / "docs" / "images"
-    images.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(out / "curves.png", images / "demo.png")
-    rows = demo_report.read_rows(out)
-    between(ROOT / "README.md", "demo", demo_report.markdown(rows))
-
-
-def between(path: Path, name: str, text: str) -> None:
-    """Replace what stands between `<!-- name -->` and `<!-- /name -->` in a Markdown file."""
-    start, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    before, found, rest = path.read_text(encoding="utf-8").partition(start)
-    _, closed, after = rest.partition(end)
-    if not (found and closed):
-        raise SystemExit(f"{path} has no {start} ... {end}")
-    path.write_text(f"{before}{start}\n{text.strip()}\n{end}{after}", encoding="utf-8")
+    out, cells = BUILD / "demo", demo.demo_grid(RUN.seed)
+    rows = finished(cells, out)
+    note_grid(cells, out)
+    write_report(out)
+    shutil.copyfile(out / "pictures" / "pareto.png", DOCS / "images" / "demo.png")
+    replace_between(ROOT / "README.md", "demo", demo.markdown(demo.demo_rows(rows)))
 
 
 STAGES = {

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import machine
+from pages import DOCS, ROOT, replace_between
 from run_claims import KEPT
-from shelf import ANCESTRY, PRETRAINING, ROOT, between
+from shelf import ANCESTRY, PRETRAINING
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.bench.claim_cells import cells_of, rates_of
-from learngene_zoo.bench.claim_file import Claim, Comparison
-from learngene_zoo.bench.claims import load_claim
+from learngene_zoo.bench.claim_file import Claim, Comparison, load_claim
 from learngene_zoo.bench.contrasts import Finding
 from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.runner import run_grid
@@ -55,7 +55,7 @@ def main() -> None:
     if not parser.parse_args().table:
         measure()
     table = markdown()
-    between(ROOT / "docs" / "methods" / "tal.md", "ancestries", table)
+    replace_between(DOCS / "methods" / "tal.md", "ancestries", table)
     print(table)
 
 

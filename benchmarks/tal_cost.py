@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 from machine import medians, write
-from shelf import ROOT, between
+from pages import DOCS, replace_between
 from tal_forms import ANCESTRY
 
 from learngene_zoo import registry
 from learngene_zoo.bench.claim_cells import arm_of
-from learngene_zoo.bench.claims import load_claim
+from learngene_zoo.bench.claim_file import load_claim
 from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
@@ -66,7 +66,7 @@ def main() -> None:
     each = {kind: taken / STEPS / BATCH for kind, taken in zip(kinds, seconds)}
     rows = [row(name, course, each) for name, course in courses.items()]
     print(write("tal_cost", {"rows": rows, "threads": 1}))
-    between(ROOT / "docs" / "methods" / "tal.md", "cost", markdown(rows))
+    replace_between(DOCS / "methods" / "tal.md", "cost", markdown(rows))
     print(markdown(rows))
 
 

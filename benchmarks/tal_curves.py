@@ -23,17 +23,17 @@ from typing import Any
 
 import machine
 import torch
+from pages import ROOT, replace_between
 from run_claims import BUILD as CLAIMS
-from shelf import ROOT, between
 
 from learngene_zoo import plotting
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of
-from learngene_zoo.bench.claims import load_claim
+from learngene_zoo.bench.claim_file import load_claim
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import SCRATCH
-from learngene_zoo.bench.pictures import styles
-from learngene_zoo.bench.trial import build, chance
+from learngene_zoo.bench.pictures import looks_of
+from learngene_zoo.bench.trial import build
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         machine.write("tal_curves", {"arms": found})
     kept = machine.read("tal_curves")["arms"]
     draw(kept)
-    between(PAGE, "curves", markdown(kept))
+    replace_between(PAGE, "curves", markdown(kept))
     print(markdown(kept))
 
 
@@ -74,7 +74,7 @@ def trained(arm: Arm, seed: int) -> tuple[list[float], StateDict, StateDict]:
     run = Run(threads=1, seed=seed, resume=True)
     cell = Cell(arm=arm, task=TASK.name, layers=LAYERS, width=WIDTH, seed=seed, recipe=RECIPE)
     learngene, _ = extract_once(cell.extraction, CLAIMS, run)
-    run = replace(run, seed=chance(cell))
+    run = replace(run, seed=cell.draws)
     start = build(cell, learngene, TASK, run)
     names = sorted(name for name in start.state if start.state[name].is_floating_point())
     before = {name: start.state[name].clone() for name in names}
@@ -112,7 +112,7 @@ def draw(kept: Mapping[str, Any]) -> None:
     arms = [(name, "scratch" if name.startswith("scratch") else name, None) for name in kept]
     with plotting.style():
         figure, (panel,) = plotting.subplots(1, 1, (6.4, 3.8))
-        for name, look in styles(arms).items():
+        for name, look in looks_of(arms).items():
             losses = kept[name]["loss"]
             panel.plot(range(1, len(losses) + 1), losses, label=name, **look.line)
         panel.set_xlabel("epoch")

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from machine import read, write
-from shelf import ROOT, between
+from pages import DOCS, replace_between
 from torch import nn
 
 from learngene_zoo.artifacts.ancestry import open_ancestry
@@ -95,7 +95,7 @@ def main() -> None:
             )
     rows = [found[key] for key in sorted(found, key=lambda key: ([*arms()].index(key[0]), key[1]))]
     print(write("tal_forms", {"rows": rows, "images": images, "threads": 1}))
-    between(ROOT / "docs" / "methods" / "tal.md", "forms", markdown(rows))
+    replace_between(DOCS / "methods" / "tal.md", "forms", markdown(rows))
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -15,7 +15,7 @@ import argparse
 from typing import Any
 
 from machine import write
-from shelf import ROOT, between
+from pages import DOCS, replace_between
 from tal_forms import ANCESTRY, trained
 
 from learngene_zoo.recipe import Recipe
@@ -53,7 +53,7 @@ def main() -> None:
     print(write("tal_guidance", {"rows": rows, "images": RECIPE.images, "threads": 1}))
     lines = ["| α | | | | | | | seconds |", f"|---|{'---:|' * 7}"]
     lines += [f"| {row['alpha']:g} | {_curve(row, ' | ')} | {row['seconds']:.0f} |" for row in rows]
-    between(ROOT / "docs" / "methods" / "tal.md", "guidance", "\n".join(lines))
+    replace_between(DOCS / "methods" / "tal.md", "guidance", "\n".join(lines))
 
 
 def objective(alpha: float) -> MetaObjective:

@@ -23,10 +23,10 @@ import machine
 from grids import best_rates, finished, told
 
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.extraction import Spent
 from learngene_zoo.bench.grid import SCRATCH, cells
-from learngene_zoo.bench.results import Row, unpacked
-from learngene_zoo.intervals import paired_gain
+from learngene_zoo.bench.results import Row
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import new_file, write_json
@@ -116,19 +116,10 @@ def judged(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str, 
     for row in before:
         if row.task == task:
             line[f"{row.layers}x{row.width}"] = row.value
-    right = {
-        arm.name: [
-            unpacked(row.correct or "", row.evaluated) for row in after if (row.arm, row.task) == (arm.name, task)
-        ]
-        for arm in ARMS
-    }
-    for name, runs in right.items():
-        line[name] = sum(sum(flags) / len(flags) for flags in runs) / len(runs)
-    stronger = max((arm.name for arm in SCRATCH), key=lambda name: line[name])
-    for rival, runs in (("shuffled", right[SHUFFLED.name]), ("scratch", right[stronger])):
-        gain = paired_gain(right[TAL.name], runs)
-        line |= {f"over_{rival}": gain.value, f"over_{rival}_low": gain.low, f"over_{rival}_high": gain.high}
-    return {**line, "scratch": line[stronger]}
+    scratch = [arm.name for arm in SCRATCH]
+    rows = [row for row in after if row.task == task]
+    line |= gains_over_images(rows, TAL.name, {"shuffled": [SHUFFLED.name], "scratch": scratch})
+    return {**line, "scratch": max(line[name] for name in scratch)}
 
 
 def markdown(kept: Mapping[str, Any]) -> str:

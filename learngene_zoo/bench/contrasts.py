@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from learngene_zoo.bench.claim_file import Claim, Decision, Sum
+from learngene_zoo.bench.results import Row, unpacked
 from learngene_zoo.bench.statistics import Estimate, Scope, estimate, leave_one_out
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.intervals import paired_gain
 from learngene_zoo.lifecycle import plan
 from learngene_zoo.method import Target
 from learngene_zoo.registry import load
@@ -138,6 +140,22 @@ def stronger(arms: Mapping[str, Values]) -> tuple[Values, dict[tuple[str, SizeNa
     chosen = {place: max(found, key=lambda arm: found[arm]) for place, found in means.items()}
     units = next(iter(arms.values()))
     return {unit: arms[chosen[unit[:2]]][unit] for unit in units}, chosen
+
+
+def gains_over_images(rows: Sequence[Row], ours: str, rivals: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """The accuracy of every arm, and the gains of `ours` with their 95 % intervals over the images of one task.
+
+    `rivals` are groups of arms by name; of each group the arm with the highest accuracy counts. The keys are the arms' names,
+    and `over_NAME`, `over_NAME_low` and `over_NAME_high` for each group.
+    """
+    correct: dict[str, list[tuple[bool, ...]]] = {}
+    for row in rows:
+        correct.setdefault(row.arm, []).append(unpacked(row.correct or "", row.evaluated))
+    found = {arm: sum(sum(run) / len(run) for run in runs) / len(runs) for arm, runs in correct.items()}
+    for name, arms in rivals.items():
+        gain = paired_gain(correct[ours], correct[max(arms, key=lambda arm: found[arm])])
+        found |= {f"over_{name}": gain.value, f"over_{name}_low": gain.low, f"over_{name}_high": gain.high}
+    return found
 
 
 def jaccard(ours: set[int], theirs: set[int]) -> float:

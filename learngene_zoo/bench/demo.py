@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.bench.cell import Cell
+from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.grid import cells, family_sizes, standard_arms
-from learngene_zoo.bench.results import Row, unpacked
-from learngene_zoo.intervals import Gain, paired_gain
+from learngene_zoo.bench.results import Row
 from learngene_zoo.lifecycle import DEFAULT_ANCESTRY
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.seeds import derive_seed
@@ -68,24 +68,11 @@ def demo_rows(rows: Sequence[Row]) -> list[dict[str, Json]]:
 
 
 def _line(rows: Sequence[Row]) -> dict[str, Json]:
-    correct = {
-        name: [unpacked(row.correct or "", row.evaluated) for row in rows if row.arm == arm]
-        for name, arm in ARMS.items()
-    }
-    accuracy = {name: sum(sum(run) / len(run) for run in runs) / len(runs) for name, runs in correct.items()}
-    stronger = max(("scratch timm", "scratch fan_in"), key=lambda name: accuracy[name])
-    gains = zip(GAINS, (paired_gain(correct[METHOD], correct[rival]) for rival in (stronger, "shuffled")))
-    return {
-        "layers": rows[0].layers,
-        "params": rows[0].params,
-        "flops": rows[0].flops,
-        **{name.replace(" ", "_"): value for name, value in accuracy.items()},
-        **{key: value for name, gain in gains for key, value in _flat(name, gain).items()},
-    }
-
-
-def _flat(name: str, gain: Gain) -> dict[str, Json]:
-    return {name: gain.value, f"{name}_low": gain.low, f"{name}_high": gain.high}
+    names = {arm: name.replace(" ", "_") for name, arm in ARMS.items()}
+    rivals = {"scratch": [ARMS["scratch timm"], ARMS["scratch fan_in"]], "shuffled": [ARMS["shuffled"]]}
+    found = gains_over_images(rows, METHOD, rivals)
+    sizes = {"layers": rows[0].layers, "params": rows[0].params, "flops": rows[0].flops}
+    return {**sizes, **{names.get(key, key): value for key, value in found.items()}}
 
 
 def sentence(line: dict[str, Json]) -> str:

@@ -45,7 +45,10 @@ def test_a_file_says_everything_about_its_claim(toy: Claim, tmp_path: Path) -> N
         ({"kind": 'kind = "better"'}, 'compare: kind is "better"; it must be one of over'),
         ({"seeds": "seeds = 2"}, "a claim needs at least 3 seeds, got 2"),
         ({"seeds": "seeds = 4\nheadline = true"}, "a headline claim needs at least 5 seeds, got 4"),
-        ({"targets": 'targets = ["digits", "cifar10", "cifar100"]'}, "there are 3 targets; an interval over tasks needs at least 4"),
+        (
+            {"targets": 'targets = ["digits", "cifar10", "cifar100"]'},
+            "there are 3 targets; an interval over tasks needs at least 4",
+        ),
         ({"targets": 'targets = ["digits", "digits"]'}, "targets must be a non-empty list without repetitions"),
         (
             {"targets": 'targets = ["digits", "cifar10", "cifar100", "dgits"]'},

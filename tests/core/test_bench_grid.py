@@ -104,7 +104,10 @@ def test_sizes_that_a_method_cannot_build_are_left_out_and_named() -> None:
         ({"tasks": []}, "no task"),
         ({"arms": []}, "no arm"),
         ({"arms": [*SCRATCH, SCRATCH[0]]}, "two arms are named 'scratch timm'"),
-        ({"tasks": ["objects"], "arms": standard_arms(["lsamd"], tasks=["objects"], leave_out=True)}, "the extraction of lsamd has no task"),
+        (
+            {"tasks": ["objects"], "arms": standard_arms(["lsamd"], tasks=["objects"], leave_out=True)},
+            "the extraction of lsamd has no task",
+        ),
         ({"epochs": [-1]}, "epochs is -1"),
     ],
 )
