@@ -125,7 +125,7 @@ def test_methods_are_named_as_they_are_registered() -> None:
         standard_arms([])
     with pytest.raises(WrongCall, match="no setting named 'tip'"):
         standard_arms(["lsamd"], settings={"lsamd": {"tip": 4}})
-    with pytest.raises(WrongCall, match="settings for .*, but the methods of this grid are"):
+    with pytest.raises(WrongCall, match="but the methods of this grid are"):
         standard_arms(["lsamd"], settings={"tal": {"top": 4}})
 
 
