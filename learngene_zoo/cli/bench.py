@@ -138,8 +138,7 @@ def _settings(values: Sequence[str]) -> dict[str, dict[str, Json]]:
         method, dot, setting = name.partition(".")
         if not (equals and dot):
             raise WrongCall(f"--set: expected METHOD.NAME=VALUE, as lsamd.top=4, got {value!r}")
-        read = _value(text)
-        found.setdefault(method, {})[setting.replace("-", "_")] = tuple(read) if isinstance(read, list) else read
+        found.setdefault(method, {})[setting.replace("-", "_")] = _value(text)
     return found
 
 
