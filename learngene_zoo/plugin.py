@@ -82,9 +82,6 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.batches import open_loader as open_loader
     from learngene_zoo.tasks.catalogue import find_entry as find_entry
     from learngene_zoo.tasks.catalogue import open_task as open_task
-    from learngene_zoo.tasks.checking import IGNORED as IGNORED
-    from learngene_zoo.tasks.decoding import decoded as decoded
-    from learngene_zoo.tasks.decoding import decoded_indices as decoded_indices
     from learngene_zoo.tasks.folders import Files as Files
     from learngene_zoo.tasks.folders import labelled as labelled
     from learngene_zoo.tasks.folders import noted as noted
@@ -92,16 +89,19 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.folders import subfolders as subfolders
     from learngene_zoo.tasks.hub_data import hub_tables as hub_tables
     from learngene_zoo.tasks.hub_data import open_hub as open_hub
+    from learngene_zoo.tasks.images import IGNORED as IGNORED
+    from learngene_zoo.tasks.images import decoded as decoded
+    from learngene_zoo.tasks.images import decoded_indices as decoded_indices
     from learngene_zoo.tasks.loader import Batch as Batch
-    from learngene_zoo.tasks.own_data import IMAGENET_MEAN as IMAGENET_MEAN
-    from learngene_zoo.tasks.own_data import IMAGENET_STD as IMAGENET_STD
-    from learngene_zoo.tasks.own_data import SEED as SEED
-    from learngene_zoo.tasks.own_data import Labelled as Labelled
-    from learngene_zoo.tasks.own_data import Rows as Rows
-    from learngene_zoo.tasks.own_data import completed as completed
-    from learngene_zoo.tasks.own_data import in_roles as in_roles
-    from learngene_zoo.tasks.own_data import task_of as task_of
+    from learngene_zoo.tasks.splits import IMAGENET_MEAN as IMAGENET_MEAN
+    from learngene_zoo.tasks.splits import IMAGENET_STD as IMAGENET_STD
+    from learngene_zoo.tasks.splits import SEED as SEED
+    from learngene_zoo.tasks.splits import Labelled as Labelled
     from learngene_zoo.tasks.splits import PixelSplit as PixelSplit
+    from learngene_zoo.tasks.splits import Rows as Rows
+    from learngene_zoo.tasks.splits import completed as completed
+    from learngene_zoo.tasks.splits import in_roles as in_roles
+    from learngene_zoo.tasks.splits import task_of as task_of
     from learngene_zoo.tasks.suite import Entry as Entry
     from learngene_zoo.tasks.suite import HubSource as HubSource
     from learngene_zoo.tasks.suite import Suite as Suite
@@ -163,13 +163,11 @@ _HOMES = {
     "storage": "StateDict nearest_parent read_json write_json",
     "tasks.batches": "Batches open_loader",
     "tasks.catalogue": "find_entry open_task",
-    "tasks.checking": "IGNORED",
-    "tasks.decoding": "decoded decoded_indices",
     "tasks.folders": "Files labelled noted open_folder subfolders",
     "tasks.hub_data": "hub_tables open_hub",
+    "tasks.images": "IGNORED decoded decoded_indices",
     "tasks.loader": "Batch",
-    "tasks.own_data": "IMAGENET_MEAN IMAGENET_STD Labelled Rows SEED completed in_roles task_of",
-    "tasks.splits": "PixelSplit stratified_parts=parts",
+    "tasks.splits": "IMAGENET_MEAN IMAGENET_STD Labelled PixelSplit Rows SEED completed in_roles stratified_parts=parts task_of",
     "tasks.suite": "Entry HubSource Suite built_in split_sizes",
     "tasks.tables": "known_splits rows_of task_of_tables",
     "tasks.task": "Attribute SPLITS Samples Split Task",

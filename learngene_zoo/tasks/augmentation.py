@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.seeds import bits, derive_seed, uniform
-from learngene_zoo.tasks.checking import IGNORED
+from learngene_zoo.tasks.images import IGNORED
 
 Augment = Literal["none", "light", "rand"]
 

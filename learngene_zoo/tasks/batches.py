@@ -11,7 +11,7 @@ memory: two windows of encoded images at most, and the batches on their way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -25,12 +25,10 @@ from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.distributed import rank, world
 from learngene_zoo.tasks.augmentation import Augment
-from learngene_zoo.tasks.decoding import normalised
+from learngene_zoo.tasks.images import decoded, decoded_mask, normalised
 from learngene_zoo.tasks.loader import Batch, Loader, Made, Pictures, check_settings, closed, feeder
-from learngene_zoo.tasks.streams.handful import Handful
-from learngene_zoo.tasks.streams.order import Order, shown
-from learngene_zoo.tasks.streams.parts import beginning
-from learngene_zoo.tasks.task import Sample, Stream, Task
+from learngene_zoo.tasks.streams.order import Order, beginning, shown
+from learngene_zoo.tasks.task import Sample, Samples, Stream, Task
 
 
 class Batches(Protocol):
@@ -59,6 +57,28 @@ def open_loader(task: Task, split: str, input_format: InputFormat, **settings: A
 
 
 WINDOW = 1_000
+
+
+@dataclass(frozen=True)
+class Handful:
+    """A few samples that were read, as a split, by their index; they are decoded when they are needed."""
+
+    samples: Mapping[int, Sample]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class of every image."""
+        return np.array([sample.label for sample in self.samples.values()], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor] | Samples:
+        """uint8 (3, H, W) each, with uint8 (H, W) masks if they have some. Raises `BadData`."""
+        chosen = [self.samples[index] for index in indices]
+        images = [decoded(sample.image, sample.where) for sample in chosen]
+        masks = [decoded_mask(sample.mask, sample.where) for sample in chosen if sample.mask is not None]
+        return Samples(images, masks) if masks else images
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.decoding import SUFFIXES
-from learngene_zoo.tasks.own_data import Labelled, in_roles, split_name, task_of
+from learngene_zoo.tasks.images import SUFFIXES
+from learngene_zoo.tasks.splits import Labelled, in_roles, split_name, task_of
 from learngene_zoo.tasks.task import SPLITS, Task
 
 

@@ -165,14 +165,14 @@ def _pinned(repository: str, revision: str | None) -> tuple[str, str]:
     except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
         raise _unreachable(repository, error) from None
     except Exception as error:  # the HTTP library's own family, which differs between versions of huggingface_hub
-        if _of_the_network(error):
+        if of_the_network(error):
             raise _unreachable(repository, error) from None
         raise
     licence = getattr(info.card_data, "license", None) if info.card_data else None
     return str(info.sha), licence if isinstance(licence, str) else "unknown"
 
 
-def _of_the_network(error: Exception) -> bool:
+def of_the_network(error: Exception) -> bool:
     return type(error).__module__.startswith(("httpx", "httpcore", "requests", "urllib3", "aiohttp"))
 
 
@@ -209,7 +209,7 @@ def in_our_words(repository: str, config: str | None, offline: bool) -> Iterator
     except (RuntimeError, ValueError, OSError, DatasetsError) as error:
         raise _translated(repository, config, offline, error) from None
     except Exception as error:  # as above
-        if _of_the_network(error):
+        if of_the_network(error):
             raise _unreachable(repository, error) from None
         raise
 
@@ -222,7 +222,7 @@ def _translated(repository: str, config: str | None, offline: bool, error: Excep
         return BadData(f"{repository} is made by a script, which is never run; {SCRIPT_HINT}")
     if "onfig" in text and isinstance(error, ValueError):
         return WrongCall(f"{repository}: {text}; write hf:{repository}:CONFIG")
-    if _of_the_network(error):  # some of its errors are OSErrors too
+    if of_the_network(error):  # some of its errors are OSErrors too
         return _unreachable(repository, error)
     if offline or isinstance(error, ConnectionError | FileNotFoundError):
         return Unavailable(f"data set {repository} is not in the cache and cannot be had offline; open it once online")

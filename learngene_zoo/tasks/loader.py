@@ -19,8 +19,7 @@ from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.distributed import rank, world
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.augmentation import AUGMENTS, Augment, Images, light, light_joint, rand, rand_joint
-from learngene_zoo.tasks.checking import checked
-from learngene_zoo.tasks.decoding import fitted, fitted_masks, normalised
+from learngene_zoo.tasks.images import checked, fitted, fitted_masks, normalised
 from learngene_zoo.tasks.splits import balanced
 from learngene_zoo.tasks.task import Split, Task
 

@@ -82,7 +82,7 @@ def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
     """The images at `places`, with their masks at their right if they have some."""
     import numpy as np
 
-    from learngene_zoo.tasks.decoding import fitted
+    from learngene_zoo.tasks.images import fitted
     from learngene_zoo.tasks.task import Samples
 
     side = min(task.image_size, LARGEST)

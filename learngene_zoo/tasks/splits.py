@@ -1,23 +1,39 @@
-"""Deterministic choices of images: stratified parts, balanced subsets. No data set is ever split by chance.
+"""The splits of a data set of images: in memory or decoded when needed, and made where they are missing.
 
-A split whose images are all in memory.
+A missing test split takes a fifth of the training images, a missing validation split a tenth of what is left: stratified, and the
+same images every time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch.nn import functional
 
+from learngene_zoo.errors import BadData
 from learngene_zoo.seeds import derive_seed, uniform
+from learngene_zoo.tasks.images import decoded
+from learngene_zoo.tasks.task import SPLITS, Task
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+SYNONYMS = {"val": "validation", "valid": "validation", "dev": "validation", "eval": "validation"}
+SHARES = (("test", 0.2), ("validation", 0.1))  # taken from the training images, in this order
+SEED = 0  # of the splits that are made
+Stored = TypeVar("Stored")
+
+
+# Stratified choices of images.
 
 
 def interleaved(labels_N: np.ndarray, seed: int) -> np.ndarray:
-    """All indices in an order whose every beginning is balanced like the whole: int64 (N,), a function of the seed.
+    """All indices in an order of which every beginning has the classes in their shares: int64 (N,).
 
-    Image j of the n_c images of class c stands at (j + u) / n_c, where u in [0, 1) is drawn.
+    Image j of the n_c images of class c stands at (j + u) / n_c, where u in [0, 1) is drawn from the seed.
     """
     return np.argsort(_places(labels_N, seed, proportional=True), kind="stable")
 
@@ -34,24 +50,27 @@ def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
 
 
 def parts(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
-    """Disjoint index sets of these sizes, each with every class in its share, sorted."""
+    """Disjoint sets of indices of these sizes, each with every class in its share, sorted."""
     order = interleaved(labels_N, seed)
     ends = np.cumsum(counts)
     if ends[-1] > len(order):
-        raise ValueError(f"{ends[-1]} images asked of {len(order)}")
+        raise ValueError(f"expected at most {len(order)} images in all parts, got {ends[-1]}")
     return [np.sort(order[end - count : end]) for end, count in zip(ends, counts, strict=True)]
 
 
 def balanced(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """`count` indices with as many of each class as there are (sorted); a larger count holds every smaller one."""
+    """`count` indices with equally many of each class where there are enough, sorted; a larger count includes every smaller."""
     order = np.argsort(_places(labels_N, seed, proportional=False), kind="stable")
     return np.sort(order[:count])
 
 
-class PixelSplit:
-    """Images uint8 (N, 1 or 3, H, W), grey ones given out in three equal channels, and labels int64 (N,).
+# Splits.
 
-    Stored images may be smaller than those given out: `border` black pixels are added on every side.
+
+class PixelSplit:
+    """Images in memory, uint8 (N, 1 or 3, H, W), and labels int64 (N,).
+
+    Grey images are returned with three equal channels, and all of them with `border` black pixels on every side.
     """
 
     def __init__(self, images: torch.Tensor, labels: np.ndarray, border: int = 0) -> None:
@@ -66,3 +85,130 @@ class PixelSplit:
         if self.border:
             chosen = functional.pad(chosen, (self.border,) * 4)
         return chosen.expand(-1, 3, -1, -1)
+
+
+class Rows(Protocol):
+    """Encoded images in order, and words for each that name it in errors."""
+
+    def __len__(self) -> int: ...
+
+    def image(self, row: int) -> Any:
+        """What `images.decoded` takes."""
+
+    def where(self, row: int) -> str:
+        """A path, or a file and a row."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """One split as it was found."""
+
+    rows: Rows
+    labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class DecodedSplit:
+    """Some of the rows; an image is decoded when it is read, in the process that reads it."""
+
+    rows: Rows
+    members: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        """uint8 (3, H, W) each, of the size it is stored in."""
+        places = [int(self.members[index]) for index in indices]
+        return [decoded(self.rows.image(place), self.rows.where(place)) for place in places]
+
+
+# The splits of a task.
+
+
+def split_name(name: str) -> str:
+    """The zoo's name of a split that may be called `val` or `valid`."""
+    return SYNONYMS.get(name.lower(), name.lower())
+
+
+def in_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict[str, Stored]:
+    """The stored splits by their role: `roles` says for a split which stored one is used, if that one exists.
+
+    A stored split whose role another one has is left out: `{"test": "validation"}` leaves the test split out.
+    """
+    played = {role: split for role, split in roles.items() if split in stored}
+    kept = {name: part for name, part in stored.items() if name not in {*played, *played.values()}}
+    return {**kept, **{role: stored[split] for role, split in played.items()}}
+
+
+def task_of(
+    name: str,
+    found: Mapping[str, Labelled],
+    class_names: Sequence[str],
+    /,
+    counts: Mapping[str, int] | None = None,
+    **fields: Any,
+) -> Task:
+    """The task of these splits, the missing ones made (with `counts` images if given). `fields` are fields of `Task`.
+
+    Raises `BadData` for a single class, a class without images, or no images at all.
+    """
+    if "train" not in found:
+        raise BadData(f"{name} has no train split, only {', '.join(sorted(found)) or 'none'}; name one of them train")
+    _check(name, found, class_names)
+    chosen = completed(name, found, counts or {})
+    settings: dict[str, Any] = {
+        "name": name,
+        "title": name,
+        "classes": len(class_names),
+        "class_names": tuple(class_names),
+        "image_size": 224,
+        "mean": IMAGENET_MEAN,
+        "std": IMAGENET_STD,
+        "flip": True,
+        "source": name,
+        "sizes": {split: len(chosen[split]) for split in SPLITS},
+        "open_split": partial(_opened, chosen),
+    }
+    return Task(**{**settings, **fields})
+
+
+def _opened(chosen: Mapping[str, DecodedSplit], name: str) -> DecodedSplit:
+    return chosen[name]
+
+
+def _check(name: str, found: Mapping[str, Labelled], class_names: Sequence[str]) -> None:
+    if not len(found["train"].labels):
+        raise BadData(f"{name} has no training images; add some")
+    if len(class_names) < 2:
+        raise BadData(f"{name} has one class ({', '.join(class_names) or 'none'}); a task needs at least two")
+    for split, part in found.items():
+        outside = np.flatnonzero((part.labels < 0) | (part.labels >= len(class_names)))
+        if len(outside):
+            row = int(outside[0])
+            got = part.labels[row]
+            raise BadData(f"{part.rows.where(row)} in {split}: expected a label 0 to {len(class_names) - 1}, got {got}")
+    empty = set(range(len(class_names))) - set(found["train"].labels.tolist())
+    if empty:
+        first = class_names[min(empty)]
+        raise BadData(f"{name}: class {first!r} has no training images; add some or remove the class")
+
+
+def completed(name: str, found: Mapping[str, Labelled], counts: Mapping[str, int]) -> dict[str, DecodedSplit]:
+    """Every split, those that are missing or empty cut out of the training images.
+
+    Raises `BadData` if there are too few of them.
+    """
+    chosen = {split: DecodedSplit(part.rows, np.arange(len(part.labels)), part.labels) for split, part in found.items()}
+    for split, share in SHARES:
+        if split in chosen and len(chosen[split]):
+            continue
+        train = chosen["train"]
+        count = counts.get(split, max(1, round(share * len(train))))
+        if count >= len(train):
+            raise BadData(f"{name} has too few training images ({len(train)}) to make a {split} split; add some")
+        cut, left = parts(train.labels, [count, len(train) - count], SEED)
+        chosen[split] = DecodedSplit(train.rows, train.members[cut], train.labels[cut])
+        chosen["train"] = DecodedSplit(train.rows, train.members[left], train.labels[left])
+    return chosen

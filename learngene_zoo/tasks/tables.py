@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.own_data import Labelled, in_roles, split_name, task_of
+from learngene_zoo.tasks.splits import Labelled, in_roles, split_name, task_of
 from learngene_zoo.tasks.task import SPLITS, Task
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixels")

@@ -14,7 +14,7 @@ import torch
 
 from learngene_zoo.errors import Unavailable, ZooError
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.checking import checked
+from learngene_zoo.tasks.images import checked
 from learngene_zoo.tasks.suite import Entry, Suite
 from learngene_zoo.tasks.task import SPLITS, Samples, Split, Task
 

@@ -13,7 +13,7 @@ import torch
 
 from learngene_zoo.intervals import proportion
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.tasks.checking import IGNORED
+from learngene_zoo.tasks.images import IGNORED
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.tasks.checking import IGNORED
+from learngene_zoo.tasks.images import IGNORED
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer

@@ -21,8 +21,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.checking import IGNORED
-from learngene_zoo.tasks.decoding import fitted_masks
+from learngene_zoo.tasks.images import IGNORED, fitted_masks
 from learngene_zoo.tasks.loader import Batch, Loader
 from learngene_zoo.tasks.task import Samples, Task
 from learngene_zoo.training.evaluate import evaluate
@@ -167,10 +166,10 @@ def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
         (lambda s: s._replace(masks=None), "come without masks"),
         (
             lambda s: s._replace(masks=s.masks + 3),
-            r"the mask of image \d+ of blobs holds \d+; a pixel is one of 0 to 2",
+            r"the mask of image \d+ of blobs holds \d+; expected 0 to 2",
         ),
-        (lambda s: s._replace(masks=s.masks[:, :8]), r"image \d+ of blobs has 16 x 16 pixels, its mask 8 x 16"),
-        (lambda s: Samples(list(s.images), masks=list(s.masks + 3)), "or 255 where it does not count"),
+        (lambda s: s._replace(masks=s.masks[:, :8]), r"image \d+ of blobs has 16 x 16 pixels and its mask 8 x 16"),
+        (lambda s: Samples(list(s.images), masks=list(s.masks + 3)), "or 255 where a pixel does not count"),
     ],
     ids=["none", "values", "shape", "list"],
 )

@@ -20,8 +20,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.streams import tars
-from learngene_zoo.tasks.streams.order import Order, shown
-from learngene_zoo.tasks.streams.parts import beginning, completed, role
+from learngene_zoo.tasks.streams.order import Order, beginning, completed, role, shown
 from learngene_zoo.tasks.task import Sample, Task
 from learngene_zoo.training.evaluate import evaluate
 
@@ -70,7 +69,7 @@ def test_an_epoch_begun_late_is_the_same_and_opens_no_earlier_shard(
     assert len(whole) == data.steps == 8
     opened: list[str] = []
     real = tars.opened
-    monkeypatch.setattr(tars, "opened", lambda place: opened.append(place) or real(place))
+    monkeypatch.setattr(tars, "opened", lambda place, offline: opened.append(place) or real(place, offline))
     rest = list(data.epoch(1, start=6))
     assert all(equal(a, b) for a, b in zip(whole[6:], rest, strict=True))
     assert len(opened) == 2
@@ -159,7 +158,7 @@ def test_a_limit_is_nested_and_opens_only_its_shards(task: Task, monkeypatch: py
     assert len({frozenset(used(25, seed)) for seed in range(8)}) > 1
     opened: list[str] = []
     real = tars.opened
-    monkeypatch.setattr(tars, "opened", lambda place: opened.append(place) or real(place))
+    monkeypatch.setattr(tars, "opened", lambda place, offline: opened.append(place) or real(place, offline))
     used(25)
     assert len(opened) == 1
     assert loader(task, images=1000).images == 100
@@ -176,7 +175,7 @@ def test_impossible_settings(task: Task, settings: dict[str, Any], words: str) -
 
 
 def test_a_stream_has_no_single_images(task: Task) -> None:
-    with pytest.raises(WrongCall, match="read in order"):
+    with pytest.raises(WrongCall, match="is streamed, so single images cannot be read"):
         task.split("train")
     with pytest.raises(WrongCall, match="did you mean train"):
         task.stream("trian")
@@ -193,8 +192,8 @@ def test_missing_splits_are_parts_of_the_training_images(tmp_path: Path) -> None
     task = open_task(f"wds:{tmp_path}")
     assert dict(task.sizes) == {"train": 216, "validation": 24, "test": 60}
     assert task.notes == (
-        "no test split is there: one training image in 5 is taken",
-        "no validation split is there: one training image in 10 is taken",
+        "there is no test split: one training image in 5 is used",
+        "there is no validation split: one training image in 10 is used",
     )
     found = {
         split: {image for image, _ in by_index(loader(task, split, shuffle=False, augment="none").epoch(0)).values()}

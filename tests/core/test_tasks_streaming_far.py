@@ -141,7 +141,7 @@ def test_a_repository_is_streamed(on_hub: Path, names: bool) -> None:
     task = open_task("hf-stream:org/name")
     assert task.class_names == (("p", "q", "r") if names else ("x", "y", "z"))
     assert dict(task.sizes) == {"train": 48, "validation": 9, "test": 12}
-    assert (task.licence, task.notes) == ("mit", ("no test split is there: one training image in 5 is taken",))
+    assert (task.licence, task.notes) == ("mit", ("there is no test split: one training image in 5 is used",))
     found = list(loader(task, "validation", shuffle=False, augment="none").epoch(0))
     assert found[0].labels.tolist() == [n % 3 for n in range(1000, 1009)]
     assert (found[0].images[4].numpy().round() == pixels(1004).transpose(2, 0, 1)).all()
@@ -162,7 +162,7 @@ def test_faults_of_a_repository(on_hub: Path, cache: Path) -> None:
     for wrong in ("name", "a/b/c", "/name"):
         with pytest.raises(WrongCall, match="is not a data set of the Hub"):
             open_task(f"hf-stream:{wrong}")
-    with pytest.raises(Unavailable, match="leave --offline out"):
+    with pytest.raises(Unavailable, match="remove --offline"):
         open_task("hf-stream:org/name", offline=True)
 
 

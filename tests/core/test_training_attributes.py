@@ -205,12 +205,12 @@ def test_images_with_attributes_are_not_mixed(mixing: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     ("attributes", "message"),
     [
-        (None, "gave none"),
+        (None, "got none"),
         (torch.zeros(4, 3), "of shape \\(4, 3\\)"),
-        (torch.tensor([[0.0, 0.0]] * 3 + [[3.0, 0.0]]), "image 3 of cloths has stripes 3.0; it is one of 0 to 2"),
+        (torch.tensor([[0.0, 0.0]] * 3 + [[3.0, 0.0]]), "image 3 of cloths has stripes 3.0; expected one of 0 to 2"),
         (torch.tensor([[-1.0, 0.0]] * 4), "has stripes -1.0"),
         (torch.tensor([[0.5, 0.0]] * 4), "has stripes 0.5"),
-        (torch.tensor([[0.0, math.inf]] * 4), "image 0 of cloths has light inf; it is a finite number"),
+        (torch.tensor([[0.0, math.inf]] * 4), "image 0 of cloths has light inf; expected a finite number"),
     ],
 )
 def test_attributes_that_do_not_fit_the_task_are_bad_data(attributes: torch.Tensor | None, message: str) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.checking import checked
+from learngene_zoo.tasks.images import checked
 from learngene_zoo.tasks.loader import Loader
 from lgzoo_mini import contours, source
 from lgzoo_mini.contours import CONTOURS

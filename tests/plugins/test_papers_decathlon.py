@@ -17,7 +17,7 @@ from papers_data import decathlon, picture, write_annotations
 
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.decoding import decoded
+from learngene_zoo.tasks.images import decoded
 
 NAME = "decathlon-daimlerpedcls"
 

@@ -1,126 +1,141 @@
-"""The files in a tar archive, one after the other, from anything that can be read forwards. Nothing is unpacked.
+"""The samples in a tar: consecutive files that share a key, such as `00042.jpg` and `00042.cls` (WebDataset's convention).
 
-The standard library's reader takes a damaged header for the archive's end, and a data set would silently be smaller. This
-one goes by the same header parser and raises.
+Nothing is unpacked to disk or unpickled. Python's `tarfile` takes a damaged header for the end of the archive, so that a data
+set would silently shrink; here it is an error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import tarfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from tarfile import BLOCKSIZE, HeaderError, TarInfo
-from typing import Protocol
+from typing import Any
 
 from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.tables import LABEL_COLUMNS
 
-CHUNK = 2**20
-MOST_EXTENSION = 2**20  # bytes of a header that only holds a long name
-LONG_NAME, PAX, GLOBAL_PAX, FOLDER = b"L", b"x", b"g", b"5"
-FILES = (b"0", b"\0", b"7")
-
-
-class Readable(Protocol):
-    """What an archive is read from."""
-
-    def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; fewer only at the end."""
-
-    def seekable(self) -> bool:
-        """Whether `seek` works."""
-
-    def seek(self, offset: int, whence: int, /) -> int:
-        """Go elsewhere."""
-
-    def close(self) -> None:
-        """Give it back."""
+IMAGES = ("jpg", "jpeg", "png", "webp")
+MASK = "seg.png"
+LABELS = ("cls", "json")  # in order of preference
+PICKLES = ("pyd", "pkl", "pickle", "pth", "pt", "ckpt", "joblib")
 
 
 @dataclass
-class Member:
-    """A file in an archive. Its bytes can be read once, before the next member is asked for."""
+class Group:
+    """The files of one sample, and the bytes of those that were read."""
 
-    name: str
-    size: int
-    archive: Archive
-    unread: int = field(init=False)
+    key: str
+    tar: str
+    names: dict[str, str] = field(default_factory=dict)  # by kind
+    data: dict[str, bytes] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.unread = -(-self.size // BLOCKSIZE) * BLOCKSIZE
+    @property
+    def image(self) -> str:
+        """The kind of its image. Raises `BadData` if it has none or several."""
+        found = [kind for kind in IMAGES if kind in self.names]
+        if len(found) != 1:
+            got = ", ".join(self.names)
+            raise BadData(
+                f"{self.where} has {len(found)} images (its files: {got}); expected one of {', '.join(IMAGES)}"
+            )
+        return found[0]
 
-    def read(self) -> bytes:
-        """Its bytes. Raises `BadData` if the archive ends before."""
-        data = self.archive.exactly(self.unread, self.name)
-        self.unread = 0
-        return data[: self.size]
+    @property
+    def labelled_by(self) -> str:
+        """The kind of the file that holds its label or mask. Raises `BadData` if there is none."""
+        for kind in (*LABELS, MASK):
+            if kind in self.names:
+                return kind
+        raise BadData(f"{self.where} has no label; add {self.key}.cls, or a .json with a label")
 
+    @property
+    def where(self) -> str:
+        """The tar and the key."""
+        return f"{self.tar}: {self.key}"
 
-@dataclass
-class Archive:
-    """An open archive and the name it has in errors."""
-
-    file: Readable
-    name: str
-
-    def __iter__(self) -> Iterator[Member]:
-        """Its files. Raises `BadData` for an archive that is cut short or damaged, and for a link."""
-        name, size, before = "", None, "its beginning"
-        while (header := self._header(before)) is not None:
-            member = Member(name or header.name, header.size if size is None else size, self)
-            before = member.name
-            if header.type in (LONG_NAME, PAX):
-                name, size = self._extension(header, member, name, size)
-                continue
-            if header.type in FILES:
-                yield member
-            elif header.type not in (FOLDER, GLOBAL_PAX):
-                raise BadData(f"{self.name}: {member.name} is a link or a device; put the file itself there")
-            self._skip(member.unread, member.name)
-            name, size = "", None
-
-    def _header(self, before: str) -> TarInfo | None:
-        block = self.file.read(BLOCKSIZE)
-        if len(block) == BLOCKSIZE and not any(block):
-            return None
+    def label(self) -> str:
+        """The label, whole numbers without leading zeros. Raises `BadData`."""
+        kind = self.labelled_by
+        where = f"{self.tar}: {self.names[kind]}"
         try:
-            return TarInfo.frombuf(block, "utf-8", "surrogateescape")
-        except HeaderError as error:
-            what = "is cut short" if len(block) < BLOCKSIZE else f"is damaged ({error})"
-            raise BadData(f"{self.name} {what} after {before}; fetch or write it anew") from None
+            text = self.data[kind].decode("utf-8").strip()
+            value = _label_in(json.loads(text)) if kind == "json" else text
+        except (ValueError, RecursionError):
+            raise BadData(f"{where} cannot be read as {kind}; write it again") from None
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+            expected = f"a field {', '.join(LABEL_COLUMNS)}" if kind == "json" else "a number or a name"
+            raise BadData(f"{where} holds no label; expected {expected}")
+        text = str(value)
+        if text.startswith("-") and text[1:].isdecimal():
+            raise BadData(f"{where} holds {text}, which is not a class; leave out images without a label")
+        return str(int(text)) if text.isdecimal() else text
 
-    def _extension(self, header: TarInfo, member: Member, name: str, size: int | None) -> tuple[str, int | None]:
-        """The name and size that a header of its own gives to the next file."""
-        if header.size > MOST_EXTENSION:
-            raise BadData(f"{self.name} is damaged: the name of a file is {header.size} bytes long; write it anew")
-        data = Member(header.name, header.size, self).read()
-        if header.type == LONG_NAME:
-            return data.rstrip(b"\0").decode("utf-8", "surrogateescape"), size
+
+def _label_in(record: object) -> object:
+    """The label in a record, None if it has none."""
+    if not isinstance(record, dict):
+        return None
+    return next((record[key] for key in LABEL_COLUMNS if key in record), None)
+
+
+class _Header(tarfile.TarInfo):
+    """A header; `tarfile` itself ends quietly at a damaged or a missing one."""
+
+    @classmethod
+    def fromtarfile(cls, archive: Any) -> Any:
         try:
-            told = dict(_records(data))
-            return told.get("path", name), int(told["size"]) if "size" in told else size
-        except ValueError:
-            raise BadData(f"{self.name} is damaged in the header of {member.name}; write it anew") from None
-
-    def _skip(self, count: int, name: str) -> None:
-        if count and self.file.seekable():
-            self.file.seek(count, 1)  # past the end of an archive cut short, where no header can be read
-            return
-        while count:
-            count -= len(self.exactly(min(count, CHUNK), name))
-
-    def exactly(self, count: int, name: str) -> bytes:
-        """The next bytes. Raises `BadData` if there are fewer."""
-        data = self.file.read(count)
-        if len(data) < count:
-            raise BadData(f"{self.name} is cut short in {name}; fetch or write it anew")
-        return data
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]  # the zeros that end an archive
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from None
 
 
-def _records(data: bytes) -> Iterator[tuple[str, str]]:
-    """The "length key=value" lines of a pax header."""
-    while data:
-        length = int(data.split(b" ", 1)[0])
-        if not 0 < length <= len(data):
-            raise ValueError("a record longer than its header")
-        key, _, value = data[:length].split(b" ", 1)[1].rstrip(b"\n").partition(b"=")
-        yield key.decode(), value.decode("utf-8", "surrogateescape")
-        data = data[length:]
+def groups(file: Any, name: str, wanted: Callable[[int, str], bool]) -> Iterator[Group]:
+    """The samples of an open tar called `name`. Files of kind k of sample number n are read where `wanted(n, k)`.
+
+    Raises `BadData` for a damaged tar, a link, a pickle, and two files of one name.
+    """
+    group, number, last = None, -1, "its beginning"
+    try:
+        with _opened(file) as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # else it keeps every header
+                last = member.name
+                key, kind = _parts(member, name)
+                if not kind:
+                    continue
+                if group is None or key != group.key:
+                    if group is not None:
+                        yield group
+                    group, number = Group(key, name), number + 1
+                if kind in group.names:
+                    raise BadData(f"{name}: {member.name} is there twice; give every image a name of its own")
+                group.names[kind] = member.name
+                if wanted(number, kind):
+                    content = archive.extractfile(member)
+                    group.data[kind] = content.read() if content else b""
+    except tarfile.TarError as error:
+        raise BadData(f"{name} is damaged or cut short after {last} ({error}); download or write it again") from None
+    if group is not None:
+        yield group
+
+
+def _opened(file: Any) -> Any:
+    return tarfile.open(fileobj=file, mode="r:" if file.seekable() else "r|", tarinfo=_Header)
+
+
+def _parts(member: tarfile.TarInfo, tar: str) -> tuple[str, str]:
+    """Key and kind: "a/7.seg.png" is "a/7" and "seg.png". The kind is "" for a folder, a hidden file, or one without a dot."""
+    if member.isdir():
+        return member.name, ""
+    if not member.isreg():
+        raise BadData(f"{tar}: {member.name} is a link or a device; replace it by the file itself")
+    folder, slash, file = member.name.rpartition("/")
+    stem, _, kind = file.partition(".")
+    if not stem:
+        return member.name, ""
+    if kind.lower().rpartition(".")[2] in PICKLES:
+        raise BadData(f"{tar}: {member.name} may hold a pickle, which is never opened; leave it out")
+    return f"{folder}{slash}{stem}", kind.lower()

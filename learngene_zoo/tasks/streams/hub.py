@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
-from learngene_zoo.tasks.hub_data import in_our_words, is_offline, parsed, streamed
-from learngene_zoo.tasks.own_data import split_name
-from learngene_zoo.tasks.streams.counting import cache_file, classes_of, progress, read_cache, write_cache
-from learngene_zoo.tasks.streams.parts import completed, told
-from learngene_zoo.tasks.streams.task import stream_task
+from learngene_zoo.tasks.hub_data import in_our_words, is_offline, of_the_network, parsed, streamed
+from learngene_zoo.tasks.splits import split_name
+from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, progress, stream_task
 from learngene_zoo.tasks.suite import HubSource
 from learngene_zoo.tasks.tables import columns, no_progress
 from learngene_zoo.tasks.task import SPLITS, Sample, Stream, Task
 
 Tables = Mapping[str, Any]  # `datasets.IterableDataset` by split
-LOST = (OSError, RuntimeError, ValueError, EOFError)  # what `datasets` raises for a file or a connection that is broken
-NETWORK = ("httpx", "httpcore", "requests", "urllib3", "aiohttp")  # whose errors are of families of their own
+LOST = (OSError, RuntimeError, ValueError, EOFError)  # what `datasets` raises for a broken file or connection
 
 
 @dataclass(frozen=True)
-class Rows:
-    """One split, read a file at a time. `numbers` has the number of every label; without it labels are numbers."""
+class HubRows:
+    """One split, read a file at a time. `numbers` has the number of every label; None: labels are numbers."""
 
     table: Any
     name: str
@@ -38,7 +34,7 @@ class Rows:
     classes: int
 
     def read(self, shard: int, wanted: np.ndarray) -> Generator[Sample | None]:
-        """As of every stream. The rows that are not wanted come over the network too."""
+        """As every `Stream`. The rows that are not wanted come over the network too."""
         last, row = int(np.flatnonzero(wanted)[-1]), 0
         for row, found in enumerate(islice(_rows(self.table, shard, self.name), last + 1)):
             yield self._sample(found, f"{self.name} file {shard} row {row}") if wanted[row] else None
@@ -58,33 +54,29 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
     name = f"hf-stream:{reference}"
     parsed(reference)
     if is_offline(offline):
-        raise Unavailable(f"{name} is read over the network; leave --offline out, or fetch it whole as hf:{reference}")
+        raise Unavailable(f"{name} is read over the network; remove --offline, or download all of it as hf:{reference}")
     source = streamed(HubSource(reference=reference))
     tables = _known(reference, source.splits)
     if "train" not in tables:
         raise BadData(f"{name} has no train split, only {', '.join(source.splits) or 'none'}; name one of them train")
     image, label = columns(tables["train"].features, name)
     class_names = _class_names(name, tables, image, label)
-    alone = partial(_labels_alone, reference, source.commit, label, tables)
-    facts = _counted(name, alone, label, [name, str(source.commit)])
+    facts = _counted(reference, source.commit, label, tables)
     classes = class_names or classes_of(name, facts["labels"])
-    if len(classes) < 2:
-        raise BadData(f"{name} has one class ({', '.join(classes) or 'none'}); a task needs at least two")
     numbers = None if class_names else {text: place for place, text in enumerate(classes)}
     found: dict[str, Stream] = {
-        split: Rows(
-            _undecoded(table, image, label),
-            f"{name} {split}",
-            tuple(facts["counts"][split]),
-            image,
-            label,
-            numbers,
-            len(classes),
+        split: HubRows(
+            table=_undecoded(table, image, label),
+            name=f"{name} {split}",
+            counts=tuple(facts["counts"][split]),
+            image=image,
+            label=label,
+            numbers=numbers,
+            classes=len(classes),
         )
         for split, table in tables.items()
     }
-    fields = {"notes": told(found), "revision": source.commit, "licence": source.licence}
-    return stream_task(name, completed(name, found), classes, **fields)
+    return stream_task(name, found, classes, revision=source.commit, licence=source.licence)
 
 
 def _class_names(name: str, tables: Tables, image: str, label: str) -> tuple[str, ...] | None:
@@ -100,7 +92,7 @@ def _class_names(name: str, tables: Tables, image: str, label: str) -> tuple[str
 
 
 def _known(reference: str, splits: Tables) -> dict[str, Any]:
-    """The splits by the zoo's names, their features known."""
+    """The splits by the zoo's names, with known features."""
     repository, config, _ = parsed(reference)
     with no_progress(), in_our_words(repository, config, offline=False):
         return {
@@ -110,8 +102,8 @@ def _known(reference: str, splits: Tables) -> dict[str, Any]:
         }
 
 
-def _labels_alone(reference: str, commit: str | None, label: str, tables: Tables) -> Tables:
-    """The same splits, of which only the labels come over the network if they are stored in Parquet."""
+def _labels_only(reference: str, commit: str, label: str, tables: Tables) -> Tables:
+    """The same splits. If they are stored in Parquet, only the labels come over the network."""
     from datasets import load_dataset, load_dataset_builder
 
     repository, config, _ = parsed(reference)
@@ -121,34 +113,33 @@ def _labels_alone(reference: str, commit: str | None, label: str, tables: Tables
         return _known(reference, load_dataset(repository, config, revision=commit, streaming=True, columns=[label]))
 
 
-def _counted(name: str, alone: Callable[[], Tables], label: str, stamps: list[str]) -> dict[str, Any]:
-    """Rows of every file of every split, and the distinct labels: counted once, and kept."""
-    file = cache_file("hub", stamps)
-    kept = read_cache(file)
-    if kept is not None:
-        return kept
-    labels: dict[str, set[str]] = {}
-    counts: dict[str, list[int]] = {}
-    for split, table in alone().items():
-        counts[split], labels[split] = [], set()
-        for shard in progress(range(table.num_shards), f"counting {split} of {name}"):
-            values = [row[label] for row in _rows(table.select_columns([label]), shard, f"{name} {split}")]
-            if None in values:
-                row = values.index(None)
-                raise BadData(f"{name} {split} file {shard} row {row}: column {label!r} is empty; fill it")
-            counts[split].append(len(values))
-            labels[split].update(map(str, values))
-    facts = {"name": name, "counts": counts, "labels": {split: sorted(own) for split, own in labels.items()}}
-    write_cache(file, facts)
-    return facts
+def _counted(reference: str, commit: str, label: str, tables: Tables) -> Facts:
+    """The rows of every file of every split, and the distinct labels."""
+    name = f"hf-stream:{reference}"
+
+    def find() -> Facts:
+        labels: dict[str, set[str]] = {}
+        counts: dict[str, list[int]] = {}
+        for split, table in _labels_only(reference, commit, label, tables).items():
+            counts[split], labels[split] = [], set()
+            for shard in progress(range(table.num_shards), f"counting {split} of {name}"):
+                values = [row[label] for row in _rows(table.select_columns([label]), shard, f"{name} {split}")]
+                if None in values:
+                    row = values.index(None)
+                    raise BadData(f"{name} {split} file {shard} row {row}: column {label!r} is empty; fill it")
+                counts[split].append(len(values))
+                labels[split].update(map(str, values))
+        return {"name": name, "counts": counts, "labels": {split: sorted(own) for split, own in labels.items()}}
+
+    return kept("hub", [name, str(commit)], find)
 
 
 def _rows(table: Any, shard: int, name: str) -> Iterator[Any]:
-    """The rows of one file. Raises `Unavailable` or `BadData` where it cannot be read."""
+    """The rows of one file. Raises `Unavailable` or `BadData` if it cannot be read."""
     try:
         yield from table.shard(table.num_shards, shard)
     except Exception as error:  # the HTTP library's own family, which differs between versions of huggingface_hub
-        if not isinstance(error, LOST) and not type(error).__module__.startswith(NETWORK):
+        if not isinstance(error, LOST) and not of_the_network(error):
             raise
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         kind = BadData if isinstance(error, ValueError) else Unavailable
@@ -163,7 +154,7 @@ def _undecoded(table: Any, image: str, label: str) -> Any:
 
 
 def _bytes(stored: Any, where: str) -> Any:
-    """The encoded image; where only an address is stored, what is there."""
+    """The encoded image; if only its address is stored, what is there."""
     if not isinstance(stored, dict) or stored.get("bytes") is not None or not stored.get("path"):
         return stored
     import fsspec

@@ -1,11 +1,11 @@
-"""A file behind an https address, read forwards; a connection that breaks is taken up where it broke."""
+"""A file at an http address, read forwards; a broken connection is resumed where it broke."""
 
 from __future__ import annotations
 
 import time
 from http.client import HTTPException
 from typing import Any
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
@@ -18,83 +18,72 @@ HUB = "huggingface.co"
 
 
 class Remote:
-    """What is at `address`, from its beginning. Raises `BadData` if there is nothing, `Unavailable` if it cannot be had."""
+    """What is at `address`, from its beginning. Raises `BadData` if there is nothing, `Unavailable` if it cannot be read."""
 
     def __init__(self, address: str, pause: float = 1.0) -> None:
         self.address, self.pause = address, pause
-        self.place, self.broken = 0, 0
+        self.place = 0
         self.length: int | None = None
         self._answer = self._connected()
 
     def read(self, size: int, /) -> bytes:
         """Up to `size` bytes; fewer only at the end. Raises `Unavailable` if the connection keeps breaking."""
-        data = bytearray()
+        data, broken = bytearray(), 0
         while len(data) < size and self.place != self.length:
             try:
+                if broken:
+                    time.sleep(self.pause * 2 ** (broken - 1))
+                    self._answer = self._connected()
                 piece = self._answer.read(size - len(data))
                 if not piece and self.length is None:
                     break
                 if not piece:
                     raise HTTPException(f"{self.place} of {self.length} bytes came")
-            except (OSError, HTTPException) as error:
-                self._reconnect(error)
+            except (OSError, HTTPException, Unavailable) as error:
+                self._answer.close()
+                broken += 1
+                if broken == TRIES:
+                    raise _unreachable(self.address, error) from None
                 continue
             data += piece
             self.place += len(piece)
-            self.broken = 0
+            broken = 0
         return bytes(data)
 
     def seekable(self) -> bool:
-        """No: what is skipped comes over the network all the same."""
+        """False: skipped bytes come over the network as well."""
         return False
 
-    def seek(self, offset: int, whence: int, /) -> int:
-        """Not to be had."""
-        raise OSError(f"{self.address} is read forwards only")
-
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._answer.close()
-
-    def _reconnect(self, error: Exception) -> None:
-        self._answer.close()
-        self.broken += 1
-        if self.broken >= TRIES:
-            raise _unreachable(self.address, error)
-        time.sleep(self.pause * 2 ** (self.broken - 1))
-        try:
-            self._answer = self._connected()
-        except (OSError, HTTPException, Unavailable) as again:
-            self._reconnect(again)
 
     def _connected(self) -> Any:
-        """The answer of the server, at the place that was reached."""
+        """The server's answer, from the byte that was reached."""
         request = Request(self.address)
         if self.place:
             request.add_header("Range", f"bytes={self.place}-")
         token = _token(self.address)
         if token:
-            request.add_unredirected_header("Authorization", f"Bearer {token}")  # not for where the Hub sends us on to
+            request.add_unredirected_header(
+                "Authorization", f"Bearer {token}"
+            )  # not sent on to where the Hub redirects
         try:
             answer = urlopen(request, timeout=SECONDS)
         except HTTPError as error:
             raise _refusal(self.address, error) from None
-        except (URLError, OSError, HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             raise _unreachable(self.address, error) from None
         begins = self.place if answer.status == 206 else 0
         length = answer.headers.get("Content-Length")
         self.length = begins + int(length) if length else None
-        for count in _chunks(self.place - begins):
-            answer.read(count)
+        for skipped in range(begins, self.place, CHUNK):  # the server ignored the range
+            answer.read(min(CHUNK, self.place - skipped))
         return answer
 
 
-def _chunks(count: int) -> list[int]:
-    return [CHUNK] * (count // CHUNK) + [count % CHUNK] * bool(count % CHUNK)
-
-
 def _token(address: str) -> str | None:
-    """The user's token, for the Hub alone."""
+    """The user's token, for the Hub only."""
     parts = urlsplit(address)
     if parts.scheme != "https" or parts.hostname != HUB:
         return None
@@ -105,7 +94,9 @@ def _token(address: str) -> str | None:
 
 def _refusal(address: str, error: HTTPError) -> Exception:
     if error.code in (401, 403):
-        return Unavailable(f"{address} may not be read ({error.code}); ask its owner for access, and log in to the Hub")
+        return Unavailable(
+            f"access to {address} is denied ({error.code}); ask its owner for access and log in to the Hub"
+        )
     if error.code in (404, 410):
         return BadData(f"there is nothing at {address} ({error.code}); check the name and the range")
     return _unreachable(address, error)

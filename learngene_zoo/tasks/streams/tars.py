@@ -1,47 +1,43 @@
-"""`wds:PATTERN`: images and labels in tars, as WebDataset writes them; read in order, nothing unpacked, nothing unpickled."""
+"""`wds:PATTERN`: images and labels in tars, as WebDataset writes them, read in order."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
-from learngene_zoo.tasks.streams.archive import Archive
-from learngene_zoo.tasks.streams.counting import Counted, classes_of, counted, first_kind
-from learngene_zoo.tasks.streams.parts import completed, told
-from learngene_zoo.tasks.streams.places import by_split, is_remote, opened, places_of
-from learngene_zoo.tasks.streams.samples import MASK, Group, groups
-from learngene_zoo.tasks.streams.sidecars import class_names, sizes
-from learngene_zoo.tasks.streams.task import stream_task
+from learngene_zoo.tasks.streams.archive import LABELS, MASK, Group, groups
+from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, progress, stream_task
+from learngene_zoo.tasks.streams.places import by_split, class_names, is_remote, opened, places_of, sizes
 from learngene_zoo.tasks.task import Sample, Stream, Task
 
 
 @dataclass(frozen=True)
 class Tars:
-    """Tars with so many images each. `numbers` has the number of every label; without it there are masks."""
+    """Tars with `counts` images each. `numbers` has the number of every label; None: there are masks instead."""
 
     places: tuple[str, ...]
     counts: tuple[int, ...]
     numbers: Mapping[str, int] | None
 
     def read(self, shard: int, wanted: np.ndarray) -> Generator[Sample | None]:
-        """As of every stream. What is not wanted is skipped without being read where the tar is a file."""
+        """As every `Stream`. Files that are not wanted are skipped, without being read if the tar is local."""
         place, count, last = self.places[shard], self.counts[shard], int(np.flatnonzero(wanted)[-1])
         found = 0
-        with closing(opened(place)) as file:
-            for group in groups(Archive(file, place), lambda number, kind: number <= last and bool(wanted[number])):
-                if found <= last:
-                    yield self._sample(group) if wanted[found] else None
-                elif last < count - 1:
-                    return  # the rest is not asked for
-                found += 1
+        for group in read(place, lambda number, kind: number <= last and bool(wanted[number])):
+            if found <= last:
+                yield self._sample(group) if wanted[found] else None
+            elif last < count - 1:
+                return  # only the last wanted image of the tar says whether the count is right
+            found += 1
         if found != count:
             raise BadData(
-                f"{place} holds {found} images and {count} were counted; if it was changed, correct the file that counts "
-                "them, or empty the folder that LGZOO_CACHE names (else ~/.cache/learngene_zoo)"
+                f"{place} holds {found} images and {count} were counted; if it was changed, correct the file with the "
+                "counts, or empty the folder LGZOO_CACHE (else ~/.cache/learngene_zoo)"
             )
 
     def _sample(self, group: Group) -> Sample:
@@ -52,41 +48,51 @@ class Tars:
             return Sample(image, 0, group.where, group.data[MASK])
         label = group.label()
         if label not in self.numbers:
-            raise BadData(
-                f"{group.where} has the label {label}, which is none of the {len(set(self.numbers.values()))} classes"
-            )
+            classes = len(set(self.numbers.values()))
+            raise BadData(f"{group.where} has the label {label}, which is none of the {classes} classes")
         return Sample(image, self.numbers[label], group.where)
 
 
+def read(place: str, wanted: Callable[[int, str], bool], offline: bool = False) -> Generator[Group]:
+    """The samples of the tar at `place`. Raises `BadData` or `Unavailable`."""
+    with closing(opened(place, offline)) as file:
+        yield from groups(file, place, wanted)
+
+
 def open_tars(pattern: str, offline: bool) -> Task:
-    """The task in the tars that a pattern names. Raises `BadData`, `WrongCall`, or `Unavailable` if it is far away."""
+    """The task in the tars that a pattern names. Raises `BadData`, `WrongCall`, or `Unavailable` if they are remote."""
     name, places = f"wds:{pattern}", places_of(pattern)
     if offline and any(map(is_remote, places)):
-        raise Unavailable(f"{name} is far away and cannot be had offline; fetch the tars and name the files")
+        raise Unavailable(f"{name} is not available offline; download the tars and name the files")
     splits = by_split(places, pattern)
-    kind = first_kind(splits, offline)
-    if kind is None:
-        raise BadData(f"{name} has no training images; put some there")
-    names, counts = class_names(splits["train"][0], offline), _told(splits, offline)
+    masks = _first_label(name, splits["train"], offline) == MASK
+    names, counts = class_names(splits["train"][0], offline), _counts_beside(splits, offline)
     if names is None or counts is None:
-        facts = counted(splits, name, offline)
-        counts, names = facts.counts, names or _names(name, facts)
-    _check(name, names)
-    numbers = None if kind == MASK else _numbers(names)
+        facts = _counted(name, splits, masks, offline)
+        counts = dict(zip((place for own in splits.values() for place in own), facts["counts"], strict=True))
+        if names is None and masks:
+            raise BadData(
+                f"{name} holds masks and no list of classes; put a classes.txt beside the tars, one class a line"
+            )
+        names = names or classes_of(name, facts["labels"])
+    numbers = None if masks else _numbers(names)
     found: dict[str, Stream] = {
         split: Tars(tuple(own), tuple(counts[place] for place in own), numbers) for split, own in splits.items()
     }
-    return stream_task(
-        name,
-        completed(name, found),
-        names,
-        notes=told(found),
-        kind="segmentation" if kind == MASK else "classification",
-    )
+    return stream_task(name, found, names, kind="segmentation" if masks else "classification")
 
 
-def _told(splits: Mapping[str, Sequence[str]], offline: bool) -> dict[str, int] | None:
-    """The images of every tar, by the files beside them; None if they do not name every one."""
+def _first_label(name: str, places: Sequence[str], offline: bool) -> str:
+    """The kind of file that labels the first training image. Raises `BadData` if there is no image."""
+    for place in places:
+        with closing(read(place, lambda number, kind: False, offline)) as samples:
+            for group in samples:
+                return group.labelled_by
+    raise BadData(f"{name} has no training images; add some")
+
+
+def _counts_beside(splits: Mapping[str, Sequence[str]], offline: bool) -> dict[str, int] | None:
+    """The images of every tar, from the files beside them; None if those do not name every tar."""
     counts: dict[str, int] = {}
     for places in splits.values():
         beside = sizes(places[0], offline)
@@ -99,17 +105,32 @@ def _told(splits: Mapping[str, Sequence[str]], offline: bool) -> dict[str, int] 
     return counts
 
 
-def _names(name: str, facts: Counted) -> tuple[str, ...]:
-    if facts.masks:
-        raise BadData(f"{name} holds masks and no list of classes; put a classes.txt beside the tars, one class a line")
-    return classes_of(name, facts.labels)
+def _counted(name: str, splits: Mapping[str, Sequence[str]], masks: bool, offline: bool) -> Facts:
+    """The images of every tar, in order, and the distinct labels of each split, from reading every header and label."""
+
+    def find() -> Facts:
+        counts: list[int] = []
+        labels: dict[str, set[str]] = {split: set() for split in splits}
+        for split, place in progress(places, f"counting the images of {name}"):
+            counts.append(0)
+            for group in read(place, lambda number, kind: kind in LABELS, offline):
+                counts[-1] += 1
+                if group.image and not masks:
+                    labels[split].add(group.label())
+        return {"name": name, "counts": counts, "labels": {split: sorted(own) for split, own in labels.items()}}
+
+    places = [(split, place) for split, own in splits.items() for place in own]
+    return kept("tars", [f"{split} {_stamp(place)}" for split, place in places], find)
 
 
-def _check(name: str, names: Sequence[str]) -> None:
-    if len(names) < 2:
-        raise BadData(f"{name} has one class ({', '.join(names) or 'none'}); a task needs at least two")
+def _stamp(place: str) -> str:
+    """What changes when the tar does; of a remote one only the address is known."""
+    if is_remote(place):
+        return place
+    facts = os.stat(place)
+    return f"{os.path.abspath(place)} {facts.st_size} {facts.st_mtime_ns}"
 
 
 def _numbers(names: Sequence[str]) -> dict[str, int]:
-    """The number of every label: a class's name, or its place in the list unless a class is called like that."""
+    """The number of every label: the name of a class, or its place in the list unless a class is called that."""
     return {**{str(place): place for place in range(len(names))}, **{name: place for place, name in enumerate(names)}}

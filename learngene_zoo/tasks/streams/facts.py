@@ -1,0 +1,102 @@
+"""What opening a stream finds out: the images of each shard and the classes, found once and kept; and the task made of them.
+
+Kept in the folder LGZOO_CACHE, else ~/.cache/learngene_zoo, under a name that changes with the data's sizes and times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.runs.distributed import is_first
+from learngene_zoo.tasks.splits import IMAGENET_MEAN, IMAGENET_STD
+from learngene_zoo.tasks.streams.order import completed, made_splits
+from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
+
+VARIABLE = "LGZOO_CACHE"
+Facts = dict[str, Any]
+Item = TypeVar("Item")
+
+
+def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
+    """What `find` returned, JSON, for the data that `stamps` describe: found once, then read from the user's cache."""
+    top = os.environ.get(VARIABLE)
+    folder = Path(top).expanduser() if top else Path.home() / ".cache" / "learngene_zoo"
+    file = folder / kind / f"{hashlib.sha256(chr(10).join(stamps).encode()).hexdigest()[:32]}.json"
+    with suppress(OSError, ValueError):
+        facts = json.loads(file.read_bytes())
+        if isinstance(facts, dict):
+            return facts
+    facts = find()
+    draft = file.with_suffix(f".{os.getpid()}.tmp")
+    with suppress(OSError):  # a folder that cannot be written only makes the next time slower
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(json.dumps(facts), encoding="utf-8")
+        os.replace(draft, file)
+    return facts
+
+
+def progress(items: Iterable[Item], title: str) -> Iterator[Item]:
+    """The same items, with a bar on stderr if it is a terminal."""
+    from rich.console import Console
+    from rich.progress import track
+
+    quiet = not (sys.stderr.isatty() and is_first())
+    yield from track(list(items), title, console=Console(stderr=True), transient=True, disable=quiet)
+
+
+def classes_of(name: str, labels: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """The labels of the training images, sorted by number if all are numbers, else by name.
+
+    Raises `BadData` if another split has further ones.
+    """
+    train = set(labels["train"])
+    for split, own in labels.items():
+        strange = sorted(set(own) - train)
+        if strange:
+            raise BadData(f"{name}: class {strange[0]!r} of {split} is not in train; give both the same classes")
+    return tuple(sorted(train, key=int if all(map(str.isdecimal, train)) else None))
+
+
+def stream_task(name: str, found: Mapping[str, Stream], class_names: Sequence[str], **fields: Any) -> Task:
+    """The task of the streams that were found, missing splits made of the training images. `fields` are fields of `Task`.
+
+    Raises `BadData` for fewer than two classes, or too few images.
+    """
+    if len(class_names) < 2:
+        raise BadData(f"{name} has one class ({', '.join(class_names) or 'none'}); a task needs at least two")
+    splits = completed(name, found)
+    settings: dict[str, Any] = {
+        "name": name,
+        "title": name,
+        "classes": len(class_names),
+        "class_names": tuple(class_names),
+        "image_size": 224,
+        "mean": IMAGENET_MEAN,
+        "std": IMAGENET_STD,
+        "flip": True,
+        "source": name,
+        "sizes": {split: sum(splits[split].counts) for split in SPLITS},
+        "notes": made_splits(found),
+        "open_split": partial(_no_split, name),
+        "open_stream": partial(_stream, splits),
+    }
+    return Task(**{**settings, **fields})
+
+
+def _stream(splits: Mapping[str, Stream], split: str) -> Stream:
+    return splits[split]
+
+
+def _no_split(name: str, split: str) -> Split:
+    raise WrongCall(
+        f"{name} is streamed, so single images cannot be read; use its batches, or folder: or parquet: data"
+    )
