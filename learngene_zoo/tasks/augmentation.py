@@ -1,12 +1,10 @@
-"""Changes of training images that keep their label; what happens to one is a function of (seed, epoch, index).
+"""Augmentation of training images, alone or with their masks. What happens to an image is a function of (seed, epoch, index).
 
-`light`: a shift of up to an eighth of the side, the rim reflected, and a mirror image where the task allows it.
+`light`: a shift of up to an eighth of the side, the border reflected, and a mirror image where the task allows it.
 `rand`: a random crop, RandAugment (Cubuk et al., "RandAugment", 2020; two operations of magnitude 9) and the mirror.
 
-Changes of an image together with its mask; what happens to one is a function of (seed, epoch, index).
-
-`light` and `rand` are what they are without masks (`augmentation.py`). A change of place moves image and mask alike, a
-change of colour leaves the mask as it is; where nothing is known any more the mask says 255. Shapes: N images.
+A change of geometry moves image and mask alike, a change of colour leaves the mask as it is; mask pixels from outside the image
+are 255. Shapes: N images.
 """
 
 from __future__ import annotations
@@ -29,13 +27,13 @@ AUGMENTS: tuple[Augment, ...] = ("none", "light", "rand")
 
 
 def _reflected(places: np.ndarray, side: int) -> np.ndarray:
-    """Places outside 0 .. side-1 mirrored back at the rim: -1 is 1, side is side-2."""
+    """Places outside 0 .. side-1 mirrored back at the border: -1 is 1, side is side-2."""
     places = np.abs(places)
     return np.where(places >= side, 2 * (side - 1) - places, places)
 
 
 def light(images_NCHW: torch.Tensor, seed: int, epoch: int, indices: Sequence[int], flip: bool) -> torch.Tensor:
-    """A shifted, perhaps mirrored copy of every image; uint8 in, uint8 out."""
+    """A shifted and possibly mirrored copy of every image; uint8 in, uint8 out."""
     count, channels, height, width = images_NCHW.shape
     draws_N3 = uniform(derive_seed(seed, "light", epoch), indices, 3)
     reach = np.array([height // 8, width // 8])
@@ -65,13 +63,13 @@ def rand(
     flip: bool,
     size: int,
 ) -> torch.Tensor:
-    """uint8 (N, C, size, size) of uint8 (C, H, W) images of any size. The global random state is left as it was."""
+    """uint8 (N, C, size, size) of uint8 (C, H, W) images of any size. The global random state is left unchanged."""
     change = _rand(size, flip)
     return torch.stack([change(image) for image in seeded(images, seed, epoch, indices)])
 
 
 def seeded(items: Iterable[T], seed: int, epoch: int, indices: Sequence[int]) -> Iterator[T]:
-    """The items, torch's generator seeded for each before it is given out; afterwards that is as it was before."""
+    """The items, with torch's generator seeded for each before it is yielded, and restored at the end."""
     seeds = bits(derive_seed(seed, "rand", epoch), indices, 1)[:, 0] >> np.uint64(1)
     with torch.random.fork_rng(devices=[]):
         for item, item_seed in zip(items, seeds.tolist(), strict=True):
@@ -85,7 +83,7 @@ Images = torch.Tensor | Sequence[torch.Tensor]
 def light_joint(
     images_NCHW: torch.Tensor, masks_NHW: torch.Tensor, seed: int, epoch: int, indices: Sequence[int], flip: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shifted, perhaps mirrored copies: pixels are only moved, so that the mask can go along as one more channel."""
+    """Shifted and possibly mirrored copies: pixels are only moved, so the mask goes along as one more channel."""
     both = torch.cat([images_NCHW, masks_NHW[:, None]], dim=1)
     moved = light(both, seed, epoch, indices, flip)
     return moved[:, :-1], moved[:, -1]
@@ -107,7 +105,7 @@ def rand_joint(
 
 @cache
 def _rand_joint(size: int, flip: bool) -> Any:
-    """RandAugment's operations at magnitude 9 of 30 as transforms of their own: its own class refuses masks."""
+    """RandAugment's operations at magnitude 9 of 30 as separate transforms: torchvision's class refuses masks."""
     from torchvision import tv_tensors
     from torchvision.transforms import v2
 

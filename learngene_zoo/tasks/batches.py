@@ -1,12 +1,8 @@
-"""`open_loader`: the batches of any task, whether its images can be asked for one by one or come as a stream.
-
-`StreamLoader`: a stream as batches, with the surface of `loader.Loader` and its promises.
+"""`open_loader`: the batches of any task, by `Loader` or, for a stream, by `StreamLoader`, which keeps the same promises.
 
 Every pixel is a function of (seed, epoch, index), whatever the number of workers or processes and wherever a run resumes;
-the order of an epoch is one of (seed, epoch). A global batch holds the same images on any number of processes. Held in
-memory: two windows of encoded images at most, and the batches on their way.
-
-`Reading`: a stream cut into batches, of which this process reads its share. It knows no loader, so none outlives its use.
+the order of an epoch is a function of (seed, epoch). A global batch holds the same images on any number of processes. At most
+two windows of encoded images and the batches in flight are held in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ from learngene_zoo.tasks.task import Sample, Samples, Stream, Task
 
 
 class Batches(Protocol):
-    """What training and evaluation take: a split as batches, one epoch at a time."""
+    """What training and evaluation use: a split as batches, one epoch at a time."""
 
     task: Task
     input_format: InputFormat
@@ -40,7 +36,7 @@ class Batches(Protocol):
 
     @property
     def images(self) -> int:
-        """How many images are used."""
+        """The number of images used."""
 
     @property
     def steps(self) -> int:
@@ -51,7 +47,7 @@ class Batches(Protocol):
 
 
 def open_loader(task: Task, split: str, input_format: InputFormat, **settings: Any) -> Batches:
-    """Batches of one split of `task`, presented as `input_format` says; the settings are `Loader`'s. Raises as the loaders do."""
+    """Batches of one split of `task`, presented as `input_format` says; the settings are those of `Loader`."""
     kind = Loader if task.open_stream is None else StreamLoader
     return kind(task, split, input_format, **settings)
 
@@ -88,10 +84,10 @@ class Decoder:
     pictures: Pictures
 
     def __getitem__(self, share: Share) -> tuple[Made | ZooError, list[int], list[int]]:
-        """What is made of the images (or the error), their labels and their indices."""
+        """The batch (or the error), the labels and the indices of its images."""
         epoch, read = share
         indices, labels = [index for index, _ in read], [sample.label for _, sample in read]
-        if not read:  # a last batch may leave a process without an image of its own
+        if not read:  # in a last batch a process may be left without an image
             size = self.pictures.size
             none = torch.zeros(0, 3, size, size, dtype=torch.uint8)
             return Made(none, none[:, 0] if self.pictures.task.dense else None), labels, indices
@@ -99,7 +95,7 @@ class Decoder:
 
 
 class Upcoming:
-    """The batches that are to be made next, as a sampler: they are read when a worker is ready for them."""
+    """The batches that the workers make next, as a sampler: they are read when a worker is ready for them."""
 
     def __init__(self) -> None:
         self.shares: Iterator[Share] = iter(())
@@ -109,10 +105,10 @@ class Upcoming:
 
 
 class StreamLoader:
-    """Batches of one split, presented as `input_format` says; the settings are `Loader`'s.
+    """Batches of one split, presented as `input_format` says; the settings are those of `Loader`.
 
-    `images` uses only so many: those that come first in an order of the shards drawn from the seed, whatever their class.
-    Shuffling mixes the images of `window` places. `workers` processes decode what this one reads.
+    `images` limits the number of images to those that come first in an order of the shards drawn from the seed, whatever
+    their class. Shuffling mixes the images of a `window`. `workers` processes decode what this one reads.
     """
 
     def __init__(
@@ -132,7 +128,7 @@ class StreamLoader:
     ) -> None:
         check_settings(task, augment, batch_size=batch_size, images=images, workers=workers, shuffle=shuffle)
         if window < 1:
-            raise WrongCall(f"got window={window}; at least 1 image is held")
+            raise WrongCall(f"expected a window of at least 1 image, got {window}")
         self.task, self.input_format, self.seed, self.shuffle = task, input_format, seed, shuffle
         self.batch_size, self.workers = batch_size, workers
         stream = task.stream(split)
@@ -141,7 +137,7 @@ class StreamLoader:
         if not count:
             raise BadData(f"task {task.name} has no {split} images")
         if shuffle and count < world():
-            raise WrongCall(f"{count} images cannot be shared by {world()} processes; use more images")
+            raise WrongCall(f"{count} images cannot be shared among {world()} processes; use more images")
         drop = shuffle if drop_last is None else drop_last
         whole = drop and (count >= batch_size or drop_last is True)
         self._reading = Reading(stream, used, Order(seed, window if shuffle else None), batch_size, whole)
@@ -152,7 +148,7 @@ class StreamLoader:
 
     @property
     def images(self) -> int:
-        """How many images are used; an epoch that drops its last batch shows a little fewer."""
+        """The number of images used; an epoch that drops its last batch shows slightly fewer."""
         return self._reading.images
 
     @property
@@ -185,7 +181,10 @@ Share = tuple[int, list[tuple[int, Sample]]]  # an epoch, and the indices and sa
 
 @dataclass(frozen=True)
 class Reading:
-    """The first `used[i]` images of each shard i, in batches over all processes; `whole` leaves out a smaller last one."""
+    """The first `used[i]` images of each shard i, in batches over all processes; `whole` drops a smaller last one.
+
+    It holds no loader, so that the iterators made of it keep none alive.
+    """
 
     stream: Stream
     used: tuple[int, ...]
@@ -195,7 +194,7 @@ class Reading:
 
     @cached_property
     def images(self) -> int:
-        """How many images are used."""
+        """The number of images used."""
         return sum(self.used)
 
     @property

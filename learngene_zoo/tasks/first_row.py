@@ -40,7 +40,7 @@ def _on_hub(reference: str, entry: Entry | None) -> HubSource | None:
 
 
 def _opened(task: Task) -> Row:
-    """Of a task that is here: its sizes, and the first image of its training split with its label or mask."""
+    """Of data on this machine: its sizes, and the first training image with its label or mask."""
     split = task.split("train") if task.open_stream is None else _beginning(task.stream("train"))
     got = split.__getitems__([0])
     samples = got if isinstance(got, Samples) else Samples(got)
@@ -66,12 +66,12 @@ def _beginning(stream: Stream) -> Split:
     shard = next(number for number, count in enumerate(stream.counts) if count)
     wanted = np.arange(stream.counts[shard]) == 0
     sample = next(iter(stream.read(shard, wanted)))
-    assert sample is not None, "a stream gives what is wanted"
+    assert sample is not None, "a stream returns what is wanted"
     return Handful({0: sample})
 
 
 def _streamed(reference: str, source: HubSource, entry: Entry | None) -> Row:
-    """Of a task on the Hub: what its features promise, and its first row, fetched alone."""
+    """Of data on the Hub: its features, and its first row, which alone is downloaded."""
     name = f"hf:{source.reference}"
     with source.or_alternative():
         stream = hub_data.streamed(source)

@@ -1,4 +1,4 @@
-"""`folder:PATH`: a folder of images whose subfolders are the classes, perhaps below train/, validation/ and test/."""
+"""`folder:PATH`: a folder of images whose subfolders are the classes, optionally below train/, validation/ and test/."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ class Files:
 def open_folder(path: str, roles: Mapping[str, str] | None = None, **fields: Any) -> Task:
     """The task in this folder, its splits in their `roles`. Raises `BadData` that names the folder or class which is wrong.
 
-    Files in a class folder that are no images are left out, and the task's notes say so.
+    Files in a class folder that are not images are skipped, and the task's notes say so.
     """
     top = Path(path).expanduser()
     if not top.is_dir():
         raise BadData(f"there is no folder {top}; give one with a subfolder of images for each class")
     splits = in_roles(_splits(top), roles or {})
     classes = {name: [child.name for child in _class_folders(folder)] for name, folder in splits.items()}
-    wanted = classes["train"]
+    names = classes["train"]
     for name, got in classes.items():
-        different = sorted(set(got) ^ set(wanted))
+        different = sorted(set(got) ^ set(names))
         if different:
             raise BadData(f"{splits[name]} and {splits['train']} differ in class {different[0]!r}; give both the same")
     strays: list[str] = []
     found = {}
     for name, folder in splits.items():
-        found[name], left_out = labelled([folder / label for label in wanted])
+        found[name], left_out = labelled([folder / label for label in names])
         strays += left_out
     if not len(found["train"].labels):
         raise BadData(f"{splits['train']} has no class folders with images; give it a subfolder for each class")
-    return task_of(f"folder:{path}", found, wanted, **{**fields, "notes": (*fields.get("notes", ()), *noted(strays))})
+    return task_of(f"folder:{path}", found, names, **{**fields, "notes": (*fields.get("notes", ()), *noted(strays))})
 
 
 def noted(strays: Sequence[str]) -> tuple[str, ...]:
-    """What to say of files that are no images."""
+    """A note about files that are not images."""
     if not strays:
         return ()
     others = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
-    return (f"{strays[0]}{others} left out: no image, by the end of its name",)
+    return (f"{strays[0]}{others} skipped: not an image file extension",)
 
 
 def subfolders(folder: Path) -> list[Path]:

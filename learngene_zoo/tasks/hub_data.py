@@ -123,7 +123,7 @@ def is_offline(offline: bool) -> bool:
 
 @contextmanager
 def _without_network(offline: bool) -> Iterator[None]:
-    """Inside, if `offline`, the Hub's libraries use what is cached and ask nobody."""
+    """Inside, if `offline`, the Hub's libraries use the cache only."""
     import datasets
     from huggingface_hub import constants
 
@@ -137,14 +137,14 @@ def _without_network(offline: bool) -> Iterator[None]:
 
 
 def _cached_commit(tables: Any) -> str | None:
-    """The commit in the name of the cache's folder, None if there is none."""
+    """The commit in the path of the cached files, None if there is none."""
     files = [str(file["filename"]) for table in tables.values() for file in table.cache_files]
     found = [part for file in files for part in re.split(r"[/\\\\]", file) if re.fullmatch("[0-9a-f]{40}", part)]
     return found[0] if found else None
 
 
 def _pinned(repository: str, revision: str | None) -> tuple[str, str]:
-    """The commit that the data set is at now, and its licence."""
+    """The current commit of the data set, and its licence."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -178,7 +178,9 @@ def of_the_network(error: Exception) -> bool:
 
 def _unreachable(repository: str, error: Exception) -> ZooError:
     reason = " ".join(str(error).split())[:120] or type(error).__name__
-    return Unavailable(f"the Hub cannot be asked for {repository} ({reason}); connect, or --offline if it is cached")
+    return Unavailable(
+        f"the Hub cannot be reached for {repository} ({reason}); connect, or use --offline if it is cached"
+    )
 
 
 def _gated(repository: str) -> ZooError:
@@ -189,7 +191,7 @@ def _gated(repository: str) -> ZooError:
 
 
 def _load(repository: str, config: str | None, revision: str | None, offline: bool) -> Any:
-    """The `DatasetDict`, its errors in our words."""
+    """The `DatasetDict`; errors of `datasets` are raised as ours."""
     from datasets import DatasetDict, load_dataset
 
     with in_our_words(repository, config, offline):
@@ -201,7 +203,7 @@ def _load(repository: str, config: str | None, revision: str | None, offline: bo
 
 @contextmanager
 def in_our_words(repository: str, config: str | None, offline: bool) -> Iterator[None]:
-    """What `datasets` raises inside, as one of ours."""
+    """Errors that `datasets` raises inside are raised as ours."""
     from datasets.exceptions import DatasetsError
 
     try:
@@ -219,11 +221,13 @@ def _translated(repository: str, config: str | None, offline: bool, error: Excep
     if "gated" in text.lower():
         return _gated(repository)
     if "script" in text.lower():
-        return BadData(f"{repository} is made by a script, which is never run; {SCRIPT_HINT}")
+        return BadData(f"{repository} is built by a script, which is never run; {SCRIPT_HINT}")
     if "onfig" in text and isinstance(error, ValueError):
         return WrongCall(f"{repository}: {text}; write hf:{repository}:CONFIG")
     if of_the_network(error):  # some of its errors are OSErrors too
         return _unreachable(repository, error)
     if offline or isinstance(error, ConnectionError | FileNotFoundError):
-        return Unavailable(f"data set {repository} is not in the cache and cannot be had offline; open it once online")
+        return Unavailable(
+            f"data set {repository} is not in the cache, so it is not available offline; open it once online"
+        )
     return BadData(f"{repository}{f' ({config})' if config else ''} cannot be loaded: {text}")

@@ -27,8 +27,8 @@ from learngene_zoo.tasks.task import Split, Task
 class Batch(NamedTuple):
     """This process's share of one step: images float32 (B, C, H, W), normalised; labels and sample indices int64 (B,).
 
-    The labels of a segmentation task are int64 (B, H, W), 255 where a pixel does not count. Of a task with attributes
-    also those, float32 (B, A), NaN where one has no meaning.
+    The labels of a segmentation task are int64 (B, H, W), 255 where a pixel does not count. The attributes of a task that has
+    some are float32 (B, A), NaN where one has no meaning.
     """
 
     images: torch.Tensor
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What a worker hands over: images uint8 (B, C, size, size), and what belongs to them."""
+    """What a worker returns: images uint8 (B, C, size, size) and what belongs to them."""
 
     images: torch.Tensor
     masks: torch.Tensor | None = None  # uint8 (B, size, size)
@@ -56,7 +56,7 @@ class Pictures:
     augment: Augment
 
     def __getitem__(self, batch: tuple[int, list[int]]) -> Made | ZooError:
-        """What is made of (epoch, indices). An error is returned, to be raised with its own type by the loader."""
+        """The batch of (epoch, indices). An error is returned, so that the loader can raise it with its own type."""
         epoch, indices = batch
         try:
             return self.pictures(epoch, indices)
@@ -64,7 +64,7 @@ class Pictures:
             return error
 
     def pictures(self, epoch: int, indices: list[int]) -> Made:
-        """The images at `indices` as this epoch shows them; of several processes one may have none of a batch."""
+        """The images at `indices` as this epoch shows them; with several processes there may be none."""
         return self.shown(self.split.__getitems__(indices), epoch, indices) if indices else self._none()
 
     def _none(self) -> Made:
@@ -75,7 +75,7 @@ class Pictures:
         )
 
     def shown(self, got: Any, epoch: int, indices: list[int]) -> Made:
-        """What the split gave for `indices`, as this epoch shows it. Raises `BadData` for what does not fit the task."""
+        """What the split returned for `indices`, as this epoch shows it. Raises `BadData` if it does not fit the task."""
         samples = checked(got, self.task, indices)
         how = self.seed, epoch, indices, self.task.flip
         if samples.masks is not None:
@@ -103,7 +103,7 @@ def _changed_jointly(
 
 
 class Plan:
-    """The batches that workers are to make next, as a sampler; it is given a new list for every epoch."""
+    """The batches that the workers make next, as a sampler; every epoch sets a new list."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, list[int]]] = []
@@ -118,9 +118,9 @@ class Plan:
 class Loader:
     """Batches of one split, presented as `input_format` says.
 
-    `batch_size` counts the images of a step over all processes; each process gets every world-th of them. `images` uses
-    only so many, as many of each class as there are. `drop_last` leaves out an epoch's last, smaller batch: by default
-    when shuffling, unless it is the only one.
+    `batch_size` counts the images of a step over all processes; each process gets every world-th of them. `images` limits
+    the number of images, balanced over the classes. `drop_last` drops an epoch's last, smaller batch: by default when
+    shuffling, unless it is the only one.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Loader:
             raise BadData(f"task {task.name} has no {split} images")
         self._used = _used(self._labels.numpy(), images, seed)
         if shuffle and self.images < world():
-            raise WrongCall(f"{self.images} images cannot be shared by {world()} processes; use more images")
+            raise WrongCall(f"{self.images} images cannot be shared among {world()} processes; use more images")
         drop = shuffle if drop_last is None else drop_last
         self._whole = drop and (self.images >= batch_size or drop_last is True)
         self._pictures = Pictures(replace(task, open_split=closed), source, input_format.image_size, seed, augment)
@@ -155,7 +155,7 @@ class Loader:
 
     @property
     def images(self) -> int:
-        """How many images are used; an epoch that drops its last batch shows a little fewer."""
+        """The number of images used; an epoch that drops its last batch shows slightly fewer."""
         return len(self._used)
 
     @property
@@ -195,7 +195,7 @@ class Loader:
 
 
 def feeder(items: Any, order: Any, workers: int) -> DataLoader[Any]:
-    """Worker processes that make `items[i]`, a whole batch each, for every i of `order`, as often as it is iterated over."""
+    """Worker processes that make `items[i]`, a whole batch each, for every i in `order`, each time it is iterated over."""
     return DataLoader(
         items,
         batch_size=None,
@@ -207,28 +207,28 @@ def feeder(items: Any, order: Any, workers: int) -> DataLoader[Any]:
 
 
 def closed(name: str) -> Split:
-    """In the place of a task's own, in the copy that workers get: they are given their split."""
+    """Replaces `open_split` in the copy of the task that workers get: they are given their split."""
     raise AssertionError("a worker opens no split")
 
 
 def check_settings(
     task: Task, augment: str, *, batch_size: int, images: int | None, workers: int, shuffle: bool
 ) -> None:
-    """Raises `WrongCall` for what no loader can do, with this task or with any."""
+    """Raises `WrongCall` for settings that are impossible, with this task or with any."""
     if augment not in AUGMENTS:
         raise unknown("augmentation", augment, AUGMENTS)
     if task.attributes and augment != "none":
         raise WrongCall(
-            f"{task.name} says where in an image things are, which the augmentation {augment} would make untrue; "
+            f"the attributes of {task.name} say where things are in an image, and the augmentation {augment} moves them; "
             "use --augment none"
         )
     if batch_size < 1 or workers < 0 or (images is not None and images < 1):
         raise WrongCall(
-            f"got batch_size={batch_size}, images={images}, workers={workers}; the first two are at least 1, the last 0"
+            f"got batch_size={batch_size}, images={images}, workers={workers}; expected at least 1, 1 and 0"
         )
     if shuffle and batch_size % world():
         raise WrongCall(
-            f"a batch of {batch_size} cannot be shared equally by {world()} processes; use a multiple of it"
+            f"a batch of {batch_size} cannot be shared equally among {world()} processes; use a multiple of {world()}"
         )
 
 

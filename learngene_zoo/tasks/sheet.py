@@ -1,7 +1,7 @@
-"""A sheet of a task's pictures: a row for each class, as one PNG. Cold at its top.
+"""A sheet of a task's images as one PNG, a row for each class.
 
-Of a segmentation task each picture stands beside its mask, in the row of a class that it shows.
-Shapes: R rows, P pictures in a row, S the side of a picture.
+In a segmentation task each image stands beside its mask, in the row of a class that it shows.
+Shapes: R rows, P images in a row, S the side of an image.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Split, Task
 
 ROWS, COLUMNS = 20, 10  # at most
-LARGEST = 64  # pixels of a picture's side; what is larger is made smaller
-SHOWN = 64  # what is smaller is enlarged, by a whole factor, to about this
-LOOKED_AT = 500  # images of a segmentation task, among which each class is looked for
+LARGEST = 64  # pixels of an image's side; larger ones are resized
+SHOWN = 64  # smaller ones are enlarged by a whole factor to about this
+SEARCHED = 500  # images of a segmentation task, among which each class is searched
 LETTERS = 36  # of a class's name
 GAP = 4  # pixels between the rows
-IGNORED, GREY = 255, 128  # what a mask leaves out, and how it is shown
+IGNORED, GREY = 255, 128  # the value of a mask that does not count, and how it is shown
 
 
 def write_sheet(task: Task, path: Path, *, split: str = "train", force: bool = False) -> Path:
-    """Draw the sheet of one split. Raises `WrongCall` for another suffix than .png, and what opening the split raises."""
+    """Draw the sheet of one split. Raises `WrongCall` for another suffix than .png, and as opening the split does."""
     if path.suffix.lower() != ".png":
         raise WrongCall(f"{path} must end in .png")
     figure = _figure(task, split)
@@ -41,16 +41,16 @@ def write_sheet(task: Task, path: Path, *, split: str = "train", force: bool = F
 
 
 def shown_classes(classes: int) -> list[int]:
-    """At most `ROWS` of them, evenly spread from the first to the last."""
+    """At most `ROWS` classes, evenly spread from the first to the last."""
     if classes <= ROWS:
         return list(range(classes))
     return [place * (classes - 1) // (ROWS - 1) for place in range(ROWS)]
 
 
 def rows_of(task: Task, split: str) -> dict[int, np.ndarray]:
-    """For the classes to be shown that have any, their pictures: uint8 (P, S, S, 3), or (P, S, 2 S, 3) with masks.
+    """The images of each shown class that has some: uint8 (P, S, S, 3), or (P, S, 2 S, 3) with masks.
 
-    Raises `BadData` where there is nothing to show, and what opening the split raises.
+    Raises `BadData` if there are no images, and as opening the split does.
     """
     import numpy as np
 
@@ -67,19 +67,18 @@ def rows_of(task: Task, split: str) -> dict[int, np.ndarray]:
 
 
 def _showing(task: Task, source: Split) -> dict[int, np.ndarray]:
-    """For each class to be shown, the images that show most of it."""
+    """For each shown class, the images that show most of it."""
     import numpy as np
 
     shown = shown_classes(task.classes)
-    looked_at = range(min(len(source), LOOKED_AT))
-    masks = source.__getitems__(looked_at).masks
+    masks = source.__getitems__(range(min(len(source), SEARCHED))).masks
     shares_NK = np.stack([np.bincount(mask.numpy().ravel(), minlength=256) / mask.numel() for mask in masks])
     order_NK = np.argsort(-shares_NK, axis=0, kind="stable")[:COLUMNS]
     return {label: order[shares_NK[order, label] > 0] for label, order in enumerate(order_NK.T) if label in shown}
 
 
 def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
-    """The images at `places`, with their masks at their right if they have some."""
+    """The images at `places`, with their masks to their right if they have some."""
     import numpy as np
 
     from learngene_zoo.tasks.images import fitted
@@ -95,7 +94,7 @@ def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
 
 
 def _coloured(mask_HW: np.ndarray) -> torch.Tensor:
-    """uint8 (3, H, W): a colour for each class, grey for what is ignored."""
+    """uint8 (3, H, W): a colour for each class, grey for ignored pixels."""
     import numpy as np
     import torch
     from matplotlib import colormaps
@@ -106,7 +105,7 @@ def _coloured(mask_HW: np.ndarray) -> torch.Tensor:
 
 
 def _figure(task: Task, split: str) -> Figure:
-    """The rows below each other, their classes' names at the left."""
+    """The rows below each other, with the names of their classes on the left."""
     import numpy as np
     from matplotlib.figure import Figure
 

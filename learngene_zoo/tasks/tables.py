@@ -1,8 +1,7 @@
-"""Images and labels in the columns of a `datasets` table; which columns, its features say.
+"""Images and labels in the columns of `datasets` tables, and `parquet:PATH`: such tables in Parquet files.
 
-`datasets` without progress bars, its state put back afterwards.
-
-`parquet:PATH`: a Parquet file, or a folder of `train*.parquet`, `validation*.parquet`, `test*.parquet`.
+The features of a table say which columns are used. PATH is a file, or a folder of `train*.parquet`, `validation*.parquet` and
+`test*.parquet`.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ from learngene_zoo.tasks.splits import Labelled, in_roles, split_name, task_of
 from learngene_zoo.tasks.task import SPLITS, Task
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixels")
-
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
 
 
@@ -54,7 +52,7 @@ def task_of_tables(
     label: str | None = None,
     **fields: Any,
 ) -> Task:
-    """The task of a `datasets.DatasetDict`, its splits in their `roles`, its classes in the column `label` if that is said.
+    """The task of a `datasets.DatasetDict`, its splits in their `roles`, its classes in the column `label` if given.
 
     Raises `BadData` that names a column which is missing or wrong.
     """
@@ -100,7 +98,7 @@ def columns(features: Mapping[str, Any], name: str, label: str | None = None) ->
 
 
 def _chosen(there: Sequence[str], preferred: Sequence[str]) -> str | None:
-    """The preferred one of those there are, else the first of them."""
+    """The preferred one of those that exist, else the first of them."""
     return _first(there, preferred) or (there[0] if there else None)
 
 
@@ -124,7 +122,7 @@ def _holds_labels(kind: Any) -> bool:
 
 
 def _class_names(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...]:
-    """From the feature if it knows them, else the sorted values of the training labels."""
+    """From the feature if it lists them, else the sorted values of the training labels."""
     kind = tables["train"].features[label]
     for split, table in tables.items():
         if label not in table.features:
@@ -169,7 +167,7 @@ def rows_of(table: Any, image: str, name: str) -> TableRows:
 
 @contextmanager
 def no_progress() -> Iterator[None]:
-    """Inside, `datasets` prints no progress bar."""
+    """Inside, `datasets` prints no progress bars; its state is restored afterwards."""
     from datasets.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
     shown = is_progress_bar_enabled()
@@ -195,7 +193,7 @@ def open_parquet(path: str) -> Task:
 
 
 def _readable(names: list[str]) -> None:
-    """Raise `BadData` for the first file that is no Parquet file: `datasets` would not name it."""
+    """Raise `BadData` for the first file that is not a Parquet file: `datasets` would not name it."""
     from pyarrow import ArrowException
     from pyarrow.parquet import read_metadata
 
@@ -204,7 +202,7 @@ def _readable(names: list[str]) -> None:
             read_metadata(name)
         except (ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:120]
-            raise BadData(f"{name} cannot be read as Parquet ({reason}); write it anew") from None
+            raise BadData(f"{name} cannot be read as Parquet ({reason}); write it again") from None
 
 
 def _files(path: Path) -> dict[str, list[str]]:
@@ -218,7 +216,7 @@ def _files(path: Path) -> dict[str, list[str]]:
         parent = split_name(file.parent.name)
         split = word if word in SPLITS else parent if parent in SPLITS and file.parent != path else None
         if split is None:
-            raise BadData(f"{file} is of no split; begin its name with train, validation or test")
+            raise BadData(f"{file} belongs to no split; begin its name with train, validation or test")
         found.setdefault(split, []).append(str(file))
     if "train" not in found:
         raise BadData(f"{path} holds no train*.parquet; begin the names with train, validation or test")

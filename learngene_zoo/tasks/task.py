@@ -1,4 +1,4 @@
-"""`Task`: a named data set with a role, and what its splits are: images asked for one by one (`Split`) or in order (`Stream`).
+"""`Task`: a named data set with a role, and what its splits are: images read one by one (`Split`) or in order (`Stream`).
 
 A task knows all about its data and holds none of it: a split is opened when it is needed.
 """

@@ -1,1 +1,1 @@
-"""The data sets of the papers, by catalogue: where they are had, and how they are read."""
+"""The data sets of the papers: where they are found, and how they are read."""

@@ -55,7 +55,7 @@ def _holds(folder: Path, name: str) -> bool:
 
 
 def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
-    """The pictures of one split, unpacked or in their tar file. Raises `BadData` for one that is not there."""
+    """The pictures of one split, unpacked or in their tar file. Raises `BadData` for a missing one."""
     inner = [file.removeprefix("data/") for file in files]  # "data/aircraft/train/0001/0000001.jpg"
     if (data / name).is_dir():
         paths = tuple(str(data / file) for file in inner)
@@ -68,22 +68,22 @@ def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
     there = spans(tar)
     lost = next((file for file in inner if file not in there), None)
     if lost:
-        raise BadData(f"{tar} holds no {lost}; fetch it anew")
+        raise BadData(f"{tar} holds no {lost}; download it again")
     return Packed(str(tar), tuple(inner), tuple(there[file] for file in inner))
 
 
 def _exist(paths: tuple[str, ...]) -> None:
-    """Raises `BadData` for the first file that is not there; each folder is listed once, as there are a million files."""
+    """Raises `BadData` for the first missing file; each folder is listed once, as there are a million files."""
     listed: dict[str, set[str]] = {}
     for path in paths:
         folder, name = os.path.split(path)
         if folder not in listed:
             listed[folder] = set(os.listdir(folder)) if os.path.isdir(folder) else set()
         if name not in listed[folder]:
-            raise BadData(f"there is no {path}, which the annotations list; unpack its tar file anew")
+            raise BadData(f"there is no {path}, which the annotations list; unpack its tar file again")
 
 
-LISTS = ("images", "annotations", "categories")
+LISTS = ("images", "annotations", "categories")  # that a file of annotations has
 
 
 class Annotated(NamedTuple):
@@ -103,9 +103,11 @@ def read_annotations(path: Path) -> Annotated:
         labels = {annotation["image_id"]: number[annotation["category_id"]] for annotation in annotations}
         files = {image["id"]: str(image["file_name"]) for image in images}
     except KeyError as error:
-        raise BadData(f"{path} has no {error}, or speaks of one it does not list; unpack the devkit anew") from None
+        raise BadData(
+            f"{path} has no {error}, or refers to one that it does not list; unpack the devkit again"
+        ) from None
     except (TypeError, AttributeError):
-        raise BadData(f"{path} holds something else than objects in its lists; unpack the devkit anew") from None
+        raise BadData(f"{path} has lists of something other than objects; unpack the devkit again") from None
     _check(path, (number, labels, files), (categories, annotations, images))
     return Annotated(tuple(files.values()), np.array([labels[key] for key in files], dtype=np.int64), classes)
 
@@ -116,11 +118,11 @@ def same_classes(one: Annotated, other: Annotated, paths: Sequence[Path]) -> Non
         pairs = zip((*one.classes, None), (*other.classes, None), strict=False)
         first = next(pair for pair in pairs if pair[0] != pair[1])
         raise BadData(
-            f"{paths[0]} and {paths[1]} list different classes ({first[0]!r}, {first[1]!r}); unpack them anew"
+            f"{paths[0]} and {paths[1]} list different classes ({first[0]!r}, {first[1]!r}); unpack them again"
         )
     shared = set(one.files) & set(other.files)
     if shared:
-        raise BadData(f"{min(shared)} is in {paths[0]} and in {paths[1]}; unpack the devkit anew")
+        raise BadData(f"{min(shared)} is in {paths[0]} and in {paths[1]}; unpack the devkit again")
 
 
 def _lists(path: Path) -> list[list[Any]]:
@@ -129,44 +131,44 @@ def _lists(path: Path) -> list[list[Any]]:
     except FileNotFoundError:
         raise BadData(f"there is no {path}; unpack the devkit there") from None
     except (OSError, ValueError) as error:
-        raise BadData(f"{path} cannot be read as JSON ({str(error)[:80]}); unpack the devkit anew") from None
+        raise BadData(f"{path} cannot be read as JSON ({str(error)[:80]}); unpack the devkit again") from None
     lists = []
     for key in LISTS:
         found = content.get(key) if isinstance(content, dict) else None
         if not isinstance(found, list) or not found:
-            raise BadData(f"{path} has no list of {key}; unpack the devkit anew")
+            raise BadData(f"{path} has no list of {key}; unpack the devkit again")
         lists.append(found)
     return lists
 
 
 def _check(path: Path, found: Sequence[dict[Any, Any]], listed: Sequence[list[Any]]) -> None:
-    """Raises `BadData` for a name that is there twice, and for pictures without a label."""
+    """Raises `BadData` for a name that is listed twice, and for pictures without a label."""
     _, labels, files = found
     for key, by_id, entries in zip(("category", "annotation of picture", "picture"), found, listed):
         if len(by_id) < len(entries):
-            raise BadData(f"{path} lists a {key} twice; unpack the devkit anew")
+            raise BadData(f"{path} lists a {key} twice; unpack the devkit again")
     if len(set(files.values())) < len(files):
-        raise BadData(f"{path} lists a file twice; unpack the devkit anew")
+        raise BadData(f"{path} lists a file twice; unpack the devkit again")
     outside = next((name for name in files.values() if {"..", "/"} & set(PurePosixPath(name).parts)), None)
     if outside:
-        raise BadData(f"{path} lists {outside}, which is outside of its folder; unpack the devkit anew")
+        raise BadData(f"{path} lists {outside}, which is outside of its folder; unpack the devkit again")
     bare = next((name for key, name in files.items() if key not in labels), None)
     if bare:
-        raise BadData(f"{path} has no label for {bare}; unpack the devkit anew")
+        raise BadData(f"{path} has no label for {bare}; unpack the devkit again")
 
 
-CHECKSUM_LISTS = {"MD5SUMS": "md5", "SHA256SUMS": "sha256"}  # a list's name, and what its checksums are made with
+CHECKSUM_LISTS = {"MD5SUMS": "md5", "SHA256SUMS": "sha256"}  # the name of a list -> its algorithm
 
 LINE = re.compile(r"([0-9a-fA-F]+) [ *](.+)")
 
 
 def verify(path: Path, folders: Iterable[Path]) -> None:
-    """Nothing if no list in these folders names `path`. Raises `BadData` if one does and gives another checksum."""
+    """Check a file against the lists in these folders. Raises `BadData` if one of them gives another checksum."""
     for folder in folders:
         for name, kind in CHECKSUM_LISTS.items():
             wanted = _listed(folder / name, kind).get(path.resolve()) if (folder / name).is_file() else None
             if wanted is not None and wanted != _digest(path, kind, path.stat().st_mtime_ns):
-                raise BadData(f"{path} does not have the checksum that {folder / name} gives; fetch it anew")
+                raise BadData(f"{path} does not have the checksum that {folder / name} gives; download it again")
 
 
 def _listed(file: Path, kind: str) -> dict[Path, str]:
@@ -177,7 +179,7 @@ def _listed(file: Path, kind: str) -> dict[Path, str]:
         match = LINE.fullmatch(line.strip())
         if line.strip() and (match is None or len(match[1]) != digits):
             raise BadData(
-                f"{file} line {number} is no checksum and name as {kind}sum writes them; correct or remove it"
+                f"{file} line {number} is not a checksum and a name as {kind}sum writes them; correct or remove it"
             )
         if match:
             found[(file.parent / match[2]).resolve()] = match[1].lower()
@@ -186,7 +188,7 @@ def _listed(file: Path, kind: str) -> dict[Path, str]:
 
 @cache
 def _digest(path: Path, kind: str, changed: int) -> str:
-    """The checksum of a file that was last `changed` then: it is read once a process."""
+    """The checksum of a file last changed at `changed` (ns); it is read once per process."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, kind).hexdigest()
 
@@ -221,7 +223,7 @@ def spans(tar: Path) -> dict[str, tuple[int, int]]:
 
 @lru_cache(maxsize=1)
 def _spans(tar: Path, changed: int) -> dict[str, tuple[int, int]]:
-    """The same, of a tar file last `changed` then: two splits lie in one, and reading a million headers takes minutes."""
+    """The same for a tar file last changed at `changed` (ns): two splits share one, and a million headers take minutes."""
     found = {}
     try:
         with tarfile.open(tar, "r:") as archive:
@@ -230,5 +232,5 @@ def _spans(tar: Path, changed: int) -> dict[str, tuple[int, int]]:
                     found[member.name.removeprefix("./")] = (member.offset_data, member.size)
     except (tarfile.TarError, OSError, EOFError) as error:
         reason = " ".join(str(error).split())[:120]
-        raise BadData(f"{tar} cannot be read as a tar file ({reason}); fetch it anew") from None
+        raise BadData(f"{tar} cannot be read as a tar file ({reason}); download it again") from None
     return found

@@ -110,11 +110,11 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
             content = file.read()
     except (OSError, EOFError, zlib.error) as error:
         raise BadData(f"{path} cannot be read ({error}); download it again") from None
-    wanted = bytes([0, 0, UNSIGNED_BYTE, dimensions])
+    expected = bytes([0, 0, UNSIGNED_BYTE, dimensions])
     start = 4 + 4 * dimensions
-    if content[:4] != wanted or len(content) < start:
+    if content[:4] != expected or len(content) < start:
         raise BadData(
-            f"{path} begins with {content[:4].hex()}, not {wanted.hex()}: it is not the IDX file it should be"
+            f"{path} begins with {content[:4].hex()}, expected {expected.hex()}: it is not the right IDX file"
         )
     shape = tuple(np.frombuffer(content, dtype=">u4", count=dimensions, offset=4).tolist())
     if len(content) - start != math.prod(shape):

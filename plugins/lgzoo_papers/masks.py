@@ -38,7 +38,7 @@ PALETTE_BITS = 8
 
 @dataclass(frozen=True)
 class Reading:
-    """How the values of a mask are meant: which classes there are, and the value of the first (0 below it is ignored)."""
+    """What the values of a mask mean: the number of classes, and the value of the first (values below it are ignored)."""
 
     classes: int
     first: int = 0  # ADE20K's 0 is "other"; its classes begin at 1
@@ -55,7 +55,7 @@ class Pairs:
         return len(self.pictures)
 
     def image(self, row: int) -> Any:
-        """The picture, as `decoding.decoded` takes it."""
+        """The picture, as `decoded` takes it."""
         return self.pictures.image(row)
 
     def where(self, row: int) -> str:
@@ -112,13 +112,13 @@ def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
         last = reading.first + reading.classes - 1
         got = int(values_HW[wrong_HW][0])
         raise BadData(
-            f"{where}: the mask has value {got}; there are classes {reading.first} to {last}, and 255 is left out"
+            f"{where}: the mask has the value {got}; expected {reading.first} to {last}, or 255 where a pixel does not count"
         )
     return torch.from_numpy(np.where(ignored_HW, IGNORED, classes_HW).astype(np.uint8))
 
 
 def voc_colours() -> np.ndarray:
-    """VOC's colour of every value, uint8 (256, 3): the value's bits, dealt to red, green and blue in turn, highest first."""
+    """VOC's colour of every value, uint8 (256, 3): the value's bits go to red, green and blue in turn, highest first."""
     values = np.arange(256)
     colours = np.zeros((256, 3), dtype=np.int64)
     for bit in range(PALETTE_BITS):
@@ -134,7 +134,9 @@ def _of_colours(colours_HW3: np.ndarray, where: str) -> np.ndarray:
     codes, places = np.unique(colours_HW3 @ weights, return_inverse=True)
     strange = next((int(code) for code in codes if int(code) not in known), None)
     if strange is not None:
-        raise BadData(f"{where}: the mask has colour #{strange:06x}, which is no class of VOC; store classes as grey")
+        raise BadData(
+            f"{where}: the mask has colour #{strange:06x}, which is not a class of VOC; store classes in grey"
+        )
     return np.array([known[int(code)] for code in codes], dtype=np.int64)[places].reshape(colours_HW3.shape[:2])
 
 
@@ -143,7 +145,7 @@ def task_of_masks(
 ) -> Task:
     """The segmentation task of these splits, the missing ones cut from train. Raises `BadData` if there are too few."""
     if not len(found.get("train", ())):
-        raise BadData(f"{name} has no training images; put some there")
+        raise BadData(f"{name} has no training images; add some")
     labelled = {split: Labelled(pairs, np.zeros(len(pairs), dtype=np.int64)) for split, pairs in found.items()}
     members = {split: part.members for split, part in completed(name, labelled, {}).items()}
     pairs = {split: found[split] if len(found.get(split, ())) else found["train"] for split in SPLITS}
@@ -196,7 +198,7 @@ VOC_CLASSES = (
 
 
 def open_ade20k(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
-    """images/{training,validation}/*.jpg with annotations/{training,validation}/*.png, whose value 0 is left out."""
+    """images/{training,validation}/*.jpg with annotations/{training,validation}/*.png, whose value 0 is ignored."""
     base = top / "ADEChallengeData2016" if (top / "ADEChallengeData2016").is_dir() else top
     found = {}
     for word, split in ADE_SPLITS.items():
@@ -236,12 +238,12 @@ def _listed(file: Path) -> list[str]:
 def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
     """The pictures of these names and their masks. Raises `BadData` for one that lacks the other."""
     if not names:
-        raise BadData(f"{pictures} has no pictures for this split; unpack the archive anew")
+        raise BadData(f"{pictures} has no pictures for this split; unpack the archive again")
     for folder, suffix in ((pictures, ".jpg"), (masks, ".png")):
         there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
         lost = next((name for name in names if name + suffix not in there), None)
         if lost:
-            raise BadData(f"there is no {folder / (lost + suffix)}; unpack the archive anew")
+            raise BadData(f"there is no {folder / (lost + suffix)}; unpack the archive again")
     return Pairs(_files(names, pictures, ".jpg"), _files(names, masks, ".png"))
 
 
@@ -257,5 +259,5 @@ def _ade_names(file: Path, count: int) -> list[str]:
     """The last column of objectInfo150.txt (number, shares, stuff or thing, names), the first of each row's names."""
     rows = [line.split("\t") for line in file.read_text().splitlines()[1:] if line.strip()]
     if len(rows) != count:
-        raise BadData(f"{file} names {len(rows)} classes; there are {count}; unpack the archive anew")
+        raise BadData(f"{file} names {len(rows)} classes, expected {count}; unpack the archive again")
     return [row[-1].split(",")[0].strip() for row in rows]

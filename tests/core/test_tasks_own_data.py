@@ -79,7 +79,7 @@ def test_files_that_are_no_images_are_left_out_and_named(tmp_path: Path) -> None
     (tmp_path / "cat" / ".DS_Store").write_bytes(b"hidden")
     (tmp_path / "cat" / "._1.png").write_bytes(b"what macOS leaves on other disks")
     task = open_task(f"folder:{tmp_path}")
-    assert task.notes == (f"{tmp_path / 'cat' / 'notes.txt'} and 1 more left out: no image, by the end of its name",)
+    assert task.notes == (f"{tmp_path / 'cat' / 'notes.txt'} and 1 more skipped: not an image file extension",)
     assert clean.notes == ()
     assert (task.class_names, task.sizes) == (clean.class_names, clean.sizes)
 
@@ -207,7 +207,7 @@ def test_faults_of_parquet(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="class 'w' of test is not in train"):
         open_task(f"parquet:{tmp_path}")
     (tmp_path / "test.parquet").rename(tmp_path / "other.parquet")
-    with pytest.raises(BadData, match="of no split"):
+    with pytest.raises(BadData, match="belongs to no split"):
         open_task(f"parquet:{tmp_path}")
 
 

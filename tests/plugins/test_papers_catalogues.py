@@ -219,7 +219,7 @@ def test_a_hub_that_does_not_answer_is_said(opening: Callable[[str], object], mo
 
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr(HfApi, "dataset_info", info)
-    with pytest.raises(Unavailable, match=r"cannot be asked for ethz/food101 \(.*not known\).*set LGZOO_FOOD101"):
+    with pytest.raises(Unavailable, match=r"cannot be reached for ethz/food101 \(.*not known\).*set LGZOO_FOOD101"):
         opening("food101")
 
 

@@ -129,7 +129,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "torn json": (lambda base: val(base).write_text(val(base).read_text()[:500]), r"_val\.json cannot be read as JSON"),
     "another json": (lambda base: val(base).write_text("[1, 2]"), r"_val\.json has no list of images"),
     "no categories": (lambda base: edit(val(base), lambda c: c.pop("categories")), "no list of categories"),
-    "a list of words": (lambda base: edit(val(base), lambda c: c.update(images=["a"])), "else than objects"),
+    "a list of words": (lambda base: edit(val(base), lambda c: c.update(images=["a"])), "something other than objects"),
     "classes that differ": (renamed, r"_train\.json and .*_val\.json list different classes \('kind 1', 'walker'\)"),
     "a class more": (one_more_class, r"list different classes \(None, 'tram'\)"),
     "an unknown class": (lambda base: edit(val(base), lambda c: c["annotations"][0].update(category_id=5)), "has no 5"),
@@ -153,7 +153,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a tar of nothing": (emptied_tar, r"daimlerpedcls\.tar holds no daimlerpedcls/train"),
     "a wrong sha256": (wrong_sum, r"daimlerpedcls\.tar does not have the checksum that .*SHA256SUMS gives"),
     "a wrong md5": (lambda base: wrong_sum(base, "MD5SUMS", 32), "does not have the checksum that .*MD5SUMS gives"),
-    "a torn list of sums": (lambda base: wrong_sum(base, digits=20), "SHA256SUMS line 1 is no checksum"),
+    "a torn list of sums": (lambda base: wrong_sum(base, digits=20), "SHA256SUMS line 1 is not a checksum"),
 }
 
 

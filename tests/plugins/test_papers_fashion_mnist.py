@@ -45,7 +45,7 @@ def test_idx_files_are_read_strictly(tmp_path: Path) -> None:
     path = idx_folder(tmp_path, 20, 20) / "train-labels-idx1-ubyte.gz"
     whole = gzip.decompress(path.read_bytes())
     assert read_idx(path, 1).tolist() == [number % 10 for number in range(20)]
-    with pytest.raises(BadData, match="not the IDX file"):
+    with pytest.raises(BadData, match="it is not the right IDX file"):
         read_idx(path, 3)
     for content in (whole[:-1], whole + b"x"):
         path.write_bytes(gzip.compress(content))

@@ -70,7 +70,7 @@ def test_ade20k_reads_its_class_names(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "objectInfo150.txt").write_text("\n".join(lines))
     task = open_entry(replace(ADE, classes=2), offline=True)
     assert task.class_names == ("wall", "building")
-    with pytest.raises(BadData, match=r"objectInfo150\.txt names 2 classes; there are 150"):
+    with pytest.raises(BadData, match=r"objectInfo150\.txt names 2 classes, expected 150"):
         open_task("ade20k")
 
 
@@ -143,11 +143,11 @@ def of_colour(red: int, green: int, blue: int) -> Image.Image:
 @pytest.mark.parametrize(
     ("image", "reading", "words"),
     [
-        (grey(0, 5, 21), Reading(21), r"mask\.png: the mask has value 21; there are classes 0 to 20, and 255"),
-        (grey(151), Reading(150, first=1), "value 151; there are classes 1 to 150"),
+        (grey(0, 5, 21), Reading(21), r"mask\.png: the mask has the value 21; expected 0 to 20, or 255"),
+        (grey(151), Reading(150, first=1), "value 151; expected 1 to 150"),
         (Image.fromarray(np.array([[40_000]], dtype=np.uint16)), Reading(21), "value 40000"),
-        (of_colour(1, 2, 3), Reading(21), "colour #010203, which is no class of VOC"),
-        (of_colour(0, 64, 128), Reading(6), "value 20; there are classes 0 to 5"),
+        (of_colour(1, 2, 3), Reading(21), "colour #010203, which is not a class of VOC"),
+        (of_colour(0, 64, 128), Reading(6), "value 20; expected 0 to 5"),
     ],
 )
 def test_values_that_are_no_class_are_named(image: Image.Image, reading: Reading, words: str) -> None:

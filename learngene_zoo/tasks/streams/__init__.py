@@ -1,1 +1,1 @@
-"""Data that does not fit the disk or the memory: read in order, shard after shard, only a window of it held."""
+"""Data that does not fit on the disk or in memory: read in order, shard after shard, with only a window of it held."""
