@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 StateDict = Mapping[str, "torch.Tensor"]  # tensors by name; never mutated by whoever receives one
 
 MOST_JSON_BYTES = 16 * 2**20
+MOST_DEPTH = 64
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 
@@ -110,16 +112,55 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MOST_JSON_BYTES:
             raise BadFile(f"{path} is larger than {MOST_JSON_BYTES >> 20} MiB; expected a configuration")
-        data = json.loads(path.read_bytes())
+        data = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise BadFile(f"{path} does not exist; give the folder that contains it") from None
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise BadFile(f"{path} is not valid JSON: {error}; create or download it again") from error
     if not isinstance(data, dict):
         raise BadFile(f"{path} is not a JSON object; create or download it again")
     return data
+
+
+def parse_json(data: bytes) -> Json:
+    """JSON in UTF-8 that can be written again and printed.
+
+    Raises `ValueError` for what is not JSON, and for what Python would accept beyond it: NaN and infinity, numbers that a
+    computer's do not hold, halves of characters, and more than `MOST_DEPTH` lists and objects within each other.
+    """
+    try:
+        found = json.loads(data.decode("utf-8-sig"), parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError(f"more than {MOST_DEPTH} lists and objects within each other") from None
+    if _DOUBTFUL.search(data) or data.count(b"[") + data.count(b"{") > MOST_DEPTH:
+        _check_values(found)
+    return found
+
+
+# Halves of characters, 64-bit integers and more, large exponents: rare, so that few files are looked at value by value.
+_DOUBTFUL = re.compile(rb"\\u[dD][89a-fA-F]|\d{19}|\d[eE]\+?\d{3}")
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(f"{word} is not a number in JSON")
+
+
+def _check_values(data: Json) -> None:
+    waiting = [(data, 1)]
+    while waiting:
+        value, depth = waiting.pop()
+        if isinstance(value, str):
+            value.encode()  # raises UnicodeEncodeError, a ValueError
+        elif isinstance(value, (int, float)) and not abs(value) < 2.0**64:
+            if isinstance(value, int) or not math.isfinite(value):
+                raise ValueError("a number of more than 64 bits")
+        elif isinstance(value, (list, dict)):
+            if depth > MOST_DEPTH:
+                raise ValueError(f"more than {MOST_DEPTH} lists and objects within each other")
+            inner = [*value, *value.values()] if isinstance(value, dict) else value
+            waiting.extend((item, depth + 1) for item in inner)
 
 
 def write_tensors(path: Path, state: StateDict) -> None:

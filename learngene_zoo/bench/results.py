@@ -17,7 +17,7 @@ from typing import IO
 
 from learngene_zoo.errors import BadFile, Refused, Unavailable
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.storage import nearest_parent
+from learngene_zoo.storage import nearest_parent, parse_json
 
 RESULTS = "results.jsonl"
 
@@ -145,7 +145,7 @@ def read_rows(path: Path) -> list[Row]:
     lines = _lines(path)
     for number, line in enumerate(lines, start=1):
         try:
-            data = json.loads(line)
+            data = parse_json(line)
         except ValueError as error:
             if number == len(lines):
                 break
@@ -179,7 +179,7 @@ def _repair(path: Path) -> str | None:
         return None
     whole = sum(len(line) + 1 for line in lines[:-1])
     try:
-        json.loads(lines[-1])
+        parse_json(lines[-1])
     except ValueError:
         broken = path.with_name(path.name + ".broken")
         _write_at_end(broken, lines[-1] + b"\n")

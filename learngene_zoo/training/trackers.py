@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
 from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.runs.run import Run
-from learngene_zoo.storage import new_file
+from learngene_zoo.storage import new_file, parse_json
 from learngene_zoo.text import printable
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _forget_after(path: Path, last_step: int) -> None:
 def _step_of(line: bytes) -> int:
     """The step of a line; 0 for one that was cut short."""
     try:
-        return int(json.loads(line)["step"])
+        return int(parse_json(line)["step"])
     except (ValueError, KeyError, TypeError):
         return 0
 

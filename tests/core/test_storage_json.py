@@ -1,0 +1,55 @@
+"""JSON is read strictly: what is read can be written again, printed, and walked through."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from learngene_zoo.errors import BadFile
+from learngene_zoo.storage import MOST_DEPTH, parse_json, read_json
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": [1, -2.5, 1e-300, true, null, "x"], "": {}}',
+        '"\\ud83d\\udc4d \\\\ud800 caf\\u00e9"',
+        "[1e+100, 0.1234567890123456789012345, 9223372036854775807, -18446744073709551615]",
+        "[" * MOST_DEPTH + "]" * MOST_DEPTH,
+        "[" + "[]," * 500 + "[]]",
+        '"' + "[" * 5000 + '"',
+        '\ufeff{"a": 1}',
+    ],
+)
+def test_what_json_can_say_is_read(text: str) -> None:
+    assert parse_json(text.encode()) == json.loads(text.removeprefix("\ufeff"))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"NaN", "NaN is not a number"),
+        (b"[-Infinity]", "-Infinity is not a number"),
+        (b"[1e999]", "more than 64 bits"),
+        (b'{"a": 18446744073709551616}', "more than 64 bits"),
+        (b"[" + b"9" * 5000 + b"]", "limit"),
+        (b"[" + b"1" * 400 + b".0]", "more than 64 bits"),
+        (b"[" * 65 + b"]" * 65, "more than 64 lists"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "more than 64 lists"),
+        (b"[" * 200_000, "more than 64 lists"),
+        (b'"\\ud800"', "surrogates not allowed"),
+        (b'{"\\udcff": 1}', "surrogates not allowed"),
+        (b'"\xed\xa0\x80"', "can't decode"),
+        (b"\xff\xfe[\x00]\x00", "can't decode"),
+        (b"", "Expecting value"),
+        (b"{} {}", "Extra data"),
+    ],
+)
+def test_what_only_python_would_accept_is_refused(data: bytes, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_json(data)
+    (tmp_path / "config.json").write_bytes(data)
+    with pytest.raises(BadFile, match=r"config\.json is not valid JSON"):
+        read_json(tmp_path / "config.json")
