@@ -26,13 +26,14 @@ from learngene_zoo.bench.claim_file import load_claim
 from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
-from lgzoo_tal.course import Course
+from lgzoo_tal import ghn3, logah, tal
+from lgzoo_tal.architectures import drawn
+from lgzoo_tal.config import Stage
 from lgzoo_tal.guidance import Guide
 from lgzoo_tal.hypernet import Hypernet
-from lgzoo_tal.meta import Lesson, MetaObjective, Rules
-from lgzoo_tal.meta_training import MetaTraining
+from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.mixture import TaskBatch
-from lgzoo_tal.variants import HypernetSpec
+from lgzoo_tal.objective import Lesson, MetaObjective
 
 ARMS = {  # arm -> the claim that tells it
     "tal": "tal-parts",
@@ -44,6 +45,7 @@ ARMS = {  # arm -> the claim that tells it
     "logah v1": "tal-v2-v1",
     "ghn3": "tal-v1-ghn3",
 }
+Meta = tal.MetaTrain | logah.MetaTrain | ghn3.MetaTrain
 BATCH, STEPS, CLASSES = 64, 30, {1: 326, 2: 43}  # of the source task, and of `signs`
 
 
@@ -59,33 +61,33 @@ class Kind:
 def main() -> None:
     """Time every kind of step, print and keep the table."""
     torch.set_num_threads(1)
-    courses = {name: course_of(name, claim) for name, claim in ARMS.items()}
-    kinds = list(dict.fromkeys(kind for course in courses.values() for kind, _ in stages(course)))
-    zoo = courses["tal"].drawn(ANCESTRY.spec)[:STEPS]
-    seconds = medians([Steps(kind, courses["tal"], zoo) for kind in kinds], repeats=1)
+    extractors = {name: extractor_of(name, claim) for name, claim in ARMS.items()}
+    kinds = list(dict.fromkeys(kind for extractor in extractors.values() for kind, _ in stages(extractor)))
+    first, _ = extractors["tal"].stages(ANCESTRY.spec)
+    seconds = medians([Steps(kind, first) for kind in kinds], repeats=1)
     each = {kind: taken / STEPS / BATCH for kind, taken in zip(kinds, seconds)}
-    rows = [row(name, course, each) for name, course in courses.items()]
+    rows = [row(name, extractor, each) for name, extractor in extractors.items()]
     print(write("tal_cost", {"rows": rows, "threads": 1}))
     replace_between(DOCS / "methods" / "tal.md", "cost", markdown(rows))
     print(markdown(rows))
 
 
-def course_of(name: str, claim: str) -> Course:
-    """What an arm of a claim does."""
+def extractor_of(name: str, claim: str) -> Meta:
+    """The extractor of an arm of a claim."""
     arm = arm_of(load_claim(claim), name, 0)
     extractor = with_settings(preset_of(registry.load(arm.method), arm.preset), arm.settings)
-    assert isinstance(extractor, MetaTraining)
-    return extractor.course
+    assert isinstance(extractor, Meta)
+    return extractor
 
 
-def stages(course: Course) -> Iterator[tuple[Kind, int]]:
-    """The kinds of step of a training, and the images that each is made with."""
-    if course.source is not None:
-        assert course.training.images is not None
-        guided = course.guidance is not None
-        yield Kind(1, course.hypernet, guided), course.training.images * course.training.epochs
-    images = sum(min(course.tuning.images or each, each) for each in tasks())
-    yield Kind(2, course.tuned_hypernet(ANCESTRY.spec), False), images * course.tuning.epochs
+def stages(extractor: Meta) -> Iterator[tuple[Kind, int]]:
+    """The kinds of step of a training, and the number of images that each is trained on."""
+    first, second = extractor.stages(ANCESTRY.spec)
+    if extractor.curriculum.source is not None:
+        assert first.recipe.images is not None
+        yield Kind(1, first.hypernet, first.guidance is not None), first.recipe.images * first.recipe.epochs
+    images = sum(min(second.recipe.images or each, each) for each in tasks())
+    yield Kind(2, second.hypernet, False), images * second.recipe.epochs
 
 
 def tasks() -> list[int]:
@@ -96,13 +98,13 @@ def tasks() -> list[int]:
 class Steps:
     """Trains with one kind of step, always the same steps."""
 
-    def __init__(self, kind: Kind, guided: Course, zoo: Sequence[Any]) -> None:
+    def __init__(self, kind: Kind, guided: Stage) -> None:
         classes = CLASSES[kind.stage]
         embedding = torch.randn(ANCESTRY.spec.width) if kind.hypernet.task else None
         guide = Guide(ANCESTRY.model(), guided.guidance) if kind.guided and guided.guidance else None
-        rules = Rules(label_smoothing=0.1)
-        lesson = Lesson(classes=classes, embedding=embedding)
-        self.objective = MetaObjective(Hypernet(kind.hypernet), zoo, [lesson], rules, seed=0, guide=guide)
+        zoo = drawn(guided.step.architectures, guided.step.hold_out, ANCESTRY.spec)[:STEPS]
+        lessons = [Lesson(classes=classes, embedding=embedding)]
+        self.objective = MetaObjective(Hypernet(kind.hypernet), zoo, lessons, 0, label_smoothing=0.1, guide=guide)
         learnt = [parameter for parameter in self.objective.parameters() if parameter.requires_grad]
         self.optimiser = torch.optim.AdamW(learnt, lr=1e-5)
         images, labels = torch.randn(BATCH, 3, 32, 32), torch.randint(classes, (BATCH,))
@@ -119,16 +121,17 @@ class Steps:
             self.optimiser.step()
 
 
-def row(name: str, course: Course, each: dict[Kind, float]) -> dict[str, Any]:
+def row(name: str, extractor: Meta, each: dict[Kind, float]) -> dict[str, Any]:
     """The images and seconds of both stages, and the numbers kept."""
-    found = {kind.stage: (images, images * each[kind]) for kind, images in stages(course)}
-    kept = sum(parameter.numel() for parameter in Hypernet(course.tuned_hypernet(ANCESTRY.spec), None).parameters())
-    embeddings = (len(tasks()) + 1) * ANCESTRY.spec.width if course.task_layer else 0
+    found = {kind.stage: (images, images * each[kind]) for kind, images in stages(extractor)}
+    _, second = extractor.stages(ANCESTRY.spec)
+    kept = sum(parameter.numel() for parameter in Hypernet(second.hypernet, None).parameters())
+    embeddings = (len(tasks()) + 1) * ANCESTRY.spec.width if extractor.curriculum.task_layer else 0
     return {
         "name": name,
         "images": [found.get(stage, (0, 0.0))[0] for stage in (1, 2)],
         "seconds": [round(found.get(stage, (0, 0.0))[1], 1) for stage in (1, 2)],
-        "kept": kept * (1 if course.joint else len(tasks())) + embeddings,
+        "kept": kept * (1 if extractor.curriculum.joint else len(tasks())) + embeddings,
     }
 
 

@@ -34,13 +34,12 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import training_images
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import Classification
-from lgzoo_tal.architectures import architectures, scaled
-from lgzoo_tal.course import Conv, plain
+from lgzoo_tal.architectures import drawn, plain
 from lgzoo_tal.hypernet import Hypernet
-from lgzoo_tal.meta import Lesson, MetaObjective, Rules
-from lgzoo_tal.meta_training import MINI
+from lgzoo_tal.hypernet_spec import Conv, Form, HypernetSpec
+from lgzoo_tal.logah import MINI
 from lgzoo_tal.mixture import Mixture
-from lgzoo_tal.variants import Form, HypernetSpec
+from lgzoo_tal.objective import Lesson, MetaObjective
 
 RECIPE = Recipe(epochs=12, batch_size=64, lr=3e-4, warmup=0.6, weight_decay=0.01, clip=5.0, augment="none")
 PARTS = 6
@@ -50,8 +49,8 @@ VIT = plain(ANCESTRY.spec.with_(layers=6), ANCESTRY.spec).with_(classes=TASK.cla
 
 def hypernetwork(spec: HypernetSpec, seed: int) -> nn.Module:
     """What trains one on the task."""
-    zoo = [plain(size, ANCESTRY.spec) for size in architectures(scaled("tal+", ANCESTRY.spec))]
-    return MetaObjective(Hypernet(spec, seed), zoo, [Lesson(classes=TASK.classes)], Rules(norm_weight=3e-5), seed)
+    zoo = drawn("tal+", (), ANCESTRY.spec)
+    return MetaObjective(Hypernet(spec, seed), zoo, [Lesson(classes=TASK.classes)], seed)
 
 
 def direct(seed: int) -> nn.Module:

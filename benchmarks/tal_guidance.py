@@ -20,12 +20,12 @@ from tal_forms import ANCESTRY, trained
 
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
-from lgzoo_tal.architectures import architectures, scaled
-from lgzoo_tal.course import Guidance, plain
+from lgzoo_tal.architectures import drawn
+from lgzoo_tal.config import Guidance
 from lgzoo_tal.guidance import Guide
 from lgzoo_tal.hypernet import Hypernet
-from lgzoo_tal.meta import Lesson, MetaObjective, Rules
-from lgzoo_tal.meta_training import MINI
+from lgzoo_tal.logah import MINI
+from lgzoo_tal.objective import Lesson, MetaObjective
 
 TASK = open_task(SOURCE_TASK)
 RECIPE = Recipe(
@@ -58,10 +58,10 @@ def main() -> None:
 
 def objective(alpha: float) -> MetaObjective:
     """What trains a hypernetwork with this share; without any the ancestry is not asked."""
-    zoo = [plain(size, ANCESTRY.spec) for size in architectures(scaled("tal+", ANCESTRY.spec))]
+    zoo, smoothing = drawn("tal+", (), ANCESTRY.spec), RECIPE.label_smoothing
     guide = Guide(ANCESTRY.model(), Guidance(alpha=alpha)) if alpha else None
-    rules = Rules(norm_weight=3e-5, label_smoothing=RECIPE.label_smoothing)
-    return MetaObjective(Hypernet(MINI.spec(), SEED), zoo, [Lesson(classes=TASK.classes)], rules, SEED, guide)
+    lessons = [Lesson(classes=TASK.classes)]
+    return MetaObjective(Hypernet(MINI.spec(), SEED), zoo, lessons, SEED, label_smoothing=smoothing, guide=guide)
 
 
 def _curve(row: dict[str, Any], mark: str) -> str:

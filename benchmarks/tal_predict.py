@@ -32,15 +32,16 @@ from machine import read, write
 from torch import Tensor
 from torch.nn import functional
 
+from learngene_zoo import registry
+from learngene_zoo.families.model import empty
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.timm_names import ARCHITECTURES
-from lgzoo_tal.class_position import class_position
 from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.graph import Graph, graph_of
-from lgzoo_tal.hypernet import Hypernet, model_from
+from lgzoo_tal.hypernet import Hypernet, class_position
+from lgzoo_tal.hypernet_spec import HypernetSpec, LowRank, reach
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.requests import Request, is_vector, kernel
-from lgzoo_tal.variants import VARIANTS, reach
+from lgzoo_tal.tensor_groups import TensorGroup, is_vector, kernel
 
 SIZES = ("tiny", "small", "base")
 RELEASED = {"ghn3-t": (0.19, 0.43, 1.29), "ghn3-xl": (6.50, 6.73, 7.84), "logah-small": (3.16, 3.46, 4.97)}
@@ -90,20 +91,35 @@ def measured(name: str, size: str, repeats: int, device: str) -> dict[str, Any]:
     torch.set_num_threads(1)
     spec = ARCHITECTURES[f"vit_{size}_patch16_224"]
     clock = time.process_time if device == "cpu" else _synchronised
-    toy = Hypernet(VARIANTS["logah-tiny"].with_(hidden=8, widest=64, chunk=2048)).to(device)
-    model_from(toy, graph_of(ViTSpec(layers=1, width=16, heads=1)))
+    toy = Hypernet(LowRank(hidden=8, widest=64, chunk=2048).spec()).to(device)
+    model_from(toy, ViTSpec(layers=1, width=16, heads=1))
     imported, started = _peak(), clock()
-    hypernet = Hypernet(VARIANTS[name], seed=0).requires_grad_(False).eval().to(device)
+    hypernet = Hypernet(variant(name), seed=0).requires_grad_(False).eval().to(device)
     built = clock() - started
-    ours = [_timed(lambda: model_from(hypernet, graph_of(spec)), clock) for _ in range(1 + repeats)][1:]
+    ours = [_timed(lambda: model_from(hypernet, spec), clock) for _ in range(1 + repeats)][1:]
     most = _peak() - imported
-    model = model_from(hypernet, graph_of(spec))
+    model = model_from(hypernet, spec)
     held = sum(4 * parameter.numel() for module in (hypernet, model) for parameter in module.parameters())
     theirs = [_timed(lambda: plainly(hypernet, spec), clock) for _ in range(1 if name == "ghn3-xl" else 3)]
     for key, tensor in plainly(hypernet, spec).state_dict().items():
         torch.testing.assert_close(model.state_dict()[key], tensor, rtol=1e-4, atol=1e-5, msg=key)
     seconds = {"ours_s": statistics.median(ours), "plain_s": statistics.median(theirs), "built_s": built}
     return {"hypernet": name, "size": size, **seconds, "peak_bytes": most, "memory": most / held}
+
+
+def variant(name: str) -> HypernetSpec:
+    """A published hypernetwork, by method and size."""
+    method, _, size = name.partition("-")
+    preset: Any = registry.load(method).presets[{"xl": "paper", "small": "paper"}.get(size, size)]
+    spec: HypernetSpec = preset.hypernet.spec()
+    return spec
+
+
+def model_from(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
+    """The model with the predicted tensors, which are not copied."""
+    model = empty(spec)
+    model.load_state_dict(hypernet.predict(graph_of(spec)), strict=True, assign=True)
+    return model.eval()
 
 
 def _timed(task: Callable[[], object], clock: Callable[[], float]) -> float:
@@ -129,10 +145,10 @@ def plainly(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
     """The model as the released code goes about it: build, encode every pair, decode everything, tile, normalise, copy."""
     model = timm.create_model("vit_base_patch16_224", **spec.timm_args()).to(hypernet.embed.weight.device)
     state, everything = model.state_dict(), Plain(hypernet)
-    for request, blocks, scale in everything.blocks(graph_of(spec)):
-        for name, block in zip(request.names, blocks):
-            wanted = state[name][0, 1:] if request.role == "positions" else state[name]
-            if is_vector(request):
+    for group, blocks, scale in everything.blocks(graph_of(spec)):
+        for name, block in zip(group.names, blocks):
+            wanted = state[name][0, 1:] if group.role == "positions" else state[name]
+            if is_vector(group):
                 block = block[:, 0]
             for axis in range(min(2, wanted.dim())):
                 times = [1] * block.dim()
@@ -163,39 +179,39 @@ class Plain(Hypernet):
             nodes = layer(nodes, bias, task)
         return self.ln(nodes)
 
-    def _decoded(self, nodes: Tensor, wanted: list[Request]) -> Iterator[tuple[Request, Tensor]]:
+    def _decoded(self, nodes: Tensor, groups: list[TensorGroup]) -> Iterator[tuple[TensorGroup, Tensor]]:
         if isinstance(self.decoder, LowRankDecoder):
-            yield from ((request, _low_rank(self.decoder, nodes, request)) for request in wanted)
+            yield from ((group, _low_rank(self.decoder, nodes, group)) for group in groups)
             return
-        yield from self.decoder_1d(nodes, [request for request in wanted if is_vector(request)], self.bias_class)
-        yield from ((r, _conv(self.decoder, nodes[list(r.nodes)], r)) for r in wanted if not is_vector(r))
+        yield from self.decoder_1d(nodes, [group for group in groups if is_vector(group)], self.bias_class)
+        yield from ((g, _conv(self.decoder, nodes[list(g.nodes)], g)) for g in groups if not is_vector(g))
 
 
-def _conv(decoder: MatrixDecoder, nodes: Tensor, request: Request) -> Tensor:
+def _conv(decoder: MatrixDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
     """All positions of all images, all channels of those that are kept."""
-    side, wide, (rows, columns) = decoder.side, decoder.widest, kernel(request.shape)
+    side, wide, (rows, columns) = decoder.side, decoder.widest, kernel(group.shape)
     images = functional.relu(decoder.fc(nodes)).view(len(nodes), -1, side, side)
     low, left = side // 2 - rows // 2, side // 2 - columns // 2
     kept = images[:, :, low : low + rows, left : left + columns].permute(0, 2, 3, 1)
     whole = decoder.conv(kept).view(len(nodes), rows, columns, wide, wide).permute(0, 3, 4, 1, 2)
-    if request.role == "class weight":
+    if group.role == "class weight":
         whole = decoder.class_layer_predictor(whole.transpose(1, 4)).transpose(1, 4)
-    block = whole[:, : request.shape[0], : request.shape[1]]
+    block = whole[:, : group.shape[0], : group.shape[1]]
     return block[..., 0, 0] if (rows, columns) == (1, 1) else block
 
 
-def _low_rank(decoder: LowRankDecoder, nodes: Tensor, request: Request) -> Tensor:
+def _low_rank(decoder: LowRankDecoder, nodes: Tensor, group: TensorGroup) -> Tensor:
     """All 2 r rows of Y for every node."""
     r, c, wide = decoder.rank, decoder.chunk, decoder.widest
-    chosen = nodes[list(request.nodes)]
+    chosen = nodes[list(group.nodes)]
     y = decoder.l2(functional.relu(decoder.mlp.fc(chosen)).view(-1, 2 * r, r))
     u, v = y[:, :r].reshape(-1, c, r), y[:, r:].reshape(-1, c, r)
-    if is_vector(request):
-        made = reach(request.shape[0], wide)
+    if is_vector(group):
+        made = reach(group.shape[0], wide)
         both = (u[:, : 2 * made] @ v[:, :1].mT).view(-1, 2, made)
-        return both[:, 0 if request.role == "norm weight" else 1, : request.shape[0]]
-    (o, i), (p, q) = request.shape[:2], kernel(request.shape)
-    o, i = (o, i) if request.role == "positions" else (min(o, wide), min(i, wide))
+        return both[:, 0 if group.role == "norm weight" else 1, : group.shape[0]]
+    (o, i), (p, q) = group.shape[:2], kernel(group.shape)
+    o, i = (o, i) if group.role == "positions" else (min(o, wide), min(i, wide))
     block = (u[:, : o * p] @ v[:, : i * q].mT).view(-1, o, p, i, q).transpose(2, 3)
     return block[..., 0, 0] if (p, q) == (1, 1) else block
 

@@ -38,20 +38,20 @@ from learngene_zoo.families.model import model_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.timm_names import ARCHITECTURES
 from learngene_zoo.recipe import Recipe
+from learngene_zoo.training.distillation import divergence
 from learngene_zoo.training.step import parameter_groups
-from lgzoo_tal.course import Guidance
+from lgzoo_tal.config import Guidance
 from lgzoo_tal.graph import SINK, graph_of
-from lgzoo_tal.guidance import Guide, divergence, random_matrix
+from lgzoo_tal.guidance import Guide, random_matrix
 from lgzoo_tal.hypernet import Hypernet
-from lgzoo_tal.meta import Lesson, MetaObjective, Rules, total_norm
+from lgzoo_tal.logah import SMALL
 from lgzoo_tal.mixture import TaskBatch
-from lgzoo_tal.students import tokens_of
-from lgzoo_tal.variants import VARIANTS
+from lgzoo_tal.objective import Lesson, MetaObjective, tokens_of, total_norm
 
 TARGET = ViTSpec(layers=6, width=192, heads=3)
-TEACHER, HYPERNET = ARCHITECTURES["vit_base_patch16_224"], VARIANTS["logah-small"]
+TEACHER, HYPERNET = ARCHITECTURES["vit_base_patch16_224"], SMALL.spec()
 IMAGES, SEED, LR, CLIP = 4, 0, 3e-4, 5.0
-RULES = Rules(label_smoothing=0.1, norm_weight=3e-5)
+SMOOTHING, NORM_WEIGHT = 0.1, 3e-5
 AS_RELEASED = Guidance(direction="teacher-student", temperature=3.0, reduction="classes", projection="random")
 ROWS: dict[str, Guidance | None] = {"stage 1": AS_RELEASED, "stage 1, M predicted": Guidance(), "stage 2": None}
 RELEASED = {"stage 1": 7.99, "stage 2": 6.74}
@@ -108,7 +108,8 @@ def measured(name: str, rounds: int, device: str) -> dict[str, Any]:
     told = torch.randn(TEACHER.width, generator=torch.Generator().manual_seed(SEED))
     lesson = Lesson(classes=TARGET.classes, embedding=None if guide else told.to(device))
     spec = HYPERNET.with_(task=None if guide else TEACHER.width)
-    objective = MetaObjective(Hypernet(spec, SEED).to(device), [TARGET], [lesson], RULES, SEED, guide).train()
+    hypernet, rules = Hypernet(spec, SEED).to(device), {"label_smoothing": SMOOTHING, "norm_weight": NORM_WEIGHT}
+    objective = MetaObjective(hypernet, [TARGET], [lesson], SEED, guide=guide, **rules).train()
     ours = Step(objective.hypernet, lambda: torch.stack(list(objective(batch).values())).sum())
     ours()
     ours()
@@ -154,7 +155,7 @@ def plain_loss(hypernet: Hypernet, batch: TaskBatch, lesson: Lesson, guide: Guid
     predicted = guide is not None and guide.settings.projection == "predicted"
     graph = graph_of(TARGET, sink=(TEACHER.width, TARGET.width) if predicted else None)
     parameters = Plain(hypernet)(graph, task=lesson.embedding)
-    told, norm = _classified(parameters, batch), RULES.norm_weight * total_norm(parameters)
+    told, norm = _classified(parameters, batch), NORM_WEIGHT * total_norm(parameters)
     if guide is None:
         return told + norm
     with torch.no_grad():
@@ -163,7 +164,7 @@ def plain_loss(hypernet: Hypernet, batch: TaskBatch, lesson: Lesson, guide: Guid
     random = [tensor.to(again) for tensor in random_matrix(TEACHER.width, TARGET.width, SEED, 0)]
     given = functional.linear(again, *((parameters[name] for name in SINK) if predicted else random))
     asked = guide.settings
-    distance = divergence(given, wanted, asked.direction, asked.temperature)
+    distance = divergence(given, wanted, asked.temperature, asked.direction)
     if asked.reduction == "classes":
         distance = distance / lesson.classes
     return (1 - asked.alpha) * told + asked.alpha * distance + norm
@@ -172,7 +173,7 @@ def plain_loss(hypernet: Hypernet, batch: TaskBatch, lesson: Lesson, guide: Guid
 def _classified(parameters: Parameters, batch: TaskBatch) -> Tensor:
     feature = tokens_of(TARGET, parameters, batch.images)[:, 0]
     logits = functional.linear(feature, parameters["head.weight"], parameters["head.bias"])
-    return functional.cross_entropy(logits, batch.labels, label_smoothing=RULES.label_smoothing)
+    return functional.cross_entropy(logits, batch.labels, label_smoothing=SMOOTHING)
 
 
 def check_equal(ours: Step, plain: Step) -> None:

@@ -1,17 +1,17 @@
-"""The architectures that a hypernetwork is trained on: drawn by a rule, kept as configurations, never as models. Cold.
+"""The architectures that a hypernetwork is trained on: sampled by a rule, as configurations only.
 
 LoGAH's ViTs-1K (Zhou et al., "LoGAH: Predicting 774-Million-Parameter Transformers using Graph HyperNetworks with 1/100
-Parameters", 2024), the wider variant of it that TAL is trained on, and the deeper set of TAL+. All three draw, each number
-uniformly from its choices: layers, a width that so many layers may have, heads, the patches' size.
+Parameters", 2024), the wider variant that TAL is trained on, and the deeper set of TAL+. All three sample uniformly the number
+of layers, a width among those for that depth, the number of heads and the patch size.
 
-The papers' sets are the first 1000 draws with seed 1 of numpy's legacy generator, whose numbers will never change.
+The papers' sets are the first 1000 samples with seed 1 of numpy's legacy generator, whose numbers never change.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from typing import Literal
@@ -21,23 +21,23 @@ from learngene_zoo.plugin import ViTSpec, WrongCall, derive_seed, unknown
 SetName = Literal["vits-1k", "tal", "tal+"]
 
 COUNT, SEED = 1000, 1  # of the papers' sets
-PAPER_WIDTH = 768  # of the largest model of TAL+'s set, ViT-Base: what widths are scaled against
+PAPER_WIDTH = 768  # of the largest model of TAL+'s set, ViT-Base: widths are scaled relative to it
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?|x(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What one draw chooses from."""
+    """The choices of one draw."""
 
-    widths: Mapping[int, tuple[int, ...]]  # by layers, which are its keys
+    widths: Mapping[int, tuple[int, ...]]  # by number of layers
     patch_sizes: tuple[int, ...]
     image_size: int
     classes: int
     channels: int = 3
-    head_width: int | None = None  # None: several counts of heads, by the papers' rule
+    head_width: int | None = None  # None: several numbers of heads, by the papers' rule
 
     def heads(self, width: int) -> tuple[int, ...]:
-        """The counts of heads that a width may have. The papers' widths are multiples of 32."""
+        """The numbers of heads for a width. The papers' widths are multiples of 32."""
         if self.head_width:
             return (width // self.head_width,)
         return (3, 6, 12) if width % 12 == 0 else (4, 8)
@@ -67,20 +67,17 @@ _FORMS: dict[SetName, tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, i
 
 
 def rule_of(name: SetName) -> Rule:
-    """The rule of a paper's set, at the size that the official code draws it for: images of 32 pixels, ten classes.
-
-    Raises `WrongCall` for a set that does not exist.
-    """
+    """The rule of a paper's set as in the official code, for images of 32 pixels and ten classes. Raises `WrongCall`."""
     bounds, step, layers = _form(name)
     widths = _by_depth(layers, *(_multiples(least, most, step) for least, most in bounds))
     return Rule(widths=widths, patch_sizes=(2, 4), image_size=32, classes=10)
 
 
 def scaled(name: SetName, ancestry: ViTSpec) -> Rule:
-    """A set of the same form in an ancestry model's measure: its head width, its patches, images and classes.
+    """The rule of the same form with an ancestry model's head width, patches, images and classes. Raises `WrongCall`.
 
-    Widths are whole heads. Their bounds are to the ancestry's width as the paper's are to 768, rounded up to a head, so
-    that an ancestry of 768 in 12 heads gives TAL+'s own widths. Layers stay the paper's. Raises `WrongCall` as `rule_of`.
+    Widths are multiples of the head width. Their bounds relate to the ancestry's width as the paper's do to 768, rounded up
+    to a whole head, so an ancestry of width 768 with 12 heads gives TAL+'s own widths. Depths are the paper's.
     """
     bounds, _, layers = _form(name)
     unit = ancestry.head_width
@@ -99,7 +96,7 @@ def scaled(name: SetName, ancestry: ViTSpec) -> Rule:
 
 
 def _heads(width: int, ancestry: ViTSpec) -> int:
-    """The heads of a paper's width in an ancestry model's measure, rounded up."""
+    """The heads of a paper's width after scaling to an ancestry model, rounded up."""
     return -(-width * ancestry.heads // PAPER_WIDTH)
 
 
@@ -110,7 +107,7 @@ def _form(name: SetName) -> tuple[Sequence[tuple[int, int]], int, range]:
 
 
 def draws(rule: Rule, seed: int = SEED) -> Iterator[ViTSpec]:
-    """Architectures without end, in the order of the official generators."""
+    """An endless stream of architectures, in the order of the official generators."""
     from numpy.random import RandomState
 
     random = RandomState(seed)
@@ -132,10 +129,10 @@ def draws(rule: Rule, seed: int = SEED) -> Iterator[ViTSpec]:
 def architectures(
     rule: Rule, *, hold_out: Sequence[str] = (), count: int = COUNT, seed: int = SEED
 ) -> tuple[ViTSpec, ...]:
-    """The first `count` draws that are not held out. A size that is drawn twice is there twice.
+    """The first `count` draws that are not held out, with repetitions.
 
-    `hold_out` names sizes never to be drawn: `12x96` (layers x width), `12` (layers, of any width) or `x96` (the width, at
-    any depth). Raises `WrongCall` for what names no size, and if every size is held out.
+    `hold_out` lists sizes: `12x96` (layers x width), `12` (layers, with any width) or `x96` (a width, at any depth). Raises
+    `WrongCall` for anything else, and if every size is held out.
     """
     out = [_held_out(text) for text in hold_out]
 
@@ -143,23 +140,25 @@ def architectures(
         return not any(depth in (None, layers) and wide in (None, width) for depth, wide in out)
 
     if not any(kept(*size) for size in rule.sizes):
-        raise WrongCall(f"every architecture of the set is held out by {', '.join(hold_out)}; hold out fewer")
+        raise WrongCall(f"{', '.join(hold_out)} hold out every architecture of the set; hold out fewer")
     return tuple(islice((spec for spec in draws(rule, seed) if kept(spec.layers, spec.width)), count))
 
 
 def _held_out(text: str) -> tuple[int | None, int | None]:
-    """Layers and width that a size names; None: any."""
+    """The layers and the width of a size; None stands for any."""
     match = _SIZE.fullmatch(text)
     if not match:
-        raise WrongCall(f"{text!r} names no size to hold out; write 12x96 (layers x width), 12 (layers) or x96 (width)")
+        raise WrongCall(
+            f"expected a size to hold out: 12x96 (layers x width), 12 (layers) or x96 (width), got {text!r}"
+        )
     layers, width, alone = (int(group) if group else None for group in match.groups())
     return layers, alone if width is None else width
 
 
 def at(specs: Sequence[ViTSpec], seed: int, index: int) -> ViTSpec:
-    """The architecture of the training's draw number `index`: a function of these three alone.
+    """The architecture number `index` of a training: a function of the arguments alone.
 
-    The set is gone through again and again, each pass in an order of its own, as the official data loader does.
+    The set is traversed again and again, each time in another order, as the official data loader does.
     """
     passed, place = divmod(index, len(specs))
     return specs[_order(len(specs), seed, passed)[place]]
@@ -170,15 +169,28 @@ def _order(count: int, seed: int, passed: int) -> tuple[int, ...]:
     return tuple(sorted(range(count), key=lambda number: derive_seed(seed, "architecture", passed, number)))
 
 
-def presented(specs: Sequence[ViTSpec], like: ViTSpec) -> tuple[ViTSpec, ...]:
-    """The same architectures for the images, patches and classes of `like`."""
-    return tuple(
-        replace(
-            spec,
-            image_size=like.image_size,
-            patch_size=like.patch_size,
-            classes=like.classes,
-            channels=like.channels,
-        )
-        for spec in specs
+def drawn(name: SetName, hold_out: Sequence[str], ancestry: ViTSpec) -> tuple[ViTSpec, ...]:
+    """The architectures of training: a set scaled to the ancestry model, without the held-out sizes. Raises `WrongCall`."""
+    return tuple(plain(spec, ancestry) for spec in architectures(scaled(name, ancestry), hold_out=hold_out))
+
+
+def plain(spec: ViTSpec, ancestry: ViTSpec) -> ViTSpec:
+    """The plain ViT, as hypernetworks predict it, with the size of `spec` and the images of `ancestry`.
+
+    None of the ancestry's tensors is inherited, so neither are its LayerScale, registers and so on.
+    """
+    return ViTSpec(
+        layers=spec.layers,
+        width=spec.width,
+        heads=spec.heads,
+        classes=max(ancestry.classes, 1),
+        image_size=ancestry.image_size,
+        patch_size=ancestry.patch_size,
+        channels=ancestry.channels,
+        mlp_ratio=ancestry.mlp_ratio,
     )
+
+
+def widths(ancestry: ViTSpec) -> range:
+    """Every multiple of the ancestry's head width, up to its own width."""
+    return range(ancestry.head_width, ancestry.width + 1, ancestry.head_width)

@@ -1,33 +1,64 @@
-"""Task embeddings: what the ancestry model sees in a task, the mean of its features over training images.
+"""Task embeddings: the mean of the ancestry model's features over training images of a task.
 
-The feature is the class token after the last norm (of a model without one what its head reads), not normalised any further.
-The images are chosen by their classes, as many of each as there are, and never augmented: the embedding is a property of the
-ancestry model, the task and the number of images.
+The feature is the class token after the last norm (without one, the input of the head), not normalised any further. Images are
+sampled evenly over the classes and never augmented: an embedding depends on the ancestry model, the task and the number of
+images alone.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from learngene_zoo.plugin import BadFile, InputFormat, Run, Task, WrongCall, gathered, join, open_device, open_loader
+from learngene_zoo.plugin import (
+    Ancestry,
+    BadFile,
+    InputFormat,
+    Json,
+    Learngene,
+    LearngeneConfig,
+    Run,
+    StateDict,
+    Task,
+    WrongCall,
+    gathered,
+    join,
+    open_ancestry,
+    open_device,
+    open_loader,
+    open_task,
+    split_source,
+)
+from lgzoo_tal.learngene import TASKS, Details
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
-    from learngene_zoo.plugin import Ancestry, LearngeneConfig
-
 BATCH = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedding:
+    """The settings of a task embedding."""
+
+    images: int | None  # None: all training images
+
+
+def embedded(settings: Embedding, ancestry: Ancestry, task: Task, run: Run) -> tuple[StateDict, Json]:
+    """One task's embedding, as a part of a run."""
+    return {"embedding": embed(ancestry.model(), task, ancestry.input_format, run, settings.images)}, {}
 
 
 def embed(
     model: VisionTransformer, task: Task, input_format: InputFormat, run: Run, images: int | None
 ) -> torch.Tensor:
-    """A task's embedding (E,), float32 on the CPU, from so many training images (None: all).
+    """A task's embedding (E,), float32 on the CPU, from at most `images` training images (None: all).
 
-    Under torchrun the processes share the images. Raises `BadData` for a task without training images or with ones that cannot be read.
+    Under torchrun the processes share the images. Raises `BadData` for a task without training images and for images that
+    cannot be read.
     """
     loader = open_loader(
         task,
@@ -53,28 +84,70 @@ def embed(
 
 
 def feature(model: VisionTransformer, tokens_BNE: torch.Tensor) -> torch.Tensor:
-    """(B, E) what an ancestry model's head reads of the tokens after the last block, of a dense one's its patches' mean."""
+    """(B, E) the input of an ancestry model's head, from the tokens after the last block; a dense head's averaged over patches."""
     read: torch.Tensor = model.forward_head(tokens_BNE, pre_logits=True)
     return read if read.dim() == 2 else read.mean(dim=1)
 
 
-def recorded_ancestry(config: LearngeneConfig, *, offline: bool) -> Ancestry:
-    """The ancestry model that a learngene was made with, opened again; its checksum must be the recorded one.
+def embedding_for(
+    learngene: Learngene, details: Details, task: str | None, images: int, run: Run
+) -> tuple[torch.Tensor | None, dict[str, Any]]:
+    """The embedding that a task's model is predicted with, and its origin; None for a hypernetwork without a task layer.
 
-    Raises `WrongCall` if the learngene records none, `BadFile` if there are other weights in its place, and what
-    `open_ancestry` raises.
+    That of a task of the extraction is stored. Any other task is embedded now, from at most `images` training images, by the
+    ancestry model that the learngene records; no task at all gets the mean of the stored embeddings.
     """
-    from learngene_zoo.plugin import open_ancestry, split_source
+    size = details.hypernetwork.task
+    if size is None:
+        return None, {"from": "no task layer"}
+    if task is None:
+        stored = [stored_embedding(learngene, name, size) for name in details.tasks or details.embedded]
+        if not stored:
+            raise WrongCall("this learngene stores no task embedding; choose a task with --task")
+        return torch.stack(stored).mean(dim=0), {"from": "the mean of the learngene's tasks"}
+    if task in details.embedded:
+        return stored_embedding(learngene, task, size), {"from": "the learngene", "task": task}
+    ancestry = recorded_ancestry(learngene.config, offline=run.offline)
+    if ancestry.spec.width != size:
+        raise BadFile(
+            f"the learngene's ancestry model has {ancestry.spec.width} features, but its task layer takes {size}; extract it again"
+        )
+    opened = open_task(task, offline=run.offline)
+    shown = min(images, opened.sizes["train"])
+    if not shown:
+        raise WrongCall(
+            f"{task} has no training images to compute an embedding from; choose one of {', '.join(details.embedded)}"
+        )
+    embedding = embed(ancestry.model(), opened, ancestry.input_format, run, images)
+    return embedding, {"from": "training images", "images": shown}
 
+
+def stored_embedding(learngene: Learngene, task: str, size: int) -> torch.Tensor:
+    """A task's embedding (size,) in a learngene, float32. Raises `BadFile` if it is missing or has another shape."""
+    name = f"{TASKS}{task}"
+    where = str(learngene.folder or "the learngene")
+    if name not in learngene.state:
+        raise BadFile(f"{where} lacks the embedding {name}, which its details list; extract or fetch it again")
+    tensor = learngene.state[name].float()
+    if tuple(tensor.shape) != (size,):
+        raise BadFile(f"{where}: expected the embedding {name} to have shape ({size},), got {tuple(tensor.shape)}")
+    return tensor
+
+
+def recorded_ancestry(config: LearngeneConfig, *, offline: bool) -> Ancestry:
+    """The ancestry model that a learngene was made with, opened again and checked by its checksum.
+
+    Raises `WrongCall` if the learngene records none, `BadFile` if the weights are others, and as `open_ancestry` does.
+    """
     if not config.ancestries:
-        raise WrongCall("this learngene records no ancestry model, so that no task can be embedded; extract it again")
+        raise WrongCall("this learngene records no ancestry model to embed the task with; extract it again")
     record = config.ancestries[0]
     scheme, name = split_source(record.source)
     pinned = scheme == "hf-hub" and record.revision and "@" not in name
     found = open_ancestry(f"{record.source}@{record.revision}" if pinned else record.source, offline=offline)
     if record.sha256 is not None and found.record.sha256 != record.sha256:
         raise BadFile(
-            f"{record.source} has the checksum {str(found.record.sha256)[:12]}…, not {record.sha256[:12]}… as when the learngene was "
-            "extracted; embeddings of two models cannot be compared: bring the old one back, or extract again"
+            f"{record.source} has the checksum {str(found.record.sha256)[:12]}…, but the learngene was extracted from "
+            f"{record.sha256[:12]}…; embeddings of two models cannot be compared: restore the old one, or extract again"
         )
     return found

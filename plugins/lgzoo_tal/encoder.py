@@ -1,17 +1,20 @@
-"""The encoder: what a target's graph becomes before any decoder reads it. A Graphormer, with a task layer where asked for.
+"""The encoder: from a model's graph to node embeddings. A Graphormer, optionally with task layers.
 
-GHN-3 (Knyazev et al., 2023, section 3.2), which LoGAH and TAL take over. Letters: N nodes, h width of the encoder, H heads,
+GHN-3 (Knyazev et al., 2023, section 3.2); LoGAH and TAL use the same one. Letters: N nodes, h width of the encoder, H heads,
 D the shortest paths, E the edge embedding.
 
     x   = type + (out channels | in channels | height | width) + in degree + out degree + distance from the input
     e   = W2 ReLU(W1 (E[D + 2] | E[D^T + 2]))                     (N, N, H), the same in every layer
-    x  <- x + Wo softmax(Q K^T / sqrt(h / H) + e) V               of LN1(x), or of (1 + gamma) LN1(x) + beta under a task
+    x  <- x + Wo softmax(Q K^T / sqrt(h / H) + e) V               of LN1(x), or of (1 + gamma) LN1(x) + beta in a task layer
     x  <- x + W4 GELU(W3 LN2(x))
 
 The parameters have the released code's names.
 """
 
 from __future__ import annotations
+
+from bisect import bisect_left
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -20,19 +23,65 @@ from torch.nn import functional
 from learngene_zoo.plugin import WrongCall
 from lgzoo_tal.centred import places
 from lgzoo_tal.graph import Graph
-from lgzoo_tal.grid import channel_grid, indices, spatial_grid
-from lgzoo_tal.variants import DEGREES, EDGES, INPUT_DISTANCES, HypernetSpec
+from lgzoo_tal.hypernet_spec import DEGREES, EDGES, INPUT_DISTANCES, HypernetSpec
 
 NO_PATH = 2  # the row of the edge embedding for two nodes without a path; a path of n edges has row n + 2
 
 
 def table(rows: int, width: int) -> nn.Embedding:
-    """An embedding without first numbers: on the meta device drawing them would import a second's worth of compilers."""
+    """An uninitialised embedding: initialising one on the meta device would import compilers, which takes a second."""
     return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
+@lru_cache(maxsize=32)
+def channel_grid(classes: int) -> tuple[int, ...]:
+    """The numbers of channels with an embedding of their own, ascending (released code). The number of classes is one of them."""
+    return tuple(sorted({1, 3, classes, *range(8, 64, 8), *range(64, 4096, 16), *range(4096, 8193, 32)}))
+
+
+@lru_cache(maxsize=8)
+def spatial_grid(spatial: int) -> tuple[int, ...]:
+    """The kernel heights and widths with an embedding of their own, ascending; `spatial` is the largest kernel."""
+    return tuple(sorted({*range(1, max(11, spatial - 1) + 1, 2), 14, 16}))
+
+
+@lru_cache(maxsize=4096)
+def indices(shape: tuple[int, ...] | None, classes: int, spatial: int) -> tuple[int, int, int, int]:
+    """Rows of a parameter's output and input channels, kernel height and width; those after the last for None, no parameter."""
+    channels, kernels = channel_grid(classes), spatial_grid(spatial)
+    if shape is None:
+        return len(channels), len(channels), len(kernels), len(kernels)
+    out, into, high, wide = (*shape, 1, 1, 1)[:4]  # an absent axis has length 1
+    return (
+        channel_index(out, channels),
+        channel_index(into, channels),
+        kernel_index(high, kernels),
+        kernel_index(wide, kernels),
+    )
+
+
+def channel_index(size: int, grid: tuple[int, ...]) -> int:
+    """The row of a number of channels: 4 to 7 count as 8 unless they are on the grid."""
+    return _nearest(8 if 4 <= size < 8 and size not in grid else size, grid)
+
+
+def kernel_index(size: int, grid: tuple[int, ...]) -> int:
+    """The row of a kernel's height or width: 2 counts as 3."""
+    return _nearest(3 if size == 2 else size, grid)
+
+
+def _nearest(size: int, grid: tuple[int, ...]) -> int:
+    """The row of the nearest size, the smaller of two equally near ones; the last row beyond the grid."""
+    place = bisect_left(grid, size)
+    if place == len(grid):
+        return place - 1
+    if place == 0 or grid[place] - size < size - grid[place - 1]:
+        return place
+    return place - 1
+
+
 class ShapeEmbedding(nn.Module):
-    """A node's parameter by its shape; a quarter of the width for each axis."""
+    """Embeds the shape of a node's parameter: output and input channels, kernel height and width, a quarter of the width each."""
 
     def __init__(self, spec: HypernetSpec) -> None:
         super().__init__()
@@ -49,7 +98,7 @@ class ShapeEmbedding(nn.Module):
 
 
 class TaskLayer(nn.Module):
-    """TAL's equations 2 and 3: scale and shift the nodes' features f by two linear functions of the task embedding."""
+    """TAL's equations 2 and 3: scales and shifts the node features f by linear functions of the task embedding."""
 
     def __init__(self, spec: HypernetSpec) -> None:
         super().__init__()
@@ -59,13 +108,13 @@ class TaskLayer(nn.Module):
         self.fc_beta = nn.Linear(spec.task, spec.hidden, bias=self.residual)
 
     def forward(self, nodes: Tensor, task: Tensor) -> Tensor:
-        """(1 + gamma) * f + beta, as released, where `residual`; else gamma * f + beta, as printed."""
+        """(1 + gamma) f + beta, as released, if `residual`; else gamma f + beta, as printed."""
         gamma, beta = self.fc_gamma(task), self.fc_beta(task)
         return torch.addcmul(beta, 1 + gamma if self.residual else gamma, nodes)
 
 
 class Attention(nn.Module):
-    """Every node reads every node. The first layer's holds what makes the edge bias, which all layers add."""
+    """Self-attention over all nodes. The first layer's one also computes the edge bias, which all layers add."""
 
     def __init__(self, spec: HypernetSpec, first: bool) -> None:
         super().__init__()
@@ -84,15 +133,15 @@ class Attention(nn.Module):
         return self.to_out(mixed.transpose(1, 2).reshape(count, hidden))
 
     def edge_bias(self, graph: Graph) -> Tensor:
-        """(H, N, N), what the logits of every layer get.
+        """(H, N, N), added to the attention logits of every layer.
 
-        Of two nodes at most one leads to the other, so all there is to a pair is one signed distance D - D^T. The network
-        runs once per distance instead of once per pair: 67 times for 12 blocks instead of 26 896.
+        At most one of two nodes leads to the other, so a pair is described by one signed distance, D - D^T. The network
+        runs once per distance instead of once per pair: 67 times instead of 26,896 for 12 blocks.
         """
         longest = int(graph.distances.max())
         if longest + NO_PATH >= EDGES:
             raise WrongCall(
-                f"a path of {longest} edges; the encoder knows up to {EDGES - NO_PATH - 1}: take fewer layers"
+                f"the longest path has {longest} edges, but the encoder embeds at most {EDGES - NO_PATH - 1}; use fewer layers"
             )
         paths = torch.arange(-longest, longest + 1, device=graph.distances.device)
         embed = self.edge_embed["embed"]
@@ -102,16 +151,16 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Each node by itself."""
+    """The MLP of a layer."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        # Nothing at place 2: the released code has its dropout there, and the parameters' names count it.
+        # The identity stands where the released code has a dropout, which counts in the parameters' names.
         self.net = nn.Sequential(nn.Linear(hidden, 4 * hidden), nn.GELU(), nn.Identity(), nn.Linear(4 * hidden, hidden))
 
 
 class Layer(nn.Module):
-    """One layer of the Graphormer. The first one also holds the embeddings of a node's place in the graph."""
+    """A layer of the Graphormer. The first one also holds the embeddings of a node's place in the graph."""
 
     def __init__(self, spec: HypernetSpec, index: int) -> None:
         super().__init__()
@@ -129,7 +178,7 @@ class Layer(nn.Module):
             self.input_dist_embed = table(INPUT_DISTANCES, h)
 
     def placed(self, nodes: Tensor, graph: Graph) -> Tensor:
-        """(N, h) nodes that know their degrees and how far they are from the input, node 0."""
+        """(N, h) with the embeddings of the nodes' degrees and of their distance from the input added."""
         into = self.centrality_embed_in(graph.in_degree.clamp(max=DEGREES - 1))
         out = self.centrality_embed_out(graph.out_degree.clamp(max=DEGREES - 1))
         return nodes + into + out + self.input_dist_embed(places(graph, self.form).clamp(max=INPUT_DISTANCES - 1))
@@ -144,7 +193,7 @@ class Layer(nn.Module):
 
 
 class Graphormer(nn.ModuleList):
-    """All layers."""
+    """All layers of the encoder."""
 
     def __init__(self, spec: HypernetSpec) -> None:
         super().__init__(Layer(spec, index) for index in range(spec.layers))
@@ -166,8 +215,8 @@ class Graphormer(nn.ModuleList):
 
     def _check(self, task: Tensor | None) -> None:
         if self.task is None and task is not None:
-            raise WrongCall("a task embedding was given, but this hypernetwork has no task layer; leave it out")
+            raise WrongCall("got a task embedding, but this hypernetwork has no task layer; leave it out")
         if self.task is not None and task is None:
-            raise WrongCall(f"this hypernetwork has a task layer; give the task's embedding, {self.task} numbers")
+            raise WrongCall(f"this hypernetwork has a task layer; expected a task embedding of shape ({self.task},)")
         if task is not None and tuple(task.shape) != (self.task,):
-            raise WrongCall(f"the task embedding has shape {tuple(task.shape)}; ({self.task},) is wanted")
+            raise WrongCall(f"expected a task embedding of shape ({self.task},), got {tuple(task.shape)}")

@@ -1,15 +1,15 @@
-"""The computational graph of a ViT, from its spec alone: what a hypernetwork reads. No model is built, nothing is traced.
+"""The computational graph of a ViT, the input of a hypernetwork: from its spec alone, without building or tracing a model.
 
-GHN-3 (Knyazev et al., 2023, section 3) traces a forward pass. Of a plain ViT every trace of one depth has the same nodes and
+GHN-3 (Knyazev et al., 2023, section 3) traces a forward pass. All traces of plain ViTs of one depth have the same nodes and
 edges, and the shortest paths have a closed form. Letters: N nodes, L blocks, d width.
 
     input ─ patch weight ─ patch bias ─ sum ┬─ norm1 ─ qkv w ─ qkv b ─ [msa] ─ proj w ─ proj b ─ sum ┬─ norm2 ─ fc1 w ─ …
                            positions ───────┘└───────────────────────────────────────────────────────┘└─ …
     … ─ sum ─ norm ┬─ head w ─ head b
-                   └─ sink w ─ sink b            only where a sink is asked for
+                   └─ sink w ─ sink b            only with a sink
 
-8 + 12L nodes, 8 + 13L with `msa`. What has no parameters of its own and is no sum leaves no node; a norm is one node for its
-weight and bias; class token, heads and everything else that only reshapes are invisible.
+8 + 12L nodes, 8 + 13L with `msa`. Operations without parameters have no node, except for sums; a norm is one node for its
+weight and bias; the class token, heads and everything else that only reshapes have none.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ CONV, MSA, SUM, INPUT, BIAS, NORM, POSITIONS = (
     TYPES.index(name) for name in ("conv", "msa", "sum", "input", "bias", "ln", "pos_enc")
 )
 
-CUTOFF = 50  # the longest path that counts as one, in the released code; no ViT of up to 20 blocks has a longer one
-MOST_CUTOFF = 254  # the edge embedding has no row for more
+CUTOFF = 50  # the longest path that counts, in the released code; ViTs of up to 20 blocks have no longer one
+MOST_CUTOFF = 254  # the last row of the edge embedding
 
 SINK = ("sink.weight", "sink.bias")
 
@@ -60,14 +60,14 @@ _MLP = (
 class Graph:
     """A ViT's nodes in topological order and the shortest paths between them.
 
-    Tensors are int64 and shared between all graphs of one depth: read them, never write into them. Node 0 is the input.
+    Tensors are int64 and shared by all graphs of one depth: do not write into them. Node 0 is the input.
     """
 
     spec: ViTSpec
     types: Tensor  # (N,) indices into `TYPES`
-    names: tuple[str | None, ...]  # the parameter, in timm's naming; None where a node has none
+    names: tuple[str | None, ...]  # timm's name of the node's parameter; None without one
     shapes: tuple[Shape | None, ...]  # of that parameter; the position embedding's is (1, d, rows, columns)
-    distances: Tensor  # (N, N) edges on the shortest path from row to column; 0 where there is none, and to itself
+    distances: Tensor  # (N, N) length of the shortest path from row to column; 0 without one, and on the diagonal
     in_degree: Tensor  # (N,)
     out_degree: Tensor  # (N,)
     sink: bool = False
@@ -79,12 +79,12 @@ class Graph:
 
     @property
     def tail(self) -> int:
-        """How many nodes, the last ones, come after the last block: the norm, head and sink."""
+        """The number of nodes after the last block: norm, head and sink."""
         return 5 if self.sink else 3
 
     @cached_property
     def sources(self) -> dict[str, int]:
-        """Which node each parameter is made from. A norm's bias comes from the node of its weight."""
+        """The node that each parameter is made from. A norm's bias is made from the node of its weight."""
         found: dict[str, int] = {}
         for node, (kind, name) in enumerate(zip(self.types.tolist(), self.names)):
             if name is not None:
@@ -95,28 +95,32 @@ class Graph:
 
     @property
     def edges(self) -> Tensor:
-        """(E, 2) the direct edges, from and to."""
+        """(E, 2) the direct edges: start and end."""
         return (self.distances == 1).nonzero()
 
     def to(self, device: torch.device | str) -> Graph:
         """The same graph with its tensors on a device."""
-        moved = {name: getattr(self, name).to(device) for name in ("types", "distances", "in_degree", "out_degree")}
-        return replace(self, **moved)
+        return replace(
+            self,
+            types=self.types.to(device),
+            distances=self.distances.to(device),
+            in_degree=self.in_degree.to(device),
+            out_degree=self.out_degree.to(device),
+        )
 
 
 def graph_of(spec: ViTSpec, *, msa: bool = True, sink: tuple[int, int] | None = None, cutoff: int = CUTOFF) -> Graph:
     """The graph of the model that `spec` describes.
 
-    With `msa` every block has a node for its softmax, as in traces by torch 1 and so presumably in what the released
-    checkpoints were trained on; a trace of fused attention, as torch 2 makes it, has none. `sink` is the shape (out, in)
-    of one more linear layer, called `SINK`, that reads the last norm beside the head. A path of more than `cutoff` edges
-    counts as none.
+    With `msa` every block has a node for its softmax, as in traces by torch 1 and so presumably in the training of the released
+    checkpoints; traces of fused attention by torch 2 have none. `sink` is the shape (out, in) of one more linear layer, called
+    `SINK`, that reads the last norm beside the head. Paths of more than `cutoff` edges do not count.
 
-    Raises `WrongCall` for a spec with tensors that no hypernetwork here makes, and for a sink that does not fit.
+    Raises `WrongCall` for a spec with tensors that hypernetworks do not predict, and for a sink that does not fit.
     """
     check(spec)
     if sink is not None and (sink[0] < 1 or sink[1] != spec.width):
-        raise WrongCall(f"the sink's shape is {sink}; it must be (out, {spec.width}), for it reads the last norm")
+        raise WrongCall(f"the sink's shape is {sink}; it must be (out, {spec.width}), since its input is the last norm")
     if not 1 <= cutoff <= MOST_CUTOFF:
         raise WrongCall(f"cutoff is {cutoff}; it must lie between 1 and {MOST_CUTOFF}")
     topology = _topology(spec.layers, msa, sink is not None, cutoff)
@@ -137,7 +141,7 @@ def graph_of(spec: ViTSpec, *, msa: bool = True, sink: tuple[int, int] | None = 
 
 
 def check(spec: ViTSpec) -> None:
-    """Raises `WrongCall`, naming what a hypernetwork cannot make, unless `spec` is torchvision's kind of ViT."""
+    """Raises `WrongCall` unless `spec` is a plain ViT, as torchvision's are; the message names the first obstacle."""
     obstacles = {
         "blocks of several widths": bool(spec.front),
         "a dense head": spec.dense,
@@ -148,20 +152,20 @@ def check(spec: ViTSpec) -> None:
         "no bias of queries, keys and values": not spec.qkv_bias,
         "no bias of its projections": not spec.proj_bias,
         "a norm before its blocks": spec.pre_norm,
-        "no class token that is read": spec.pool != "token",
+        "another pooling than the class token": spec.pool != "token",
         "no position of its class token": spec.no_embed_class,
         "no norm before its head": not spec.norms_before_pool,
     }
     found = next((obstacle for obstacle, there in obstacles.items() if there), None)
     if found is not None:
         raise WrongCall(
-            f"this ViT has {found}, which no hypernetwork here can make; take a plain ViT with a class token"
+            f"this ViT has {found}, which hypernetworks do not predict; expected a plain ViT with a class token"
         )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Topology:
-    """What all graphs of one depth share."""
+    """The part of a graph that all graphs of one depth share."""
 
     types: Tensor
     names: tuple[str | None, ...]
@@ -172,7 +176,7 @@ class _Topology:
 
 @dataclass(frozen=True)
 class _Node:
-    """Where a node lies: on which branch between two sums, and how far from either.
+    """The place of a node: its branch between two sums, and its distance from either.
 
     Branch 0 is the stem; branch k leads from sum k - 1 to sum k, which is part of it; the last one is the tail.
     """
@@ -181,11 +185,11 @@ class _Node:
     name: str | None
     branch: int
     lead: int  # edges from the sum before
-    rest: int  # edges to the sum behind; in the tail to an end that is not there
+    rest: int  # edges to the sum after it; in the tail to an imaginary end
 
 
 def _nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
-    """All nodes in topological order, the released code's."""
+    """All nodes in the released code's topological order."""
     nodes = [
         _Node(INPUT, None, 0, 0, 3),
         _Node(CONV, "patch_embed.proj.weight", 0, 0, 2),
@@ -208,13 +212,13 @@ def _nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
 
 
 @lru_cache(maxsize=64)
-@torch.inference_mode(False)  # the tensors outlive the caller's mode, and a later caller may want gradients
+@torch.inference_mode(False)  # the tensors are cached, and a later caller may need gradients
 def _topology(layers: int, msa: bool, sink: bool, cutoff: int) -> _Topology:
     nodes = _nodes(layers, msa, sink)
     names = tuple(node.name for node in nodes)
     paths = _paths(nodes)
     paths[:, names.index("pos_embed")] = 0  # nothing leads to the positions
-    if sink:  # head and sink lie beside each other, not behind
+    if sink:  # head and sink are parallel
         paths[-4:-2, -2:] = 0
         paths[-2:, -4:-2] = 0
     paths.masked_fill_(paths > cutoff, 0)
@@ -229,10 +233,10 @@ def _topology(layers: int, msa: bool, sink: bool, cutoff: int) -> _Topology:
 
 
 def _paths(nodes: list[_Node]) -> Tensor:
-    """(N, N) shortest paths if all nodes of one branch lay on one chain.
+    """(N, N) shortest paths as if all nodes of one branch were on one chain.
 
-    From one branch to a later one the path goes to the sum behind, from sum to sum along the residual stream past every
-    branch between, and from the sum before to its end. Short integers: a quarter of the memory for what is thrown away.
+    From one branch to a later one the path goes to the next sum, from sum to sum along the residual stream past every branch in
+    between, and from the last of these sums to its end. Short integers take a quarter of the memory.
     """
     where_N3 = torch.tensor([(node.branch, node.lead, node.rest) for node in nodes], dtype=torch.int16, device="cpu")
     branch, lead, rest = where_N3.unbind(dim=1)

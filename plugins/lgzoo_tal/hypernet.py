@@ -1,54 +1,59 @@
-"""`Hypernet`: reads a ViT's graph and writes all its parameters. GHN-3, LoGAH and TAL are the same but for two parts.
+"""`Hypernet`: from a ViT's graph to all its parameters. GHN-3, LoGAH and TAL differ in two parts only.
 
-    nodes    = LN(Graphormer(type + shape + place in the graph; task))     one vector per node: encoder.py
+    nodes    = LN(Graphormer(type + shape + place in the graph; task))     one embedding per node: encoder.py
     blocks   = decoder(nodes)                                              conv_decoder.py or low_rank_decoder.py
-    tensors  = copies of the normalised blocks                             fitting.py
+    tensors  = tiled copies of the normalised blocks                       tiling.py
 
-What it makes is a differentiable function of its own parameters. These have the released code's names and shapes; those
-tensors of the released files that nothing reads are left out.
+The prediction is differentiable in the hypernetwork's own parameters. These have the released code's names and shapes; tensors
+of the released files that nothing reads are left out.
 
-Two parts of a ViT are no nodes of the graph: the class token and its row of the position embedding. The released code
-leaves the token at zero and draws the row anew at every call; here the row is a fixed one (class_position.py), so that a
-prediction is a function of the hypernetwork, the spec and the task.
+Two parts of a ViT are not nodes of the graph: the class token and its row of the position embedding. The released code leaves
+the token at zero and draws the row anew in every call; here the row is fixed (`class_position`), so that a prediction is a
+function of the hypernetwork, the spec and the task.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from learngene_zoo.plugin import BadFile, StateDict, empty, initial, shapes, shapes_in, uninitialised
+from learngene_zoo.plugin import (
+    BadFile,
+    Run,
+    StateDict,
+    ViTSpec,
+    derive_seed,
+    open_device,
+    shapes,
+    shapes_in,
+    uniform,
+    uninitialised,
+)
 from lgzoo_tal.centred import POSITIONS, VECTORS, activation, is_interleaved, sorted_rows
-from lgzoo_tal.class_position import class_position
 from lgzoo_tal.conv_decoder import MatrixDecoder, VectorDecoder
 from lgzoo_tal.encoder import Graphormer, ShapeEmbedding, table
-from lgzoo_tal.fitting import Blocks, factor, fill, fitted, squashed
-from lgzoo_tal.graph import SINK, Graph
+from lgzoo_tal.graph import SINK, TYPES, Graph, graph_of
+from lgzoo_tal.hypernet_spec import HypernetSpec
+from lgzoo_tal.init import initialise
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.requests import Request, is_vector, requests_for
-from lgzoo_tal.starting import start
-from lgzoo_tal.variants import NODE_TYPES, HypernetSpec
+from lgzoo_tal.tensor_groups import TensorGroup, groups_of, is_vector
+from lgzoo_tal.tiling import Blocks, factor, fill, fitted, squashed
 
-if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
-
-Made = Iterator[tuple[Request, Blocks, float]]
+CLASS_POSITION_STD = 0.02
 
 
 class Hypernet(nn.Module):
-    """A hypernetwork of any of the papers' kinds, with fresh parameters.
-
-    `seed` None leaves them without memory, for `hypernet_of`, which loads them.
-    """
+    """A hypernetwork with freshly initialised parameters; with `seed` None they have no memory (for `hypernet_of`)."""
 
     def __init__(self, spec: HypernetSpec, seed: int | None = 0) -> None:
         super().__init__()
         self.spec = spec
         with torch.device("meta"):
-            self.embed = table(NODE_TYPES, spec.hidden)
+            self.embed = table(len(TYPES), spec.hidden)
             self.shape_enc = ShapeEmbedding(spec)
             self.gnn = Graphormer(spec)
             self.ln = nn.LayerNorm(spec.hidden)
@@ -58,135 +63,125 @@ class Hypernet(nn.Module):
                 self.bias_class = nn.Sequential(activation(spec.form), nn.Linear(spec.widest, spec.classes))
         if seed is not None:
             self.to_empty(device="cpu")
-            start(self, spec, seed)
+            initialise(self, spec, seed)
 
     def encode(self, graph: Graph, task: Tensor | None = None) -> Tensor:
         """(N, h) the embeddings of the graph's nodes. Raises `WrongCall` for a task embedding that does not fit."""
         graph = graph if graph.types.device == self.embed.weight.device else graph.to(self.embed.weight.device)
         return self.ln(self.gnn(self.embed(graph.types) + self.shape_enc(graph), graph, task))
 
-    def forward(
-        self,
-        graph: Graph,
-        *,
-        task: Tensor | None = None,
-        normalise: bool = True,
-        head: bool = True,
-        noise: torch.Generator | None = None,
-    ) -> dict[str, Tensor]:
+    def forward(self, graph: Graph, *, task: Tensor | None = None, head: bool = True) -> dict[str, Tensor]:
         """Every parameter of the graph's model by timm's name, and its sink's; differentiable.
 
-        `task` is the task's embedding, `normalise` False leaves the decoder's numbers as they are, `head` False leaves the
-        head's out, and with `noise` the class token's position is drawn instead of fixed. Raises `WrongCall`.
-
-        GHN-3 makes as many classes as it was trained with; for other numbers its head is cropped, or repeated.
+        `task` is the task's embedding; with `head` False the head is left out. GHN-3 makes as many classes as it was trained
+        with and crops or repeats them for other numbers. Raises `WrongCall`.
         """
         made: dict[str, Tensor] = {}
-        for request, blocks, scale in self.blocks(graph, task, normalise, head):
-            tensors = fitted(blocks, *_plane(request), scale)
-            for name, tensor in zip(request.names, tensors):
-                whole = tensor[:, 0] if is_vector(request) else tensor
+        for group, blocks, scale in self.blocks(graph, task, head):
+            tensors = fitted(blocks, *_plane(group), scale)
+            for name, tensor in zip(group.names, tensors):
+                whole = tensor[:, 0] if is_vector(group) else tensor
                 made[name] = sorted_rows(whole) if is_interleaved(name, self.spec.form) else whole
-        row_d = class_position(graph.spec.width, noise).to(made["pos_embed"])
+        row_d = class_position(graph.spec.width).to(made["pos_embed"])
         made["pos_embed"] = torch.cat((row_d[None], made["pos_embed"]))[None]
         made["cls_token"] = torch.zeros_like(row_d)[None, None]
         return {name: made[name] for name in _shapes(graph) if name in made}
 
     @torch.no_grad()
-    def predict(
-        self,
-        graph: Graph,
-        *,
-        task: Tensor | None = None,
-        normalise: bool = True,
-        head: bool = True,
-        noise: torch.Generator | None = None,
-    ) -> StateDict:
-        """What `forward` returns, without gradients: each tensor in memory of its own, ready to be a model's."""
-        wanted = {name: shape for name, shape in _shapes(graph).items() if head or not _is_head(graph, name)}
+    def predict(self, graph: Graph, *, task: Tensor | None = None, head: bool = True) -> StateDict:
+        """The result of `forward`, without gradients and with memory of its own for each tensor, ready to be a model's."""
+        expected = {name: shape for name, shape in _shapes(graph).items() if head or not _is_head(graph, name)}
         device = self.embed.weight.device
         if device.type == "cpu":
-            made = uninitialised(wanted, torch.float32)
+            made = uninitialised(expected, torch.float32)
         else:
-            made = {name: torch.empty(shape, device=device) for name, shape in wanted.items()}
+            made = {name: torch.empty(shape, device=device) for name, shape in expected.items()}
         made["cls_token"].zero_()
-        made["pos_embed"][0, 0] = class_position(graph.spec.width, noise)
-        for request, blocks, scale in self.blocks(graph, task, normalise, head):
-            for name, block in zip(request.names, blocks):
-                whole = made[name][0, 1:] if request.role == "positions" else made[name]
-                fill(whole[:, None] if is_vector(request) else whole, block, scale)
+        made["pos_embed"][0, 0] = class_position(graph.spec.width)
+        for group, blocks, scale in self.blocks(graph, task, head):
+            for name, block in zip(group.names, blocks):
+                whole = made[name][0, 1:] if group.role == "positions" else made[name]
+                fill(whole[:, None] if is_vector(group) else whole, block, scale)
                 if is_interleaved(name, self.spec.form):
                     whole.copy_(sorted_rows(whole))
         return made
 
-    def blocks(self, graph: Graph, task: Tensor | None = None, normalise: bool = True, head: bool = True) -> Made:
-        """For each request its blocks as they are copied, and what they are multiplied by before.
+    def blocks(
+        self, graph: Graph, task: Tensor | None = None, head: bool = True
+    ) -> Iterator[tuple[TensorGroup, Blocks, float]]:
+        """For each group of tensors the blocks that are tiled, and what they are multiplied by before.
 
-        (L, o, 1) of vectors, (1, patches, i) of positions, else (L, o, i, ...). Decoders always compute in float32.
+        (L, o, 1) for vectors, (1, patches, i) for positions, else (L, o, i, ...). Decoders always compute in float32.
         """
         positions, vectors = (POSITIONS, VECTORS) if self.spec.form == "centred" else (1, 1)
         nodes = self.encode(graph, task)
         with torch.autocast(nodes.device.type, enabled=False):
-            for request, blocks in self._decoded(nodes.float(), requests_for(graph, head)):
-                if isinstance(blocks, Tensor) and is_vector(request):
-                    yield request, (squashed(blocks * vectors, request.role) if normalise else blocks)[:, :, None], 1
-                elif isinstance(blocks, Tensor) and request.role == "positions":
-                    yield request, blocks[:, 0].flatten(2).mT, positions if normalise else 1
+            for group, blocks in self._decoded(nodes.float(), groups_of(graph, head)):
+                if isinstance(blocks, Tensor) and is_vector(group):
+                    yield group, squashed(blocks * vectors, group.role)[:, :, None], 1
+                elif isinstance(blocks, Tensor) and group.role == "positions":
+                    yield group, blocks[:, 0].flatten(2).mT, positions
                 else:
-                    yield request, blocks, factor(request.shape) if normalise else 1
+                    yield group, blocks, factor(group.shape)
 
-    def _decoded(self, nodes: Tensor, wanted: list[Request]) -> Iterator[tuple[Request, Blocks]]:
-        """What the decoders make, as they make it."""
+    def _decoded(self, nodes: Tensor, groups: list[TensorGroup]) -> Iterator[tuple[TensorGroup, Blocks]]:
+        """The decoders' outputs, one by one."""
         if isinstance(self.decoder, LowRankDecoder):
-            yield from self.decoder(nodes, wanted)
+            yield from self.decoder(nodes, groups)
             return
-        yield from self.decoder_1d(nodes, [request for request in wanted if is_vector(request)], self.bias_class)
-        yield from self.decoder(nodes, [request for request in wanted if not is_vector(request)])
+        yield from self.decoder_1d(nodes, [group for group in groups if is_vector(group)], self.bias_class)
+        yield from self.decoder(nodes, [group for group in groups if not is_vector(group)])
 
 
 def hypernet_of(spec: HypernetSpec, state: StateDict, *, trainable: bool = False) -> Hypernet:
-    """A hypernetwork with these tensors: frozen and sharing their memory, or `trainable` and with memory of its own.
+    """A hypernetwork with these tensors: frozen and sharing their memory, or `trainable` with memory of its own.
 
-    Raises `BadFile` if a tensor is missing, extra or of another shape.
+    Raises `BadFile` if a tensor is missing, unexpected or of another shape.
     """
     hypernet = Hypernet(spec, seed=None)
-    wanted, found = {name: tuple(tensor.shape) for name, tensor in hypernet.state_dict().items()}, shapes_in(state)
-    for name, shape in wanted.items():
+    expected, found = {name: tuple(tensor.shape) for name, tensor in hypernet.state_dict().items()}, shapes_in(state)
+    for name, shape in expected.items():
         if found.get(name) != shape:
-            told = f"has shape {found[name]}" if name in found else "is missing"
-            raise BadFile(f"the hypernetwork's tensor {name} {told}; {shape} is wanted: take a file of this variant")
-    extra = next((name for name in found if name not in wanted), None)
+            got = f"got {found[name]}" if name in found else "it is missing"
+            raise BadFile(f"expected the hypernetwork's tensor {name} to have shape {shape}, {got}")
+    extra = next((name for name in found if name not in expected), None)
     if extra is not None:
-        raise BadFile(f"there is a tensor {extra}, which this hypernetwork does not have: take a file of this variant")
-    tensors = {name: state[name].float() for name in wanted}
+        raise BadFile(f"got a tensor {extra}, which this hypernetwork does not have")
+    tensors = {name: state[name].float() for name in expected}
     if trainable:
         tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     hypernet.load_state_dict(tensors, strict=True, assign=True)
     return hypernet.requires_grad_(trainable).train(trainable)
 
 
-def model_from(
-    hypernet: Hypernet,
-    graph: Graph,
-    *,
-    task: Tensor | None = None,
-    head: bool = True,
-    seed: int = 0,
-    noise: torch.Generator | None = None,
-) -> VisionTransformer:
-    """The graph's model with the predicted parameters, in eval mode. Without `head` its head starts afresh, by `seed`."""
-    made = hypernet.predict(graph, task=task, head=head, noise=noise)
-    state = {name: tensor for name, tensor in made.items() if name not in SINK}
-    if not head:
-        fresh = initial(graph.spec, seed, names=[graph.class_weight, graph.class_bias])
-        state |= {name: tensor.to(state["cls_token"]) for name, tensor in fresh.items()}
-    model = empty(graph.spec)
-    model.load_state_dict(state, strict=True, assign=True)
-    return model.eval()
+def predicted(hypernet: Hypernet, spec: ViTSpec, embedding: Tensor | None, run: Run, *, head: bool = True) -> StateDict:
+    """The tensors of one model, on the CPU, computed on the run's device; without the head's if `head` is False."""
+    device = open_device(run)
+    hypernet.to(device).eval()
+    task = None if embedding is None else embedding.to(device)
+    return {name: tensor.cpu() for name, tensor in hypernet.predict(graph_of(spec), task=task, head=head).items()}
+
+
+def class_position(width: int) -> Tensor:
+    """(d,) the row of the position embedding for the class token: fixed normal numbers with a standard deviation of 0.02.
+
+    A function of the width alone; a narrow model's are the first of a wide one's. They are not zeros although the token is:
+    the gradient of the first norm at a row of zeros is a thousand times larger than anywhere else.
+    """
+    return _class_position(width).clone()
+
+
+@lru_cache(maxsize=64)
+def _class_position(width: int) -> Tensor:
+    """By Box and Muller, each normal number from two uniform ones, so that each depends on its own index only."""
+    first_d, second_d = uniform(derive_seed(0, "class position"), range(width), 2).astype(np.float64).T
+    normal_d = np.sqrt(-2 * np.log1p(-first_d)) * np.cos(2 * np.pi * second_d)
+    with torch.inference_mode(False):
+        return torch.from_numpy(np.float32(CLASS_POSITION_STD) * normal_d.astype(np.float32))
 
 
 def _shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
-    """Of every parameter that is made, in timm's order; the sink's last."""
+    """The shapes of all predicted parameters in timm's order, the sink's last."""
     sink = {name: shape for name, shape in zip(graph.names, graph.shapes) if name in SINK and shape is not None}
     return shapes(graph.spec) | {str(name): shape for name, shape in sink.items()}
 
@@ -195,8 +190,8 @@ def _is_head(graph: Graph, name: str) -> bool:
     return name in (graph.class_weight, graph.class_bias)
 
 
-def _plane(request: Request) -> tuple[int, int]:
-    """Rows and columns that blocks are copied over."""
-    if request.role == "positions":
-        return request.shape[2] * request.shape[3], request.shape[1]
-    return request.shape[0], 1 if is_vector(request) else request.shape[1]
+def _plane(group: TensorGroup) -> tuple[int, int]:
+    """The rows and columns that blocks are tiled over."""
+    if group.role == "positions":
+        return group.shape[2] * group.shape[3], group.shape[1]
+    return group.shape[0], 1 if is_vector(group) else group.shape[1]

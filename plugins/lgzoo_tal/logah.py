@@ -1,47 +1,119 @@
-"""LoGAH: a graph hypernetwork with a low-rank decoder. Cold.
+"""LoGAH: a graph hypernetwork with a low-rank decoder.
 
-A hypernetwork reads a ViT's graph and predicts its weights; a matrix is the product of two factors of rank r, so that the
-decoder grows with r^2 and not with the square of the widest layer:
+A hypernetwork reads a ViT's graph and predicts its weights. A matrix is the product of two factors of rank r, so the decoder
+grows with r^2 instead of with the square of the widest layer:
 
     W = U V^T,   U (o, r) and V (i, r) from one MLP of the node's embedding
 
-It is trained on models that exist for one step only (meta-training): draw an architecture, predict, and let the task's loss and
-3e-5 times the norms of what was predicted flow back into the hypernetwork. TAL's tables know four protocols:
+It is meta-trained: each step draws an architecture, predicts its weights, and backpropagates the task's loss and 3e-5 times
+the norms of the predicted tensors into the hypernetwork. TAL's tables compare four protocols:
 
     v1  --source none --no-joint    on each task by itself
     v2  --source source --no-joint  on the source task first, then on each task by itself
     v3  --source none               on all tasks together
     v4  --source source             on the source task first, then on all together
 
-Checkpoints of the authors' training code can be taken in training's place (`--released`).
+A checkpoint of the authors' training code can be used instead of training (`--released`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import Method, Recipe
-from lgzoo_tal.course import LowRank
-from lgzoo_tal.meta_training import MINI, PUBLISHED, SMOKE, Importable, mini, smoke, work_of
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, Recipe, ViTSpec, Work
+from lgzoo_tal import config
+from lgzoo_tal.config import PUBLISHED, Curriculum, MetaStep, Stage, check_recipes, short, two_steps
+from lgzoo_tal.hypernet_spec import LowRank
+from lgzoo_tal.learngene import Details
 from lgzoo_tal.predict import Predict
 
-_HYPERNET = LowRank()
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import Ancestry, InputFormat, Json, Learngene, Part, Run, StateDict, Task
+
 NAME = "logah"
+SMALL = LowRank(hidden=128, layers=5, heads=16, rank=90)
+MINI = LowRank(rank=64, widest=512, chunk=1024, form="centred")
+SMOKE = LowRank(hidden=16, layers=1, heads=2, rank=4, widest=64, chunk=512, form="centred")
+_TINY = LowRank()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaTrain(Importable):
-    """Meta-train a hypernetwork with a low-rank decoder."""
+class MetaTrain(Extractor):
+    """Meta-train a hypernetwork with a low-rank decoder: on a source task first, then on all other tasks."""
 
-    method: ClassVar[str] = NAME
+    curriculum: Curriculum = field(default=Curriculum(), metadata=FLAT)
+    step: MetaStep = field(default=MetaStep(), metadata=FLAT)
+    released: Annotated[
+        str | None, "use this checkpoint instead of training: a file, or hf-hub:organisation/name/file"
+    ] = None
+    training: Annotated[Recipe, "of stage 1"] = PUBLISHED
+    tuning: Annotated[Recipe, "of stage 2; an epoch has as many images as all its tasks together"] = PUBLISHED
+    hypernet: LowRank = _TINY
 
-    training: Annotated[Recipe, "on the source task"] = PUBLISHED
-    tuning: Annotated[Recipe, "on the tasks; an epoch is as many images as they have together"] = PUBLISHED
-    hypernet: LowRank = _HYPERNET
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_recipes(self.training, self.tuning)
+
+    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
+        """Stage 1 on the source task, then stage 2 on all other tasks, together or each by itself."""
+        from learngene_zoo.plugin import once
+        from lgzoo_tal.meta_training import groups_of_tasks, learngene_of, stage_2_of, task_embeddings, tasks_of_stages
+        from lgzoo_tal.released import imported
+
+        ancestry, outline = ancestries[0], self.outline([ancestries[0].spec])
+        if self.released is not None:
+            return imported(self.released, "low_rank", outline, run)
+        source, others = tasks_of_stages(self.curriculum, tasks, run)
+        embeddings = task_embeddings(self.curriculum, ancestry, source, others, run)
+        stage_1, stage_2 = self.stages(ancestry.spec)
+        shown, first = (ancestry.spec, ancestry.input_format), None
+        if source is not None:
+            first = once(run.part("stage-1"), meta_train, stage_1, [*shown, (source,), None, {}])
+        seconds = {
+            owner: once(stage_2_of(owner, run), meta_train, stage_2, [*shown, group, first, embeddings])
+            for owner, group in groups_of_tasks(self.curriculum, others).items()
+        }
+        return learngene_of(outline, source, others, first, seconds, embeddings)
+
+    def stages(self, ancestry: ViTSpec) -> tuple[Stage, Stage]:
+        """The settings of both stages."""
+        return config.stages(self.curriculum, self.step, self.hypernet.spec(), self.training, self.tuning, ancestry)
+
+    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+        """The learngene of plain ViTs of the ancestry's size. Raises `WrongCall` if the decoder cannot predict such models."""
+        return config.outline(NAME, self.stages(ancestries[0])[1], ancestries[0], known=self.released is None)
+
+    def needs_tasks(self) -> bool:
+        """Whether anything is trained."""
+        return self.released is None
+
+    def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
+        """The cost of both stages."""
+        return config.work(self.curriculum, self.stages(ancestries[0]), ancestries[0], images)
 
 
-_SMALL = LowRank(hidden=128, layers=5, heads=16, rank=90)
+def meta_train(
+    stage: Stage,
+    ancestry: ViTSpec,
+    input_format: InputFormat,
+    tasks: tuple[Task, ...],
+    before: Part | None,
+    embeddings: Mapping[str, Part],
+    run: Run,
+) -> tuple[StateDict, Json]:
+    """One stage: a hypernetwork, fresh or as the stage before left it, predicts a new architecture for a task in each step."""
+    from learngene_zoo.plugin import train
+    from lgzoo_tal.meta_training import MetaTraining, starting
+
+    hypernet = starting(stage.hypernet, before, run)
+    training = MetaTraining(stage, hypernet, ancestry, input_format, tasks, run, embeddings=embeddings)
+    for step in train(training.objective, training.batches, stage.recipe, run, unused=True, label=training.label):
+        training.objective.finished.fill_(step.step)
+    return training.result()
+
+
 LOGAH = Method(
     name=NAME,
     title="a hypernetwork with a low-rank decoder predicts the weights of any size",
@@ -49,15 +121,28 @@ LOGAH = Method(
     "HyperNetworks with 1/100 Parameters. 2024",
     expander=Predict(),
     presets={
-        "mini": MetaTrain(**mini(PUBLISHED), hypernet=MINI),
-        "paper": MetaTrain(hypernet=_SMALL),
+        "mini": MetaTrain(
+            curriculum=Curriculum(embedding_images=500, attributes=False),
+            step=MetaStep(architectures="tal+", judged=500),
+            training=short(PUBLISHED, images=100_000),
+            tuning=short(PUBLISHED, images=4000, epochs=10),
+            hypernet=MINI,
+        ),
+        "paper": MetaTrain(hypernet=SMALL),
         "tiny": MetaTrain(hypernet=LowRank()),
         "base": MetaTrain(hypernet=LowRank(hidden=256, layers=5, heads=16, rank=128)),
         "large": MetaTrain(hypernet=LowRank(hidden=256, layers=12, heads=16, rank=256)),
-        "smoke": MetaTrain(**smoke(PUBLISHED), source=None, hypernet=SMOKE),
+        "smoke": MetaTrain(
+            curriculum=Curriculum(source=None, embedding_images=16),
+            step=MetaStep(judged=0),
+            training=two_steps(PUBLISHED),
+            tuning=two_steps(PUBLISHED),
+            hypernet=SMOKE,
+        ),
     },
     tasks="many",
-    uses_tasks=lambda extractor: not getattr(extractor, "released", None),
-    work=work_of,
+    details=Details,
+    uses_tasks=lambda extractor: extractor.needs_tasks(),
+    work=lambda extractor, ancestries, images: extractor.work(ancestries, images),
     plot="lgzoo_tal.plot:picture",
 )

@@ -1,16 +1,16 @@
 """LoGAH's decoder: two factors per node, whose product is the tensor.
 
 Zhou et al., 2024, section 3. Letters: h width of the encoder, r rank, C rows of a factor (the paper's ck), L nodes, (o, i)
-the channels that are made and (p, q) their kernel.
+output and input channels of the tensor and (p, q) its kernel.
 
     Y = Wc ReLU(MLP(node) as (2r, r))                       (2r, C)
-    U = the first r rows of Y, all their numbers read as (C, r); V = the last r rows, likewise
-    tensor = U[: o p] V[: i q]^T, read as (o, p, i, q)
+    U = the first r rows of Y, viewed as (C, r); V = the last r rows, likewise
+    tensor = U[: o p] V[: i q]^T, viewed as (o, p, i, q)
 
-A vector of n numbers is a column of 2 m(n): a norm's weights come from its first half, biases from its second.
+A vector of n numbers is half of a column of 2 m(n): norms' weights are the first half, biases the second.
 
-What is not read is not computed. A run of rows of U is a run of numbers of Y. It lies in few rows of Y (one or two of ninety
-for a ViT-Tiny), of the outer two in a part, and each row of Y needs r of the MLP's 2 r^2 outputs.
+Only what is needed is computed. Consecutive rows of U are consecutive numbers of Y. They lie in few rows of Y (one or two of
+ninety for a ViT-Tiny), in a part of the outer two, and each row of Y needs r of the MLP's 2 r^2 outputs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,14 @@ from torch import Tensor, nn
 
 from learngene_zoo.plugin import WrongCall
 from lgzoo_tal.centred import activation, read
-from lgzoo_tal.fitting import Blocks, Product
-from lgzoo_tal.linear_parts import LinearParts
-from lgzoo_tal.requests import Request, is_vector, kernel
-from lgzoo_tal.variants import Form, HypernetSpec, reach
-
-Made = Iterator[tuple[Request, Blocks]]
+from lgzoo_tal.hypernet_spec import Form, HypernetSpec, reach
+from lgzoo_tal.partial_linear import LinearParts
+from lgzoo_tal.tensor_groups import TensorGroup, is_vector, kernel
+from lgzoo_tal.tiling import Blocks, Product
 
 
 class Perceptron(nn.Module):
-    """Three linear layers, of which the last is run in parts."""
+    """Three linear layers, the last of which computes parts of its outputs."""
 
     def __init__(self, hidden: int, outputs: int, form: Form = "published") -> None:
         super().__init__()
@@ -41,7 +39,7 @@ class Perceptron(nn.Module):
         self.fc = nn.Sequential(first, activation(form), second, activation(form), nn.Linear(8 * hidden, outputs))
 
     def forward(self, nodes: Tensor) -> Tensor:
-        """(N, 8h) what the last layer reads."""
+        """(N, 8h) the input of the last layer."""
         return self.fc[:-1](nodes)
 
     def last(self) -> LinearParts:
@@ -52,7 +50,7 @@ class Perceptron(nn.Module):
 
 
 class LowRankDecoder(nn.Module):
-    """Tensors of every kind."""
+    """Makes all tensors of a model."""
 
     def __init__(self, spec: HypernetSpec) -> None:
         super().__init__()
@@ -62,95 +60,95 @@ class LowRankDecoder(nn.Module):
         self.mlp = Perceptron(h, 2 * self.rank**2, spec.form)
         self.l2 = nn.Linear(self.rank, self.chunk)
 
-    def forward(self, nodes: Tensor, wanted: Sequence[Request]) -> Made:
-        """Blocks (L, o) of vectors, (L, o, i) of matrices, (L, o, i, rows, columns) of kernels, no larger than their targets.
+    def forward(self, nodes: Tensor, groups: Sequence[TensorGroup]) -> Iterator[tuple[TensorGroup, Blocks]]:
+        """Blocks (L, o) for vectors, (L, o, i) for matrices, (L, o, i, rows, columns) for kernels, no larger than the tensors.
 
-        Matrices are left unmultiplied. `nodes` is (N, h). Raises `WrongCall` for a target that needs more rows than the
-        factors have.
+        Matrices are left as factors. `nodes` is (N, h). Raises `WrongCall` for a tensor that needs more rows than the factors
+        have.
         """
         hidden, inner, outer = self.mlp(nodes), self.mlp.last(), LinearParts(self.l2)
-        for request in wanted:
-            chosen = hidden[list(request.nodes)]
-            factors = Product(*(self._factor(chosen, run, inner, outer) for run in self._runs(request)))
-            yield request, self._blocks(factors, request)
+        for group in groups:
+            chosen = hidden[list(group.nodes)]
+            factors = Product(*(self._factor(chosen, rows, inner, outer) for rows in self._rows(group)))
+            yield group, self._blocks(factors, group)
 
-    def _runs(self, request: Request) -> tuple[Run, Run]:
-        """The rows that a tensor reads of U and of V."""
-        if is_vector(request):
-            made = reach(request.shape[0], self.widest)
-            start = 0 if request.role == "norm weight" else made
-            left, right = Run("U", start, min(request.shape[0], made)), Run("V", 0, 1)
+    def _rows(self, group: TensorGroup) -> tuple[Rows, Rows]:
+        """The rows of U and of V that a tensor is made from."""
+        if is_vector(group):
+            made = reach(group.shape[0], self.widest)
+            start = 0 if group.role == "norm weight" else made
+            left, right = Rows("U", start, min(group.shape[0], made)), Rows("V", 0, 1)
         else:
-            (o, i), (p, q) = self._channels(request), kernel(request.shape)
-            left, right = Run("U", 0, o * p), Run("V", 0, i * q)
-        for run in (left, right):
-            if run.end > self.chunk:
+            (o, i), (p, q) = self._channels(group), kernel(group.shape)
+            left, right = Rows("U", 0, o * p), Rows("V", 0, i * q)
+        for rows in (left, right):
+            if rows.end > self.chunk:
                 raise WrongCall(
-                    f"{request.names[0]} of shape {request.shape} needs {run.end} rows of a factor; the low-rank decoder "
-                    f"has {self.chunk}: take a narrower model or other patches"
+                    f"{group.names[0]} of shape {group.shape} needs {rows.end} rows of a factor, but the low-rank decoder "
+                    f"makes {self.chunk}; choose a narrower model or another patch size"
                 )
         return left, right
 
-    def _channels(self, request: Request) -> tuple[int, int]:
-        o, i = request.shape[:2]
-        return min(o, self.widest), i if request.role == "positions" else min(i, self.widest)
+    def _channels(self, group: TensorGroup) -> tuple[int, int]:
+        o, i = group.shape[:2]
+        return min(o, self.widest), i if group.role == "positions" else min(i, self.widest)
 
-    def _factor(self, chosen: Tensor, run: Run, inner: LinearParts, outer: LinearParts) -> Tensor:
-        """(L, rows, r): a run of rows of U or V, from the MLP's last but one layer."""
-        made = inner(chosen, slice(*run.outputs(self.rank, self.chunk)))
+    def _factor(self, chosen: Tensor, rows: Rows, inner: LinearParts, outer: LinearParts) -> Tensor:
+        """(L, rows, r): consecutive rows of U or V, from the input of the MLP's last layer."""
+        made = inner(chosen, slice(*rows.outputs(self.rank, self.chunk)))
         lines = read(made, self.form).unflatten(1, (-1, self.rank))
         pieces = [
-            outer(lines[:, segment.lines].flatten(0, 1), segment.columns).view(len(lines), -1)
-            for segment in run.segments(self.rank, self.chunk)
+            outer(lines[:, part.lines].flatten(0, 1), part.columns).view(len(lines), -1)
+            for part in rows.rectangles(self.rank, self.chunk)
         ]
         return (pieces[0] if len(pieces) == 1 else torch.cat(pieces, 1)).unflatten(1, (-1, self.rank))
 
-    def _blocks(self, factors: Product, request: Request) -> Blocks:
-        if is_vector(request):
+    def _blocks(self, factors: Product, group: TensorGroup) -> Blocks:
+        if is_vector(group):
             return factors.multiplied()[:, :, 0]
-        (o, i), (p, q) = self._channels(request), kernel(request.shape)
+        (o, i), (p, q) = self._channels(group), kernel(group.shape)
         return factors if (p, q) == (1, 1) else factors.multiplied().view(-1, o, p, i, q).transpose(2, 3)
 
 
 @dataclass(frozen=True)
-class Segment:
-    """Neighbouring rows of Y, counted from the first one of their run, and the columns that are read of all of them."""
+class Rectangle:
+    """Consecutive rows of Y, counted from the first one needed, and the columns needed of all of them."""
 
     lines: slice
     columns: slice
 
 
 @dataclass(frozen=True)
-class Run:
-    """Neighbouring rows of a factor."""
+class Rows:
+    """Consecutive rows of a factor."""
 
     factor: Literal["U", "V"]
     start: int
-    rows: int
+    count: int
 
     @property
     def end(self) -> int:
-        """The row behind the last one."""
-        return self.start + self.rows
+        """The row after the last one."""
+        return self.start + self.count
 
     def lines(self, rank: int, chunk: int) -> tuple[int, int]:
-        """The rows of the factor's half of Y that it lies in, from and to."""
+        """The first row of the factor's half of Y that they lie in, and the row after the last one."""
         return self.start * rank // chunk, -(-self.end * rank // chunk)
 
     def outputs(self, rank: int, chunk: int) -> tuple[int, int]:
-        """The MLP's outputs that those rows of Y are made from, from and to."""
+        """The first output of the MLP that those rows of Y are made from, and the output after the last one."""
         half = 0 if self.factor == "U" else rank
         low, high = self.lines(rank, chunk)
         return (half + low) * rank, (half + high) * rank
 
-    def segments(self, rank: int, chunk: int) -> list[Segment]:
-        """The rectangles of Y that its numbers lie in, in order: a part of a row, whole rows, a part of a row."""
+    def rectangles(self, rank: int, chunk: int) -> list[Rectangle]:
+        """The parts of Y that their numbers lie in, in order: a part of a row, whole rows, a part of a row."""
         low, high = self.lines(rank, chunk)
         skipped, kept = self.start * rank - low * chunk, self.end * rank - (high - 1) * chunk
         if high - low == 1:
-            return [Segment(slice(0, 1), slice(skipped, kept))]
+            return [Rectangle(slice(0, 1), slice(skipped, kept))]
         whole = slice(int(skipped > 0), high - low - int(kept < chunk))
-        first = [Segment(slice(0, 1), slice(skipped, chunk))] if skipped else []
-        last = [Segment(slice(high - low - 1, high - low), slice(0, kept))] if kept < chunk else []
-        middle = [Segment(whole, slice(0, chunk))] if whole.stop > whole.start else []
+        first = [Rectangle(slice(0, 1), slice(skipped, chunk))] if skipped else []
+        last = [Rectangle(slice(high - low - 1, high - low), slice(0, kept))] if kept < chunk else []
+        middle = [Rectangle(whole, slice(0, chunk))] if whole.stop > whole.start else []
         return [*first, *middle, *last]

@@ -1,123 +1,195 @@
-"""What the three methods have in common: their settings, and how an extraction goes. Cold.
-
-A method adds what is its own: `tal.py` the ancestry's guidance, `logah.py` and `ghn3.py` released checkpoints; each of them
-its decoder and its recipes.
-"""
+"""The parts of meta-training that TAL, LoGAH and GHN-3 share: tasks, what a stage trains and what it leaves, the learngene."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
-from learngene_zoo.plugin import Extractor, Learngene, LearngeneConfig, Recipe, ViTSpec, Work
-from lgzoo_tal.architectures import SetName
-from lgzoo_tal.course import Course, LowRank, outline, work
-
-if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Run, Task
-
-# Of the released code of LoGAH and TAL. Attributes of the source task would not be true of images that were moved.
-PUBLISHED = Recipe(
-    epochs=75, batch_size=512, lr=3e-4, warmup=5, weight_decay=0.01, clip=5.0, label_smoothing=0.1, augment="none"
+from learngene_zoo.plugin import (
+    Ancestry,
+    InputFormat,
+    Json,
+    Learngene,
+    LearngeneConfig,
+    Part,
+    Run,
+    StateDict,
+    Task,
+    ViTSpec,
+    WrongCall,
+    derive_seed,
+    details_of,
+    evaluate,
+    model_of,
+    once,
+    open_task,
+    state_of,
+    training_images,
 )
+from lgzoo_tal.architectures import drawn
+from lgzoo_tal.config import Curriculum, Stage
+from lgzoo_tal.embedding import Embedding, embedded
+from lgzoo_tal.guidance import Guide
+from lgzoo_tal.hypernet import Hypernet, predicted
+from lgzoo_tal.hypernet_spec import HypernetSpec
+from lgzoo_tal.learngene import TASKS, Details, is_encoder, learngene_name, prefix_of
+from lgzoo_tal.mixture import Mixture
+from lgzoo_tal.objective import Lesson, MetaObjective
 
-# The low-rank hypernetworks of the presets `mini` and `smoke`.
-MINI = LowRank(rank=64, widest=512, chunk=1024, form="centred")
-SMOKE = LowRank(hidden=16, layers=1, heads=2, rank=4, widest=64, chunk=512, form="centred")
+
+def tasks_of_stages(curriculum: Curriculum, tasks: Sequence[Task], run: Run) -> tuple[Task | None, tuple[Task, ...]]:
+    """The task of stage 1, opened unless it is among the tasks, and those of stage 2. Raises `WrongCall`."""
+    if not tasks and curriculum.source is None:
+        raise WrongCall("there is no task to train on; add some with --task, or a --source")
+    _check_dense(tasks)
+    if curriculum.source is None:
+        return None, tuple(tasks)
+    named = [task for task in tasks if task.name == curriculum.source]
+    source = named[0] if named else open_task(curriculum.source, offline=run.offline)
+    _check_dense([source])
+    return source, tuple(task for task in tasks if task.name != source.name)
 
 
-@dataclass(frozen=True, kw_only=True)
-class MetaTraining(Extractor):
-    """Train a hypernetwork on models that exist for one step; on a source task first, if there is one."""
+def _check_dense(tasks: Sequence[Task]) -> None:
+    for task in tasks:
+        if task.dense:
+            raise WrongCall(f"{task.name} is a segmentation task, but hypernetworks predict no dense head; leave it out")
 
-    method: ClassVar[str]
 
-    source: Annotated[str | None, "the task of stage 1, opened unless it is among the tasks; none: no stage 1"] = (
-        "source"
-    )
-    joint: Annotated[bool, "one hypernetwork for all tasks of stage 2, or one for each"] = True
-    sampling: Annotated[float, "temperature of the sampling of tasks: 1 by their images, inf all alike"] = 2.0
-    task_layer: Annotated[bool, "tell the encoder the task in stage 2, as TAL does"] = False
-    embedding_images: Annotated[int | None, "training images that a task is embedded from (default: all)"] = None
-    attributes: Annotated[
-        bool, "learn the source task's attributes too, where it has some (within a few minutes they get in the way)"
-    ] = True
-    architectures: Annotated[SetName, "the models that are drawn: LoGAH's, TAL's, or the deeper ones of TAL+"] = (
-        "vits-1k"
-    )
-    hold_out: Annotated[tuple[str, ...], "sizes never to draw: 12x96 (layers x width), 12 (layers) or x96 (width)"] = ()
-    meta_batch: Annotated[int, "models predicted in each step; all are trained"] = 1
-    norm_weight: Annotated[float, "weight of the norms of predicted tensors in the loss"] = 3e-5
-    judged: Annotated[
-        int | None, "validation images of each task that some predicted models are judged on (default: all)"
-    ] = None
-
-    def __post_init__(self) -> None:
-        self.course  # noqa: B018  there must be one
-
-    @property
-    def course(self) -> Course:
-        """What is to be done. Raises `WrongCall` for settings that cannot be meant."""
-        own = {name: value for name, value in vars(self).items() if name in Course.__dataclass_fields__}
-        return Course(**{**own, "method": self.method, "hypernet": own["hypernet"].spec(), **self.beside()})
-
-    def beside(self) -> dict[str, Any]:
-        """What a method makes of settings of its own for the course."""
+def task_embeddings(
+    curriculum: Curriculum, ancestry: Ancestry, source: Task | None, tasks: Sequence[Task], run: Run
+) -> dict[str, Part]:
+    """The embeddings of the tasks of both stages by name; none without a task layer, or without a stage 2 that trains it."""
+    if not curriculum.task_layer or not tasks:
         return {}
-
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
-        """The ancestry's size; a descendant is a plain ViT. Raises `WrongCall` for what the decoder cannot reach."""
-        return outline(self.course, ancestries[0])
-
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """The embeddings of the tasks and both stages, each a part of the run."""
-        from lgzoo_tal.stages import extract
-
-        return extract(self.course, self.outline([ancestries[0].spec]), ancestries[0], tasks, run)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Importable(MetaTraining):
-    """One that can take a checkpoint of the authors' training code instead of training."""
-
-    released: Annotated[
-        str | None, "take this checkpoint instead of training: a file, or hf-hub:organisation/name/file"
-    ] = None
-
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
-        """As any other; of a checkpoint the hypernetwork's size is not known before it is read."""
-        return outline(self.course, ancestries[0], known=self.released is None)
-
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Train it, or read it. Of the ancestry's tensors none is used, unless a task layer asks for embeddings."""
-        from lgzoo_tal.importing import imported
-
-        if self.released is None:
-            return super().__call__(ancestries, tasks, run)
-        return imported(self.released, self.course.hypernet.decoder, self.outline([ancestries[0].spec]), run)
-
-
-def work_of(extractor: Extractor, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
-    """What both stages will take."""
-    assert isinstance(extractor, MetaTraining)
-    return work(extractor.course, ancestries[0], images)
-
-
-def mini(recipe: Recipe) -> dict[str, Any]:
-    """The settings that the presets `mini` share: minutes of a core."""
-    short = replace(recipe, epochs=1, batch_size=64, warmup=0.05)
+    settings = Embedding(images=curriculum.embedding_images)
     return {
-        "embedding_images": 500,
-        "judged": 500,
-        "architectures": "tal+",
-        "attributes": False,
-        "training": replace(short, images=100_000),
-        "tuning": replace(short, epochs=10, images=4000),
+        task.name: once(run.part(f"embeddings/{task.name}"), embedded, settings, [ancestry, task])
+        for task in ([source] if source else []) + list(tasks)
     }
 
 
-def smoke(recipe: Recipe) -> dict[str, Any]:
-    """The settings that the presets `smoke` share: two steps a stage."""
-    shortest = replace(recipe, epochs=1, images=32, batch_size=16, warmup=0.0)
-    return {"embedding_images": 16, "judged": 0, "training": shortest, "tuning": shortest}
+def groups_of_tasks(curriculum: Curriculum, tasks: tuple[Task, ...]) -> dict[str | None, tuple[Task, ...]]:
+    """The tasks that share a hypernetwork in stage 2, by its owner: a task, or None for the only one."""
+    if curriculum.joint:
+        return {None: tasks} if tasks else {}
+    return {task.name: (task,) for task in tasks}
+
+
+def stage_2_of(owner: str | None, run: Run) -> Run:
+    """The part of a run that is stage 2 of one hypernetwork."""
+    return run.part(f"stage-2/{owner}" if owner else "stage-2")
+
+
+def starting(spec: HypernetSpec, before: Part | None, run: Run) -> Hypernet:
+    """A hypernetwork with the tensors of stage 1, if there was one; the others, as its task layers, are freshly initialised."""
+    hypernet = Hypernet(spec, derive_seed(run.seed, "hypernet"))
+    if before is not None:
+        hypernet.load_state_dict({**hypernet.state_dict(), **before.state})
+    return hypernet
+
+
+def freeze_encoder(hypernet: Hypernet) -> None:
+    """Train the decoder and the task layers alone."""
+    for name, parameter in hypernet.named_parameters():
+        parameter.requires_grad_(not is_encoder(name) or ".TEN." in name)
+
+
+class MetaTraining:
+    """One stage, ready to be trained: what it minimises on which batches; afterwards its result."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        hypernet: Hypernet,
+        ancestry: ViTSpec,
+        input_format: InputFormat,
+        tasks: Sequence[Task],
+        run: Run,
+        *,
+        embeddings: Mapping[str, Part] | None = None,
+        guide: Guide | None = None,
+    ) -> None:
+        self.stage, self.run, self.tasks = stage, run, tasks
+        vectors = {name: part.state["embedding"] for name, part in (embeddings or {}).items()}
+        lessons = [
+            Lesson(
+                classes=task.classes,
+                attributes=task.attributes if stage.attributes else (),
+                embedding=vectors.get(task.name),
+            )
+            for task in tasks
+        ]
+        self.objective = MetaObjective(
+            hypernet,
+            drawn(stage.step.architectures, stage.step.hold_out, ancestry),
+            lessons,
+            run.seed,
+            meta_batch=stage.step.meta_batch,
+            norm_weight=stage.step.norm_weight,
+            label_smoothing=stage.recipe.label_smoothing,
+            guide=guide,
+        )
+        self.batches = Mixture(
+            {task.name: training_images(task, input_format, stage.recipe, run) for task in tasks},
+            batch_size=stage.recipe.batch_size,
+            temperature=stage.sampling,
+            seed=derive_seed(run.seed, "tasks"),
+        )
+        self.label = f"hypernetwork on {', '.join(task.name for task in tasks)}"
+
+    def result(self) -> tuple[StateDict, Json]:
+        """The trained tensors by the released code's names; the training's length, and the accuracy of predicted models."""
+        epochs = self.stage.recipe.epochs
+        record: dict[str, Json] = {
+            "training_images": self.batches.images,
+            "epochs": epochs,
+            "steps": epochs * self.batches.steps,
+        }
+        if self.stage.step.judged != 0:
+            record["untrained"] = {task.name: dict(self._accuracies(number)) for number, task in enumerate(self.tasks)}
+        state = state_of(self.objective.hypernet.cpu())
+        return {name: tensor.clone() for name, tensor in state.items()}, record
+
+    def _accuracies(self, number: int) -> Iterator[tuple[str, float]]:
+        """Validation accuracy of predicted models of three depths on one task, by layers x width."""
+        task, lesson = self.tasks[number], self.objective.lessons[number]
+        for spec in evaluated_sizes(self.objective.architectures):
+            spec = spec.with_(classes=task.classes)
+            model = model_of(spec, predicted(self.objective.hypernet, spec, lesson.embedding, self.run))
+            images, view = self.stage.step.judged, self.batches.input_format
+            value = evaluate(model, task, "validation", view, self.run, images=images).value
+            yield f"{spec.layers}x{spec.width}", round(value, 4)
+
+
+def evaluated_sizes(architectures: Sequence[ViTSpec]) -> list[ViTSpec]:
+    """The widest architectures of the smallest, the middle and the largest depth."""
+    depths = sorted({spec.layers for spec in architectures})
+    chosen = sorted({depths[0], depths[len(depths) // 2], depths[-1]})
+    return [max((s for s in architectures if s.layers == layers), key=lambda spec: spec.width) for layers in chosen]
+
+
+def learngene_of(
+    outline: LearngeneConfig,
+    source: Task | None,
+    tasks: Sequence[Task],
+    first: Part | None,
+    seconds: Mapping[str | None, Part],
+    embeddings: Mapping[str, Part],
+) -> Learngene:
+    """The hypernetworks of stage 2 by their owners, or without a stage 2 that of stage 1; and the tasks' embeddings."""
+    state: StateDict = {f"{TASKS}{name}": part.state["embedding"] for name, part in embeddings.items()}
+    for owner, part in (seconds or ({None: first} if first else {})).items():
+        state = {**state, **{f"{prefix_of(owner)}{learngene_name(name)}": part.state[name] for name in part.state}}
+    metrics = {"stage_1": first.record} if first else {}
+    metrics |= {f"stage_2/{owner}" if owner else "stage_2": part.record for owner, part in seconds.items()}
+    details = details_of(outline, Details)
+    details = replace(
+        details,
+        hypernet=details.hypernetwork if seconds else details.hypernetwork.without_task_layer(),
+        tasks=tuple(task.name for task in tasks),
+        apart=bool(seconds) and None not in seconds,
+        embedded=tuple(embeddings),
+        source=source.record if source else None,
+    )
+    return Learngene(config=replace(outline, details=details.json(), metrics=metrics), state=state)

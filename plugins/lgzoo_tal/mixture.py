@@ -1,7 +1,12 @@
-"""Batches of several tasks, one task a step, sampled by a temperature; a function of the seed and the step alone."""
+"""Batches of several tasks, one task per step, by temperature sampling: p ~ N^(1/T) for a task of N images.
+
+At T = 1 every image is equally likely, for large T every task is. TAL uses 2. Which task a step is for depends on the seed and
+the step alone.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -9,12 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from learngene_zoo.plugin import Batch, Batches
-from lgzoo_tal.sampling import probabilities, steps_per_epoch, task_at
+from learngene_zoo.plugin import Batch, Batches, WrongCall, derive_seed
 
 
 class TaskBatch(NamedTuple):
-    """A task's batch and, for each image, the number of the task (all the same)."""
+    """A task's batch and, for each image, the index of the task (the same for all)."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -24,9 +28,9 @@ class TaskBatch(NamedTuple):
 
 
 class Mixture:
-    """The batches of several loaders; an epoch has as many steps as all their images fill.
+    """The batches of several loaders. An epoch has as many images as all of them together.
 
-    What a task has shown is counted for it alone: its epochs follow each other, whatever lies between two of its steps.
+    Each task goes through its own epochs, one after another, whatever other tasks come between two of its steps.
     """
 
     def __init__(self, loaders: Mapping[str, Batches], *, batch_size: int, temperature: float, seed: int) -> None:
@@ -37,7 +41,7 @@ class Mixture:
         images = {name: loader.images for name, loader in loaders.items()}
         self.likely = probabilities(images, temperature)
         self.images = sum(images.values())
-        self.steps = steps_per_epoch(images, batch_size)
+        self.steps = -(-self.images // batch_size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """The `TaskBatch`es of one epoch from step `start` on. Raises as the tasks' own loaders do."""
@@ -52,12 +56,33 @@ class Mixture:
             yield TaskBatch(*batch, tasks=torch.full_like(batch.indices, number))
 
     def number_at(self, step: int) -> int:
-        """The number of the task that a step is for; steps count from 0, over all epochs."""
+        """The index of the task of a step; steps are counted from 0 over all epochs."""
         return self.names.index(task_at(self.likely, self.seed, step))
 
 
 def _endless(loader: Batches, shown: int) -> Iterator[Batch]:
-    """A task's batches, epoch after epoch, but for the first `shown`."""
+    """A task's batches, epoch after epoch, without the first `shown`."""
     first, start = divmod(shown, loader.steps)
     for epoch in count(first):
         yield from loader.epoch(epoch, start=start if epoch == first else 0)
+
+
+def probabilities(images: Mapping[str, int], temperature: float = 2.0) -> dict[str, float]:
+    """The probability of each task, from its number of training images. Raises `WrongCall` for a task without images."""
+    for task, number in images.items():
+        if number < 1:
+            raise WrongCall(f"the task {task} has {number} training images; it needs at least 1 to be sampled")
+    most = max(images.values())  # relative to the largest, so that no temperature overflows
+    weights = {task: math.exp(math.log(number / most) / temperature) for task, number in images.items()}
+    total = math.fsum(weights.values())
+    return {task: weight / total for task, weight in weights.items()}
+
+
+def task_at(likely: Mapping[str, float], seed: int, step: int) -> str:
+    """The task of a step: a function of the probabilities, the seed and the step alone."""
+    left = derive_seed(seed, "task", step) / 2**63
+    for task, probability in likely.items():
+        left -= probability
+        if left < 0:
+            return task
+    return max(likely, key=lambda task: likely[task])  # rounding: the probabilities add up to slightly less than 1

@@ -1,13 +1,13 @@
-"""A pickle, run by a machine that can build plain data and nothing else. Cold.
+"""A machine for pickles that builds plain data and nothing else.
 
-A pickle is a program for a stack machine, and Python's own machine imports and calls whatever the program names. This one
-has the instructions that make numbers, text, bytes, tuples, lists and dictionaries. What a program wants to import must be
-on its reader's list and becomes an inert `Name`; what it wants to call are functions of the reader's, which see plain data.
+A pickle is a program for a stack machine, and Python's own machine imports and calls whatever the program names. This one has
+the instructions that make numbers, text, bytes, tuples, lists and dictionaries. Names to import must be in a table of the
+caller and become inert `Name`s; calls go to functions in that table, which get plain data.
 """
 
 from __future__ import annotations
 
-import pickle  # for the names of its instructions alone
+import pickle  # only for the names of its instructions
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -16,75 +16,77 @@ from typing import Any
 
 from learngene_zoo.plugin import BadFile
 
-MOST_STEPS = 2_000_000  # a checkpoint of the largest hypernetwork, its optimiser included, takes some 50 000
+MOST_STEPS = 2_000_000  # the largest hypernetwork's checkpoint with its optimiser takes about 50,000
 _LONGEST_LINE = 256
 
-Calls = Mapping[str, "Callable[..., Any] | None"]  # by full name; None: may be named, but not be called
+Calls = Mapping[str, "Callable[..., Any] | None"]  # by full name; None: may be imported, but not called
 
 
 class Cursor:
-    """Bytes in memory, taken from front to back. Raises `BadFile` at the end."""
+    """Bytes in memory, read from front to back. Raises `BadFile` at the end."""
 
     def __init__(self, data: memoryview, where: str) -> None:
         self.data, self.where, self.place = data, where, 0
 
     @property
     def left(self) -> int:
-        """Bytes that were not taken yet."""
+        """The number of bytes that were not read yet."""
         return len(self.data) - self.place
 
     def take(self, count: int) -> memoryview:
-        """The next bytes; not copied."""
+        """The next bytes, without a copy."""
         if count > self.left:
-            raise BadFile(f"{self.where} is truncated: {count} more bytes are announced, {self.left} follow")
+            raise BadFile(f"{self.where} is truncated: expected {count} more bytes, got {self.left}")
         self.place += count
         return self.data[self.place - count : self.place]
 
     def number(self, form: str) -> Any:
-        """The next number, in a form that `struct` knows."""
+        """The next number, in a format of `struct`."""
         return struct.unpack(form, self.take(struct.calcsize(form)))[0]
 
     def text(self, form: str) -> str:
-        """A number of bytes, and as many bytes of UTF-8."""
+        """UTF-8 text after its number of bytes."""
         return bytes(self.take(self.number(form))).decode()
 
     def line(self) -> str:
-        """Up to the next newline, which is taken too."""
+        """Text up to the next newline, which is read too."""
         near = bytes(self.data[self.place : self.place + _LONGEST_LINE])
         end = near.find(b"\n")
         if end < 0:
-            raise BadFile(f"{self.where} names something of more than {_LONGEST_LINE} letters; it is no checkpoint")
+            raise BadFile(
+                f"{self.where} contains a name of more than {_LONGEST_LINE} characters; it is not a checkpoint"
+            )
         self.place += end + 1
         return near[:end].decode()
 
 
 @dataclass(frozen=True)
 class Name:
-    """What stands where a pickle names something to import."""
+    """Stands for something that a pickle imports."""
 
     text: str
 
 
 class StandIn(ABC):
-    """What a call made and the pickle may still give a state to (its BUILD instruction)."""
+    """The result of a call that the pickle may still set the state of (its BUILD instruction)."""
 
     @abstractmethod
     def built(self, state: Any, cursor: Cursor) -> Any:
-        """What takes its place then. Bytes that belong to it may be taken from the cursor. Raises `BadFile`."""
+        """What it is replaced by then. May read bytes that belong to it from the cursor. Raises `BadFile`."""
 
 
 def unpickled(cursor: Cursor, calls: Calls, persistent: Callable[[Any], Any] | None = None) -> Any:
-    """The value of the pickle at the cursor, which is left behind it.
+    """The value of the pickle at the cursor, which is moved behind it.
 
-    `persistent` says what a reference to data outside the pickle stands for. Bytes are slices of the cursor's memory.
-    Calls may raise `ValueError`. Raises `BadFile` for whatever this machine cannot do.
+    `persistent` resolves references to data outside the pickle. Bytes are slices of the cursor's memory. Functions in `calls`
+    may raise `ValueError`. Raises `BadFile` for whatever this machine cannot do.
     """
     try:
         return _Machine(cursor, calls, persistent).run()
-    except ValueError as error:  # what a call says of its arguments, text that is no text
-        raise BadFile(f"{cursor.where} is damaged, or no checkpoint of a hypernetwork: {error}") from error
+    except ValueError as error:  # by a call, or by decoding text
+        raise BadFile(f"{cursor.where} is damaged or not a checkpoint of a hypernetwork: {error}") from error
     except (IndexError, KeyError, TypeError, OverflowError, RecursionError, struct.error) as error:
-        raise BadFile(f"{cursor.where} is damaged: {error!r}; fetch or write it again") from error
+        raise BadFile(f"{cursor.where} is damaged: {error!r}; fetch it or save it again") from error
 
 
 class _Machine:
@@ -108,7 +110,9 @@ class _Machine:
         return self.refuse(f"takes more than {MOST_STEPS} instructions")
 
     def refuse(self, what: str) -> Any:
-        raise BadFile(f"{self.cursor.where} {what}, which no checkpoint of a hypernetwork needs; it is not read on")
+        raise BadFile(
+            f"{self.cursor.where} {what}, which a checkpoint of a hypernetwork does not need; it was not read further"
+        )
 
     def since_mark(self) -> list[Any]:
         found, self.stack = self.stack, self.below.pop()
@@ -126,19 +130,19 @@ class _Machine:
         self.stack = []
 
     def tuple_of_marked(self) -> None:
-        items = tuple(self.since_mark())  # which puts another stack in place
+        items = tuple(self.since_mark())  # which replaces the stack
         self.stack.append(items)
 
     def append(self, items: list[Any]) -> None:
         if type(self.stack[-1]) is not list:
-            self.refuse("appends to what is no list")
+            self.refuse("appends to something that is not a list")
         self.stack[-1].extend(items)
 
     def set_items(self, items: list[Any]) -> None:
         target = self.stack[-1]
-        # Keys of other kinds may be nested so deeply that hashing them ends the process.
+        # Keys of other types may be nested so deeply that hashing them crashes the process.
         if type(target) is not dict or len(items) % 2 or any(type(key) not in (str, int) for key in items[::2]):
-            self.refuse("sets an item by something other than a name or a number")
+            self.refuse("sets an item with a key that is neither text nor a number")
         target.update(zip(items[::2], items[1::2]))
 
     def remember(self, place: int) -> None:
@@ -149,10 +153,10 @@ class _Machine:
 
     def name(self, module: Any, name: Any) -> None:
         if type(module) is not str or type(name) is not str:
-            raise ValueError("it asks for something without a name")
+            raise ValueError("it imports something without a name")
         text = f"{module}.{name}"
         if text not in self.calls:
-            self.refuse(f"asks for {text!r:.80}")
+            self.refuse(f"imports {text!r:.80}")
         self.stack.append(Name(text))
 
     def call(self) -> None:
@@ -167,24 +171,24 @@ class _Machine:
         target, state = self.pop(2)
         if isinstance(target, StandIn):
             self.stack.append(target.built(state, self.cursor))
-        elif type(target) is dict:  # torch keeps version numbers as an attribute of its ordered dictionaries
+        elif type(target) is dict:  # torch stores version numbers as an attribute of its ordered dictionaries
             self.stack.append(target)
         else:
             self.refuse(f"changes a {type(target).__name__}")
 
     def refer(self) -> None:
         if self.persistent is None:
-            self.refuse("refers to data outside of it")
+            self.refuse("refers to data outside the pickle")
             return
         self.stack.append(self.persistent(self.stack.pop()))
 
     def protocol(self) -> None:
         version = self.cursor.number("<B")
         if not 2 <= version <= 5:
-            self.refuse(f"is written in pickle's protocol {version}")
+            self.refuse(f"uses pickle protocol {version}")
 
 
-# Instructions that put a value onto the stack.
+# Instructions that push a value onto the stack.
 _PUSH: dict[bytes, Callable[[Cursor], Any]] = {
     pickle.NONE: lambda _: None,
     pickle.NEWTRUE: lambda _: True,
@@ -205,10 +209,10 @@ _PUSH: dict[bytes, Callable[[Cursor], Any]] = {
     pickle.EMPTY_DICT: lambda _: {},
 }
 
-# Instructions that do something with what is there.
+# All other instructions.
 _DO: dict[bytes, Callable[[_Machine], None]] = {
     pickle.PROTO: _Machine.protocol,
-    pickle.FRAME: lambda machine: machine.cursor.number("<Q"),  # how much to read ahead; all is in memory
+    pickle.FRAME: lambda machine: machine.cursor.number("<Q"),  # a hint for reading ahead
     pickle.MARK: _Machine.mark,
     pickle.TUPLE: _Machine.tuple_of_marked,
     pickle.TUPLE1: lambda machine: machine.stack.append(machine.pop(1)),

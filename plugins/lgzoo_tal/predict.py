@@ -1,49 +1,52 @@
-"""The expander of the three methods: predict the weights of a plain ViT of any size, for any task. Cold.
+"""The expander of TAL, LoGAH and GHN-3: predict the weights of a plain ViT of any size, for any task.
 
-The hypernetwork reads the target's graph and, where it has a task layer, the task's embedding:
-
-* a task of the extraction: the stored one;
-* any other: it is embedded now, from `embedding_images` training images, by the ancestry model that the learngene records;
-* no task at all: the mean of the stored ones.
-
-Nothing of this is stored, and nothing is drawn: one learngene and one target give one model (a `fresh` head is the seed's).
+The hypernetwork reads the target's graph and, if it has a task layer, the embedding of the task. Nothing of this is stored, and
+the seed is used for a `fresh` head only: one learngene and one target give one model.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import Expander, Learngene, LearngeneConfig, Member, Target, ViTSpec, WrongCall
-from lgzoo_tal.course import widths
-from lgzoo_tal.details import hypernet_in, read_details
-from lgzoo_tal.variants import check_target
+from learngene_zoo.plugin import (
+    BadFile,
+    Bounds,
+    Expander,
+    Learngene,
+    LearngeneConfig,
+    Member,
+    Target,
+    ViTSpec,
+    WrongCall,
+    details_of,
+)
+from lgzoo_tal.architectures import widths
+from lgzoo_tal.hypernet_spec import check_target
+from lgzoo_tal.learngene import Details, hypernet_names
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Run
+    from lgzoo_tal.hypernet import Hypernet
 
 
 @dataclass(frozen=True, kw_only=True)
 class Predict(Expander):
-    """Predict every weight of one model."""
+    """Predict every weight of a model."""
 
-    axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
+    axes = frozenset({"layers", "width", "heads", "mlp_ratio", "classes", "image_size"})
 
     embedding_images: Annotated[
-        int, "training images that a task is embedded from which the extraction did not see"
+        int, "training images that the embedding of an unseen task is computed from", Bounds(least=1)
     ] = 500
-    head: Annotated[Literal["predicted", "fresh"], "the classifier: as predicted, or drawn anew"] = "predicted"
-
-    def __post_init__(self) -> None:
-        if self.embedding_images < 1:
-            raise WrongCall(f"embedding_images is {self.embedding_images}; it must be at least 1")
+    head: Annotated[Literal["predicted", "fresh"], "the classifier: predicted, or randomly initialised"] = "predicted"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every depth that was trained on, with every width in whole heads of the ancestry's up to its own.
+        """Every depth of the training architectures with every multiple of the ancestry's head width, up to its width.
 
-        Other sizes may be asked for as well: deeper, wider, or with other heads.
+        Other sizes can be built as well: deeper, wider, with other heads or MLP ratios.
         """
-        least, most = read_details(config).layers
+        least, most = details_of(config, Details).layers
         sizes = [(layers, width) for layers in range(least, most + 1) for width in widths(config.spec)]
         unit = config.spec.head_width
         return [
@@ -52,27 +55,43 @@ class Predict(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Predict it. Raises `WrongCall` for a size that the decoder cannot reach and for a task that cannot be embedded."""
-        from lgzoo_tal.expanding import expanded
+        from learngene_zoo.plugin import assemble
+        from lgzoo_tal.embedding import embedding_for
+        from lgzoo_tal.hypernet import predicted
 
-        return expanded(self, learngene, reachable(learngene.config, target), target.task, run)
+        config, details = learngene.config, details_of(learngene.config, Details)
+        spec = spec_of(target, config.spec)
+        check_target(details.hypernetwork, spec)
+        hypernet = hypernet_in(learngene, details, details.owner(target.task))
+        embedding, origin = embedding_for(learngene, details, target.task, self.embedding_images, run)
+        tensors = predicted(hypernet, spec, embedding, run, head=self.head == "predicted")
+        mean, std = config.normalisation
+        made = assemble(spec, tensors, seed=run.seed, mean=mean, std=std, provenance={"embedding": origin})
+        return replace(made, inherited=made.inherited - {"cls_token"})  # always zeros
 
 
-def reachable(config: LearngeneConfig, target: Target) -> ViTSpec:
-    """The shape asked for; heads that are not named have the ancestry's width. Raises `WrongCall`."""
+def spec_of(target: Target, spec: ViTSpec) -> ViTSpec:
+    """The shape of a target. If only its width is given, heads keep the width that they have in `spec`. Raises `WrongCall`."""
     if target.dense:
-        raise WrongCall(
-            "a hypernetwork predicts no head that gives a class to every pixel; choose a classification task"
-        )
-    unit = config.spec.head_width
-    heads = target.heads
-    if heads is None and target.width is not None:
-        if target.width % unit:
-            near = max(round(target.width / unit), 1) * unit
+        raise WrongCall("hypernetworks predict no dense head; choose a classification task")
+    if target.width is not None and target.heads is None:
+        heads, rest = divmod(target.width, spec.head_width)
+        if rest:
+            near = max(round(target.width / spec.head_width), 1) * spec.head_width
             raise WrongCall(
-                f"width {target.width} is no number of whole heads of {unit}; take {near}, or name the heads too"
+                f"width is {target.width}, which is not a multiple of the head width of {spec.head_width}; choose {near}, "
+                "or give --heads as well"
             )
-        heads = target.width // unit
-    named = {"width": target.width, "layers": target.layers, "classes": target.classes, "image_size": target.image_size}
-    spec = config.spec.with_(heads=heads, **named)
-    check_target(hypernet_in(config), spec)
-    return spec
+        target = replace(target, heads=heads)
+    return target.apply(spec)
+
+
+def hypernet_in(learngene: Learngene, details: Details, owner: str | None) -> Hypernet:
+    """The hypernetwork of a task, or the only one (None), frozen. Raises `BadFile` if its tensors do not fit the details."""
+    from lgzoo_tal.hypernet import hypernet_of
+
+    names = hypernet_names(learngene.state, owner)
+    try:
+        return hypernet_of(details.hypernetwork, {official: learngene.state[name] for official, name in names.items()})
+    except BadFile as error:
+        raise BadFile(f"{learngene.folder or 'the learngene'}: {error}") from error

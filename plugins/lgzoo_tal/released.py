@@ -1,102 +1,117 @@
-"""Released hypernetworks: where they come from, and what they are in our layout. Cold at its top.
+"""Released hypernetworks as learngenes: where a checkpoint comes from, and what it is in our layout.
 
 GHN-3's files (SamsungSAILMontreal/ghn3 on the Hub: ghn3tm8.pt, ghn3sm8.pt, ghn3lm8.pt, ghn3xlm16.pt) are flat dictionaries
-of tensors; checkpoints of the training code of GHN-3, LoGAH and TAL have them under `state_dict`, with the `config` beside.
-What the tensors' shapes do not say is the config's, else the papers'.
+of tensors; checkpoints of the training code of GHN-3, LoGAH and TAL have them under `state_dict`, next to a `config`. What the
+tensors' shapes do not determine comes from the config, or else from the papers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from math import isfinite, isqrt
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from learngene_zoo.plugin import BadFile, StateDict, WrongCall
-from lgzoo_tal.checkpoints import read_checkpoint
-from lgzoo_tal.stored import Stored
-from lgzoo_tal.variants import HypernetSpec
+import torch
 
-if TYPE_CHECKING:
-    import torch
+from learngene_zoo.plugin import (
+    BadFile,
+    Learngene,
+    LearngeneConfig,
+    Repository,
+    Run,
+    StateDict,
+    WrongCall,
+    details_of,
+    fetch_from_hub,
+    licence_on_card,
+    sha256,
+)
+from lgzoo_tal.checkpoints import Stored, read_checkpoint
+from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.hypernet_spec import Decoder, HypernetSpec
+from lgzoo_tal.learngene import Details, Release, learngene_name
 
-# The released files have these beside the layers, the training code's in the first one.
+# In the released files these are beside the layers, in the training code's inside the first one.
 _MOVED = ("centrality_embed_in.", "centrality_embed_out.", "input_dist_embed.")
-# The same tensor under another name, and what nothing ever reads, beside a low-rank decoder.
+# With a low-rank decoder, the same tensor under two names, and what nothing ever reads.
 _ALIAS, _NAMED = "decoder.seq.1.", "decoder.l2."
 _DEAD = ("decoder.l1.", "decoder_1d.", "bias_class.")
 _AS_ALWAYS = {"weight_norm": True, "ve": True, "layernorm": True, "is_ghn2": False}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Release:
-    """A checkpoint in reach, with its provenance."""
+def imported(reference: str, decoder: Decoder, config: LearngeneConfig, run: Run) -> Learngene:
+    """The learngene of a checkpoint, local or `hf-hub:organisation/name/file`, with the outline `config`.
 
-    reference: str
-    path: Path
-    sha256: str
-    revision: str | None = None
-    licence: str = "unknown"
-
-
-def fetch(reference: str, *, offline: bool = False) -> Release:
-    """The file that `hf-hub:organisation/name/file[@revision]` or a path names.
-
-    Raises `WrongCall` for what names no file, and as `hub_file.fetch` does.
+    Its origin and licence are recorded in `details.released`. Raises `WrongCall` for a hypernetwork with another decoder, and
+    as `fetch` and `read` do.
     """
-    from learngene_zoo.plugin import Repository, licence_on_card, sha256
-    from learngene_zoo.plugin import fetch_from_hub as fetch_file
+    path, release = fetch(reference, offline=run.offline)
+    spec, state = read(path)
+    if spec.decoder != decoder:
+        method = {"conv": "ghn3", "low_rank": "logah"}[spec.decoder]
+        raise WrongCall(f"{reference} is a hypernetwork of another kind; read it with `lgzoo extract {method}`")
+    details = replace(details_of(config, Details), hypernet=spec, released=release)
+    return Learngene(
+        config=replace(config, details=details.json()), state={learngene_name(name): state[name] for name in state}
+    )
 
+
+def fetch(reference: str, *, offline: bool = False) -> tuple[Path, Release]:
+    """The file that a path or `hf-hub:organisation/name/file[@revision]` names, and its origin.
+
+    Raises `WrongCall` for anything else, and as `fetch_from_hub` does.
+    """
     scheme, colon, name = reference.partition(":")
     if not colon or scheme != "hf-hub":
         path = Path(reference)
         if not path.is_file():
             raise WrongCall(
-                f"there is no file {reference}; give a checkpoint, or hf-hub:organisation/name/file, as "
+                f"there is no file {reference}; expected a checkpoint, or hf-hub:organisation/name/file, for example "
                 "hf-hub:SamsungSAILMontreal/ghn3/ghn3tm8.pt"
             )
-        return Release(reference=reference, path=path, sha256=sha256(path))
+        return path, Release(reference=reference, sha256=sha256(path))
     whole, _, revision = name.partition("@")
     organisation, _, rest = whole.partition("/")
     repository, _, filename = rest.partition("/")
     if not (organisation and repository and filename):
-        raise WrongCall(f"{reference!r} names no file; write hf-hub:organisation/name/file or .../file@revision")
-    found = fetch_file(Repository(f"{organisation}/{repository}", revision or None), filename, offline=offline)
+        raise WrongCall(f"expected hf-hub:organisation/name/file or .../file@revision, got {reference!r}")
+    found = fetch_from_hub(Repository(f"{organisation}/{repository}", revision or None), filename, offline=offline)
     licence = licence_on_card(Repository(f"{organisation}/{repository}", found.commit), offline=offline)
-    return Release(
-        reference=reference, path=found.path, sha256=sha256(found.path), revision=found.commit, licence=licence
-    )
+    return found.path, Release(reference=reference, sha256=sha256(found.path), revision=found.commit, licence=licence)
 
 
 def read(path: Path) -> tuple[HypernetSpec, StateDict]:
     """A checkpoint's hypernetwork: its spec, and the tensors that `Hypernet` of that spec has, in fp32.
 
-    Raises `BadFile` for files that could do more than hold tensors, for damaged ones, for GHN-2 and other networks.
+    Raises `BadFile` for files with anything but tensors, for damaged ones, for GHN-2 and other networks.
     """
     stored, config = _parts(read_checkpoint(path), path)
     if any(name.startswith("gnn.gru.") for name in stored):
-        raise BadFile(f"{path} is a GHN-2, whose graph network is another; GHN-3, LoGAH and TAL can be read")
+        raise BadFile(f"{path} is a GHN-2, which has another graph network; expected GHN-3, LoGAH or TAL")
     stored = _our_names(stored)
     try:
         spec = _spec(stored, config)
     except KeyError as error:
-        raise BadFile(f"{path} lacks the tensor {error.args[0]}; it is no checkpoint of GHN-3, LoGAH or TAL") from None
+        raise BadFile(
+            f"{path} lacks the tensor {error.args[0]}; it is not a checkpoint of GHN-3, LoGAH or TAL"
+        ) from None
     except WrongCall as error:
-        raise BadFile(f"{path} describes no hypernetwork: {error}") from error
+        raise BadFile(f"{path} does not describe a hypernetwork: {error}") from error
     _check_config(spec, config, path)
     _check_shapes(spec, stored, path)
     return spec, {name: _numbers(tensor, name, path) for name, tensor in stored.items()}
 
 
 def _parts(value: Any, path: Path) -> tuple[dict[str, Stored], Mapping[str, Any]]:
-    """A checkpoint's tensors and, where it has one, its config."""
+    """A checkpoint's tensors and its config, if it has one."""
     config: Any = {}
     if type(value) is dict and "state_dict" in value:
         value, config = value["state_dict"], value.get("config") or {}
     tensors = type(value) is dict and all(type(k) is str and type(v) is Stored for k, v in value.items())
     if not tensors or type(config) is not dict:
-        raise BadFile(f"{path} holds something other than tensors by name; a hypernetwork's checkpoint is wanted")
+        raise BadFile(f"{path} does not hold tensors by name; expected a hypernetwork's checkpoint")
     return value, config
 
 
@@ -110,7 +125,7 @@ def _our_names(stored: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def _spec(stored: Mapping[str, Stored], config: Mapping[str, Any]) -> HypernetSpec:
-    """Raises `KeyError` for a tensor that is not there, `WrongCall` for numbers that describe no hypernetwork."""
+    """Raises `KeyError` for a missing tensor, `WrongCall` for sizes that no hypernetwork has."""
 
     def rows(name: str) -> int:
         return (*stored[name].shape, 0)[0]
@@ -146,9 +161,9 @@ def _spec(stored: Mapping[str, Stored], config: Mapping[str, Any]) -> HypernetSp
 
 
 def _widest(config: Mapping[str, Any]) -> int:
-    """The first of the config's max_shape; without a config the papers' 2048."""
-    told = config.get("max_shape", 2048)
-    return _count((*told, None)[0] if type(told) in (tuple, list) else told, "max_shape")
+    """The first of the config's max_shape; the papers' 2048 without a config."""
+    found = config.get("max_shape", 2048)
+    return _count((*found, None)[0] if type(found) in (tuple, list) else found, "max_shape")
 
 
 def _count(value: Any, name: str) -> int:
@@ -158,35 +173,31 @@ def _count(value: Any, name: str) -> int:
 
 
 def _check_config(spec: HypernetSpec, config: Mapping[str, Any], path: Path) -> None:
-    """A config must not contradict the tensors, nor leave out what every hypernetwork here does."""
+    """Raises `BadFile` if the config contradicts the tensors, or what all hypernetworks here have in common."""
     known = {"hid": spec.hidden, "layers": spec.layers, "heads": spec.heads, **_AS_ALWAYS}
     for name, value in known.items():
-        told = config.get(name, value)
-        if type(told) not in (int, bool) or told != value:
-            shown = told if type(told) in (int, bool) else type(told).__name__
-            raise BadFile(f"{path}: its config says {name} {shown}, its tensors {value}; it is of another variant")
+        found = config.get(name, value)
+        if type(found) not in (int, bool) or found != value:
+            shown = found if type(found) in (int, bool) else type(found).__name__
+            raise BadFile(f"{path}: {name} is {shown} in its config, but {value} by its tensors; it is another variant")
 
 
 def _check_shapes(spec: HypernetSpec, stored: Mapping[str, Stored], path: Path) -> None:
-    from lgzoo_tal.hypernet import Hypernet
-
-    wanted = {name: tuple(tensor.shape) for name, tensor in Hypernet(spec, None).state_dict().items()}
-    if missing := sorted(wanted.keys() - stored.keys()):
-        raise BadFile(f"{path} lacks {len(missing)} tensors of such a hypernetwork, the first being {missing[0]}")
-    if extra := sorted(stored.keys() - wanted.keys()):
+    expected = {name: tuple(tensor.shape) for name, tensor in Hypernet(spec, None).state_dict().items()}
+    if missing := sorted(expected.keys() - stored.keys()):
+        raise BadFile(f"{path} lacks {len(missing)} tensors of such a hypernetwork, first of all {missing[0]}")
+    if extra := sorted(stored.keys() - expected.keys()):
         raise BadFile(
-            f"{path} holds {len(extra)} tensors that no such hypernetwork has, the first being {extra[0]!r:.80}"
+            f"{path} holds {len(extra)} tensors that such a hypernetwork does not have, first of all {extra[0]!r:.80}"
         )
-    for name, shape in wanted.items():
+    for name, shape in expected.items():
         if stored[name].shape != shape:
-            raise BadFile(f"{path}: {name} has the shape {stored[name].shape}; {shape} is wanted")
+            raise BadFile(f"{path}: expected {name} to have shape {shape}, got {stored[name].shape}")
 
 
 def _numbers(stored: Stored, name: str, path: Path) -> torch.Tensor:
-    import torch
-
     tensor = stored.tensor()
-    # A sum is finite, without the memory of a second tensor, unless a number is not (or it overflows: look again).
+    # The sum needs no second tensor; it is finite unless a number is not, or the sum overflows.
     if not isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
         raise BadFile(f"{path}: {name} holds values that are not finite; fetch or write it again")
     return tensor

@@ -1,93 +1,170 @@
-"""TAL: Task-Aware Learngene. A hypernetwork that the ancestry teaches and that is told the task writes a model's weights. Cold.
+"""TAL: Task-Aware Learngene. A hypernetwork, guided by the ancestry model and conditioned on the task, predicts weights.
 
-Stage 1, on the source task. The hypernetwork H reads the graph of a ViT, drawn anew for every step, and predicts its weights;
+Stage 1, on the source task. The hypernetwork H reads the graph of a ViT, drawn anew in every step, and predicts its weights;
 the ancestry model's features guide it:
 
     L = (1 - alpha) CE + alpha KL(softmax(M f_des) || softmax(f_anc)) + 3e-5 sum ||predicted||_F                 (eq. 4)
 
-Stage 2, on many tasks. Each step samples a task, p ~ N^(1/T) of its images. The task's embedding e, the ancestry's mean
-feature over the task's images, scales and shifts the encoder's features f, so that the weights are the task's:
+Stage 2, on many tasks. Each step samples a task, p ~ N^(1/T) for N images. The task's embedding e, the ancestry model's mean
+feature over the task's images, scales and shifts the encoder's features f, so that the weights fit the task:
 
     gamma = W_gamma e,  beta = W_beta e,  f <- (1 + gamma) f + beta                                              (eq. 2, 3)
 
 A descendant of any size for any task is then one forward pass of H. The encoder is the learngene.
 
-Paper and released code differ; each reading is a setting, and docs/methods/tal.md lists them. M is predicted here, as the
-paper says, through one more node of the graph beside the head; in the code it is drawn anew in every step.
+Where paper and released code differ, each reading is a setting; docs/methods/tal.md lists them. M is predicted here, as the
+paper says, by one more node of the graph beside the head; the code draws it anew in every step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import Method, Recipe
-from lgzoo_tal.architectures import SetName
-from lgzoo_tal.course import Axis, Direction, Guidance, LowRank, Projection, Reduction
-from lgzoo_tal.meta_training import MINI, PUBLISHED, SMOKE, MetaTraining, mini, smoke, work_of
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, Recipe, ViTSpec, Work, WrongCall
+from lgzoo_tal import config, logah
+from lgzoo_tal.config import PUBLISHED, Curriculum, Guidance, MetaStep, Stage, check_recipes, short, two_steps
+from lgzoo_tal.hypernet_spec import LowRank, TaskForm, TaskPlace
+from lgzoo_tal.learngene import Details
 from lgzoo_tal.predict import Predict
-from lgzoo_tal.variants import TaskForm, TaskPlace
 
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import Ancestry, InputFormat, Json, Learngene, Part, Run, StateDict, Task
+
+NAME = "tal"
+_CURRICULUM = Curriculum(task_layer=True)
 _TUNING = replace(PUBLISHED, epochs=100)
 _HYPERNET = LowRank()
-NAME = "tal"
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaTrain(MetaTraining):
-    """Meta-train a hypernetwork under the ancestry's guidance, then tell it the task."""
+class MetaTrain(Extractor):
+    """Meta-train a hypernetwork: guided by the ancestry model on a source task, then conditioned on the task on all others."""
 
-    method: ClassVar[str] = NAME
-
-    task_layer: Annotated[bool, "tell the encoder the task in stage 2"] = True
-    architectures: Annotated[SetName, "the models that are drawn: TAL's, the deeper ones of TAL+, or LoGAH's"] = "tal"
-    guidance: Annotated[bool, "whether the ancestry guides stage 1"] = True
-    alpha: Annotated[float, "the guidance's share of the loss (the paper names none; 0.2 in the authors' code)"] = 0.2
-    direction: Annotated[
-        Direction, "KL from the student's features to the ancestry's, as printed, or from hers, as in the authors' code"
-    ] = "student-teacher"
-    temperature: Annotated[float, "what features are divided by before the softmax (3 in the authors' code)"] = 1.0
-    axis: Annotated[
-        Axis,
-        "softmax over the features of the class token, or over all tokens, feature by feature, as in the work cited",
-    ] = "features"
-    reduction: Annotated[
-        Reduction, "mean over images, or over images and divided by the classes too, as in the authors' code"
-    ] = "images"
-    projection: Annotated[
-        Projection,
-        "M, which brings a student's features to the ancestry's width: predicted, or a fresh random one each step",
-    ] = "predicted"
+    curriculum: Curriculum = field(default=_CURRICULUM, metadata=FLAT)
+    step: MetaStep = field(default=MetaStep(architectures="tal"), metadata=FLAT)
+    guidance: Annotated[bool, "let the ancestry model guide stage 1"] = True
+    guide: Guidance = field(default=Guidance(), metadata=FLAT)
     task_form: Annotated[
         TaskForm,
-        "(1 + gamma) f + beta, started at f, or gamma f + beta, as printed, which forgets at its start what stage 1 has learnt",
+        "(1 + gamma) f + beta, initialised as f, or gamma f + beta, as printed, which initially scrambles what stage 1 learnt",
     ] = "residual"
     task_place: Annotated[TaskPlace, "in each layer after its first norm, or once before the first layer"] = "layers"
-    freeze: Annotated[
-        bool, "stage 2 leaves the encoder as stage 1 has trained it (the authors' code means to, and undoes it)"
-    ] = False
+    freeze: Annotated[bool, "freeze the encoder in stage 2 (as the authors' code intends, but does not do)"] = False
     training: Annotated[Recipe, "of stage 1"] = PUBLISHED
-    tuning: Annotated[Recipe, "of stage 2; an epoch is as many images as all its tasks have"] = _TUNING
+    tuning: Annotated[Recipe, "of stage 2; an epoch has as many images as all its tasks together"] = _TUNING
     hypernet: LowRank = _HYPERNET
 
-    def beside(self) -> dict[str, Any]:
-        """The guidance, as one record."""
-        told = {name: value for name, value in vars(self).items() if name in Guidance.__dataclass_fields__}
-        return {"guidance": Guidance(**told) if self.guidance else None}
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_recipes(self.training, self.tuning)
+        if self.guidance and self.curriculum.source is None:
+            raise WrongCall(
+                "there is no stage 1 to guide without a source task; use --no-guidance, or choose a --source"
+            )
+
+    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
+        """Embed the tasks; stage 1 on the source task; stage 2 on all other tasks, from where stage 1 ended."""
+        from learngene_zoo.plugin import once
+        from lgzoo_tal.meta_training import groups_of_tasks, learngene_of, stage_2_of, task_embeddings, tasks_of_stages
+
+        ancestry = ancestries[0]
+        source, others = tasks_of_stages(self.curriculum, tasks, run)
+        embeddings = task_embeddings(self.curriculum, ancestry, source, others, run)
+        first_settings, second_settings = self.stages(ancestry.spec)
+        shown, first = (ancestry.spec, ancestry.input_format), None
+        if source is not None and self.guidance:
+            first = once(run.part("stage-1"), stage_1, first_settings, [ancestry, source])
+        elif source is not None:  # the same training as LoGAH's, and shared with it
+            first = once(run.part("stage-1"), logah.meta_train, first_settings, [*shown, (source,), None, {}])
+        seconds = {
+            owner: once(stage_2_of(owner, run), stage_2, second_settings, [*shown, group, first, embeddings])
+            for owner, group in groups_of_tasks(self.curriculum, others).items()
+        }
+        return learngene_of(self.outline([ancestry.spec]), source, others, first, seconds, embeddings)
+
+    def stages(self, ancestry: ViTSpec) -> tuple[Stage, Stage]:
+        """The settings of both stages."""
+        hypernet = self.hypernet.spec()
+        first, second = config.stages(self.curriculum, self.step, hypernet, self.training, self.tuning, ancestry)
+        if self.curriculum.task_layer:
+            hypernet = second.hypernet.with_(task_form=self.task_form, task_place=self.task_place)
+        guidance = self.guide if self.guidance else None
+        return replace(first, guidance=guidance), replace(second, hypernet=hypernet, freeze=self.freeze)
+
+    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+        """The learngene of plain ViTs of the ancestry's size. Raises `WrongCall` if the decoder cannot predict such models."""
+        return config.outline(NAME, self.stages(ancestries[0])[1], ancestries[0])
+
+    def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
+        """The cost of both stages."""
+        return config.work(self.curriculum, self.stages(ancestries[0]), ancestries[0], images)
+
+
+def stage_1(stage: Stage, ancestry: Ancestry, source: Task, run: Run) -> tuple[StateDict, Json]:
+    """Equation 4: a fresh hypernetwork on the source task, guided by the ancestry model."""
+    from learngene_zoo.plugin import open_device, train
+    from lgzoo_tal.guidance import Guide
+    from lgzoo_tal.meta_training import MetaTraining, starting
+
+    assert stage.guidance is not None
+    hypernet = starting(stage.hypernet, None, run)
+    guide = Guide(ancestry.model().to(open_device(run)), stage.guidance)
+    training = MetaTraining(stage, hypernet, ancestry.spec, ancestry.input_format, (source,), run, guide=guide)
+    for step in train(training.objective, training.batches, stage.recipe, run, unused=True, label=training.label):
+        training.objective.finished.fill_(step.step)  # the next step draws other architectures
+    return training.result()
+
+
+def stage_2(
+    stage: Stage,
+    ancestry: ViTSpec,
+    input_format: InputFormat,
+    tasks: tuple[Task, ...],
+    before: Part | None,
+    embeddings: Mapping[str, Part],
+    run: Run,
+) -> tuple[StateDict, Json]:
+    """Equations 2 and 3: the hypernetwork of stage 1, with task layers, on a sampled task in each step."""
+    from learngene_zoo.plugin import train
+    from lgzoo_tal.meta_training import MetaTraining, freeze_encoder, starting
+
+    hypernet = starting(stage.hypernet, before, run)
+    if stage.freeze:
+        freeze_encoder(hypernet)
+    training = MetaTraining(stage, hypernet, ancestry, input_format, tasks, run, embeddings=embeddings)
+    for step in train(training.objective, training.batches, stage.recipe, run, unused=True, label=training.label):
+        training.objective.finished.fill_(step.step)
+    return training.result()
 
 
 TAL = Method(
     name=NAME,
-    title="a hypernetwork, taught by the ancestry and told the task, predicts the weights of any size",
+    title="a hypernetwork, guided by the ancestry model and conditioned on the task, predicts the weights of any size",
     paper="Task-Aware Learngene (TAL). ICML 2025",
     expander=Predict(),
     presets={
-        "mini": MetaTrain(**mini(PUBLISHED), alpha=0.9, hypernet=MINI),
-        "paper": MetaTrain(hypernet=LowRank(hidden=128, layers=5, heads=16, rank=90)),
-        "plus": MetaTrain(hypernet=LowRank(hidden=128, layers=5, heads=16, rank=90), architectures="tal+"),
-        "smoke": MetaTrain(**smoke(PUBLISHED), hypernet=SMOKE),
+        "mini": MetaTrain(
+            curriculum=replace(_CURRICULUM, embedding_images=500, attributes=False),
+            step=MetaStep(architectures="tal+", judged=500),
+            guide=Guidance(alpha=0.9),
+            training=short(PUBLISHED, images=100_000),
+            tuning=short(PUBLISHED, images=4000, epochs=10),
+            hypernet=logah.MINI,
+        ),
+        "paper": MetaTrain(hypernet=logah.SMALL),
+        "plus": MetaTrain(hypernet=logah.SMALL, step=MetaStep(architectures="tal+")),
+        "smoke": MetaTrain(
+            curriculum=replace(_CURRICULUM, embedding_images=16),
+            step=MetaStep(architectures="tal", judged=0),
+            training=two_steps(PUBLISHED),
+            tuning=two_steps(PUBLISHED),
+            hypernet=logah.SMOKE,
+        ),
     },
     tasks="many",
-    work=work_of,
+    details=Details,
+    work=lambda extractor, ancestries, images: extractor.work(ancestries, images),
     plot="lgzoo_tal.plot:picture",
 )

@@ -7,39 +7,39 @@ from torch import Tensor
 from torch.nn import functional
 
 from lgzoo_tal.conv_decoder import MatrixDecoder
+from lgzoo_tal.hypernet_spec import reach
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.requests import Request, kernel
-from lgzoo_tal.variants import reach
+from lgzoo_tal.tensor_groups import TensorGroup, kernel
 
 
-def conv_block(decoder: MatrixDecoder, node: Tensor, request: Request) -> Tensor:
+def conv_block(decoder: MatrixDecoder, node: Tensor, group: TensorGroup) -> Tensor:
     """(o, i) or (o, i, rows, columns) of one node."""
-    side, wide, (rows, columns) = decoder.side, decoder.widest, kernel(request.shape)
+    side, wide, (rows, columns) = decoder.side, decoder.widest, kernel(group.shape)
     image = decoder.activation(decoder.fc(node)).view(-1, side * side).T
     whole = decoder.conv(image).view(side, side, wide, wide).permute(2, 3, 0, 1)
     low, left = max(0, side // 2 - rows // 2), max(0, side // 2 - columns // 2)
     kept = whole[:, :, low : side // 2 + (rows + 1) // 2, left : side // 2 + (columns + 1) // 2]
     if max(rows, columns) > side:
         kept = functional.interpolate(kept, (rows, columns), mode="bilinear")
-    if request.role == "class weight":
+    if group.role == "class weight":
         kept = decoder.class_layer_predictor(kept.transpose(0, 3)).transpose(0, 3)
-    block = kept[: request.shape[0], : request.shape[1]]
-    if request.role == "class weight":
-        block = kept[:, : request.shape[1]]
+    block = kept[: group.shape[0], : group.shape[1]]
+    if group.role == "class weight":
+        block = kept[:, : group.shape[1]]
     return block[:, :, 0, 0] if (rows, columns) == (1, 1) else block
 
 
-def low_rank_block(decoder: LowRankDecoder, node: Tensor, request: Request) -> Tensor:
+def low_rank_block(decoder: LowRankDecoder, node: Tensor, group: TensorGroup) -> Tensor:
     """(o,) or (o, i) or (o, i, rows, columns) of one node."""
     r, c, wide = decoder.rank, decoder.chunk, decoder.widest
     y = decoder.l2(functional.relu(decoder.mlp.fc(node)).view(2 * r, r))
     u, v = y[:r].reshape(c, r), y[r:].reshape(c, r)
-    if len(request.shape) == 1:
-        made = reach(request.shape[0], wide)
+    if len(group.shape) == 1:
+        made = reach(group.shape[0], wide)
         both = (u[: 2 * made] @ v[:1].T).view(2, made)
-        return both[0 if request.role == "norm weight" else 1, : request.shape[0]]
-    (o, i), (p, q) = request.shape[:2], kernel(request.shape)
-    o, i = (o, i) if request.role == "positions" else (min(o, wide), min(i, wide))
+        return both[0 if group.role == "norm weight" else 1, : group.shape[0]]
+    (o, i), (p, q) = group.shape[:2], kernel(group.shape)
+    o, i = (o, i) if group.role == "positions" else (min(o, wide), min(i, wide))
     block = (u[: o * p] @ v[: i * q].T).view(o, p, i, q).transpose(1, 2)
     return block[:, :, 0, 0] if (p, q) == (1, 1) else block
 

@@ -12,13 +12,26 @@ from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.task import Attribute, Samples, Task
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.testing.tiny import TinySplit
-from lgzoo_tal.course import LowRank
+from lgzoo_tal.config import Curriculum, MetaStep
+from lgzoo_tal.ghn3 import GHN3
+from lgzoo_tal.hypernet_spec import HypernetSpec, LowRank
+from lgzoo_tal.logah import LOGAH
 from lgzoo_tal.tal import MetaTrain
 
 SIZE = LowRank(hidden=16, layers=2, heads=2, rank=4, widest=64, chunk=512)
+# The published hypernetworks.
+VARIANTS: dict[str, HypernetSpec] = {
+    f"{method.name}-{size}": method.presets[preset].hypernet.spec()  # type: ignore[attr-defined]
+    for method, presets in (
+        (GHN3, {"t": "t", "s": "s", "l": "l", "xl": "paper"}),
+        (LOGAH, {"tiny": "tiny", "small": "paper", "base": "base", "large": "large"}),
+    )
+    for size, preset in presets.items()
+}
 RECIPE = Recipe(epochs=1, images=32, batch_size=16, lr=1e-3, augment="none", clip=5.0, label_smoothing=0.1)
 ATTRIBUTES = (Attribute("hue", 3), Attribute("turn"))
 
@@ -54,9 +67,22 @@ def ancestry(**sizes: Any) -> Ancestry:
 
 
 def meta_train(**changes: Any) -> MetaTrain:
-    """An extractor of a few small steps."""
-    settings = {"source": "tiny-source", "embedding_images": 16, "judged": 0, "hypernet": SIZE}
-    return MetaTrain(**{**settings, "training": RECIPE, "tuning": RECIPE, **changes})
+    """An extractor of a few small steps; changes by field or by the name of an option."""
+    small = MetaTrain(
+        curriculum=Curriculum(source="tiny-source", task_layer=True, embedding_images=16),
+        step=MetaStep(architectures="tal", judged=0),
+        hypernet=SIZE,
+        training=RECIPE,
+        tuning=RECIPE,
+    )
+    return changed(small, changes)
+
+
+def changed(extractor: Any, changes: dict[str, Any]) -> Any:
+    """The extractor with other settings, by field (`hypernet`, `training`, `tuning`) or by the name of an option."""
+    records = {name: value for name, value in changes.items() if name in ("hypernet", "training", "tuning")}
+    options = {name: value for name, value in changes.items() if name not in records}
+    return with_settings(replace(extractor, **records), options)
 
 
 def extracted(run: Run | None = None, **changes: Any) -> Learngene:

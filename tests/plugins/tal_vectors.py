@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_tal.variants import HypernetSpec
+from lgzoo_tal.hypernet_spec import HypernetSpec
 
 DATA = Path(__file__).parents[1] / "data" / "tal"
 TARGET = ViTSpec(layers=2, width=48, heads=3, patch_size=4, image_size=32, classes=10)

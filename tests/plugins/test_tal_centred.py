@@ -16,9 +16,9 @@ from lgzoo_tal.centred import sorted_rows
 from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.graph import graph_of
 from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.requests import requests_for
-from lgzoo_tal.variants import HypernetSpec
+from lgzoo_tal.tensor_groups import groups_of
 
 LOW = HypernetSpec(
     hidden=32, layers=2, heads=4, decoder="low_rank", rank=16, widest=128, chunk=512, classes=7, form="centred"
@@ -120,7 +120,7 @@ def test_the_decoders_compute_the_printed_formulas_with_tanh() -> None:
     for spec in (LOW, CONV):
         hypernet = Hypernet(spec, seed=3)
         nodes = hypernet.encode(graph)
-        wanted = [request for request in requests_for(graph) if request.role == "matrix"]
+        wanted = [request for request in groups_of(graph) if request.role == "matrix"]
         for request, blocks in hypernet.decoder(nodes, wanted):
             block = (blocks if isinstance(blocks, Tensor) else blocks.multiplied())[0]
             assert_close(block, _plain(hypernet, nodes[request.nodes[0]], request)[tuple(map(slice, block.shape))])

@@ -19,8 +19,7 @@ import torch
 from checkpoint_toy import WRITERS, legacy, pickled, zipped
 
 from learngene_zoo.errors import BadFile
-from lgzoo_tal.checkpoints import read_checkpoint
-from lgzoo_tal.stored import Stored
+from lgzoo_tal.checkpoints import Stored, read_checkpoint
 
 
 def test_views_and_half_precision_become_tensors_of_their_own_in_fp32(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def tensors(path: Path) -> dict[str, torch.Tensor]:
     """Every tensor that a file holds by name."""
     found = read_checkpoint(path)
     if type(found) is not dict or any(type(value) is not Stored for value in found.values()):
-        raise BadFile(f"{path} holds something other than tensors")
+        raise BadFile(f"{path} does not hold tensors")
     return {name: stored.tensor() for name, stored in found.items()}
 
 
@@ -80,21 +79,21 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        (Asks(os.system, f"touch {MARK}"), r"asks for '(posix|nt)\.system'"),
-        (Asks(eval, f"open({str(MARK)!r}, 'w')"), r"asks for '(builtins|__builtin__)\.eval'"),
-        (Asks(getattr, OrderedDict, "fromkeys"), r"asks for '(builtins|__builtin__)\.getattr'"),
-        (Asks(pickle.loads, pickle.dumps(Asks(os.mkdir, str(MARK)))), r"asks for '_?pickle\.loads'"),
-        (Asks(torch.load, str(MARK)), r"asks for 'torch\.serialization\.load'"),
-        (Asks(os.path.join, "a", "b"), r"asks for '(posixpath|ntpath)\.join'"),
-        (Path("a"), r"asks for 'pathlib"),
-        (torch.nn.Linear(1, 1), r"asks for 'torch\.nn\.modules\.linear\.Linear'"),
-        (np.arange(3), "asks for"),
+        (Asks(os.system, f"touch {MARK}"), r"imports '(posix|nt)\.system'"),
+        (Asks(eval, f"open({str(MARK)!r}, 'w')"), r"imports '(builtins|__builtin__)\.eval'"),
+        (Asks(getattr, OrderedDict, "fromkeys"), r"imports '(builtins|__builtin__)\.getattr'"),
+        (Asks(pickle.loads, pickle.dumps(Asks(os.mkdir, str(MARK)))), r"imports '_?pickle\.loads'"),
+        (Asks(torch.load, str(MARK)), r"imports 'torch\.serialization\.load'"),
+        (Asks(os.path.join, "a", "b"), r"imports '(posixpath|ntpath)\.join'"),
+        (Path("a"), r"imports 'pathlib"),
+        (torch.nn.Linear(1, 1), r"imports 'torch\.nn\.modules\.linear\.Linear'"),
+        (np.arange(3), "imports"),
     ],
 )
 def test_what_else_a_file_asks_for_is_refused_by_name(asked: Any, told: str, here: Path) -> None:
     for write in (pickled, zipped, legacy):
         write(here, {"ln.weight": torch.zeros(2), "x": asked})
-        refused(here, f"{told}.*which no checkpoint of a hypernetwork needs")
+        refused(here, f"{told}.*which a checkpoint of a hypernetwork does not need")
     assert not MARK.exists()
 
 
@@ -119,16 +118,16 @@ def wrapper(shape: Any, dtype: Any = None, **more: Any) -> bytes:
     [
         (
             lambda: wrapper((2**40,), numpy_array_alignment_bytes=None),
-            "truncated: 4398046511104 more bytes are announced",
+            "truncated: expected 4398046511104 more bytes",
         ),
         (lambda: wrapper((2**2000,) * 8, numpy_array_alignment_bytes=None), "is damaged"),
         (lambda: wrapper((-1, 4)), "an array of an impossible shape"),
         (lambda: wrapper((1,) * 9), "an array of an impossible shape"),
         (lambda: wrapper((2.5,)), "an array of an impossible shape"),
-        (lambda: wrapper([2]), "not described as joblib describes one"),
-        (lambda: wrapper((2,), order="A"), "not described as joblib describes one"),
-        (lambda: wrapper((2,), dtype={"f4": 1}), "not described as joblib describes one"),
-        (lambda: wrapper((2,), dtype=np.dtype(">f4")), "not in the order of little ends"),
+        (lambda: wrapper([2]), "without joblib's description"),
+        (lambda: wrapper((2,), order="A"), "without joblib's description"),
+        (lambda: wrapper((2,), dtype={"f4": 1}), "without joblib's description"),
+        (lambda: wrapper((2,), dtype=np.dtype(">f4")), "numbers that are not little-endian"),
         (lambda: wrapper((2,), dtype=np.dtype([("a", "f4")])), "numpy's type"),
         (lambda: wrapper((2,), dtype=np.dtype("c8")), "numpy's type 'c8'"),
     ],
@@ -149,17 +148,17 @@ def test_arrays_that_cannot_be_are_refused(content: Callable[[], bytes], told: s
         (b"cnumpy\nndarray\n)\x81.", "calls numpy.ndarray"),
         (b"])R.", "calls list"),
         (b"ccollections\nOrderedDict\n]R.", "calls collections.OrderedDict"),
-        (b"ccollections\nOrderedDict\n)\x85R.", "an ordered dictionary is made of something"),
-        (b"cbuiltins\neval\n.", "asks for 'builtins.eval'"),
-        (b"X\x02\x00\x00\x00osX\x06\x00\x00\x00system\x93.", "asks for 'os.system'"),
-        (b"]]\x93.", "asks for something without a name"),
-        (b"c" + b"a" * 300 + b"\n\n.", "more than 256 letters"),
+        (b"ccollections\nOrderedDict\n)\x85R.", "an ordered dictionary is not created empty"),
+        (b"cbuiltins\neval\n.", "imports 'builtins.eval'"),
+        (b"X\x02\x00\x00\x00osX\x06\x00\x00\x00system\x93.", "imports 'os.system'"),
+        (b"]]\x93.", "imports something without a name"),
+        (b"c" + b"a" * 300 + b"\n\n.", "more than 256 characters"),
         # References to data outside of the pickle.
-        (b"X\x01\x00\x00\x00aQ.", "refers to data outside of it"),
+        (b"X\x01\x00\x00\x00aQ.", "refers to data outside the pickle"),
         (b"Pa\n.", r"holds the instruction b'P'"),
         # Instructions that no checkpoint needs.
         (b"(ios\nsystem\n.", r"holds the instruction b'i'"),
-        (b"(cos\nsystem\no.", "asks for 'os.system'"),
+        (b"(cos\nsystem\no.", "imports 'os.system'"),
         (b"\x82\x01.", r"holds the instruction b'\\x82'"),
         (b"I1\n.", r"holds the instruction b'I'"),
         (b"\x8a\xff\x00.", "is truncated"),
@@ -168,18 +167,18 @@ def test_arrays_that_cannot_be_are_refused(content: Callable[[], bytes], told: s
         (b"0.", "holds the instruction b'0'"),
         (b"t.", "is damaged"),
         (b"h\x05.", "is damaged"),
-        (b"]Na.]", "goes on for 1 bytes after its end"),
-        (b"N]Ns.", "sets an item by something other"),
-        (b"}))s.", "sets an item by something other than a name or a number"),
-        (b"}NNs.", "sets an item by something other than a name or a number"),
-        (b"NNa.", "appends to what is no list"),
+        (b"]Na.]", "continues for 1 bytes after its end"),
+        (b"N]Ns.", "sets an item with a key that is neither"),
+        (b"}))s.", "sets an item with a key that is neither text nor a number"),
+        (b"}NNs.", "sets an item with a key that is neither text nor a number"),
+        (b"NNa.", "appends to something that is not a list"),
         (b"X\x02\x00\x00\x00\xff\xff.", "can't decode"),
         (b"\x8e\xff\xff\xff\xff\xff\xff\xff\xff.", "is truncated"),
         (b"\x80\x09.", "protocol 9"),
         (b"ctorch.storage\n_load_from_bytes\nB\x01\x00\x00\x00x\x85R.", "holds the instruction b'x'"),
         (b"ctorch.storage\n_load_from_bytes\nX\x01\x00\x00\x00x\x85R.", "is damaged"),
-        (b"ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))\x89Nt" + b"R.", "a tensor is not made of numbers"),
-        (b"ctorch._utils\n_rebuild_parameter\nN\x85R.", "a parameter is not made of a tensor"),
+        (b"ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))\x89Nt" + b"R.", "a tensor is not made from a storage"),
+        (b"ctorch._utils\n_rebuild_parameter\nN\x85R.", "a parameter is not made from a tensor"),
         (b"ctorch._utils\n_rebuild_parameter\n)R.", "is damaged"),
     ],
 )
@@ -218,7 +217,7 @@ def test_one_blob_read_again_and_again_is_refused(here: Path) -> None:
     once = b"h\x00h\x01\x85R"
     start = b"\x80\x02ctorch.storage\n_load_from_bytes\nq\x00B" + len(body).to_bytes(4, "little") + body + b"q\x01"
     here.write_bytes(start + once * 10 + b".")
-    refused(here, "holds the same tensor again and again")
+    refused(here, "holds the same tensor repeatedly")
 
 
 def tensor_of(numbers: int, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> Any:
@@ -233,10 +232,10 @@ def tensor_of(numbers: int, offset: int, shape: tuple[int, ...], strides: tuple[
         (tensor_of(4, 3, (2,), (1,)), "does not lie within the 4 numbers"),
         (tensor_of(4, 0, (2**40,), (0,)), "does not lie within the 4 numbers"),
         (tensor_of(4, 0, (2**300, 2), (0, 1)), "does not lie within the 4 numbers"),
-        (tensor_of(4, -1, (2,), (1,)), "cannot be"),
-        (tensor_of(4, 0, (2,), (-1,)), "cannot be"),
-        (tensor_of(4, 0, (2, 2), (2,)), "cannot be"),
-        (tensor_of(4, 0, (True,), (1,)), "sizes that are no numbers"),
+        (tensor_of(4, -1, (2,), (1,)), "impossible strides"),
+        (tensor_of(4, 0, (2,), (-1,)), "impossible strides"),
+        (tensor_of(4, 0, (2, 2), (2,)), "impossible strides"),
+        (tensor_of(4, 0, (True,), (1,)), "sizes that are not integers"),
         (tensor_of(4, 0, (1,) * 9, (1,) * 9), "more than 8 axes"),
     ],
 )
@@ -264,13 +263,13 @@ def only(part: str, new: Callable[[bytes], bytes]) -> Callable[[str, bytes], byt
 @pytest.mark.parametrize(
     ("part", "new", "told"),
     [
-        ("data/0", lambda old: old[:-4], "announces .* bytes of numbers for storage"),
-        ("data/0", lambda old: old + b"1234", "is compressed, or has .* bytes where .* are announced"),
-        ("byteorder", lambda old: b"big", "machine of big ends"),
-        ("data.pkl", lambda old: old.replace(b"FloatStorage", b"QInt8Storage"), r"asks for 'torch\.QInt8Storage'"),
-        ("data.pkl", lambda old: old.replace(b"FloatStorage", b"BloatStorage"), r"asks for 'torch\.BloatStorage'"),
-        ("data.pkl", lambda old: old.replace(b"storage", b"garbage"), "refers to something that is no storage"),
-        ("data.pkl", lambda old: b"\x80\x02" + b"X\x01\x00\x00\x00aQ.", "refers to something that is no storage"),
+        ("data/0", lambda old: old[:-4], "expected .* bytes in storage .* got"),
+        ("data/0", lambda old: old + b"1234", "is compressed, or has .* bytes where at most .* are expected"),
+        ("byteorder", lambda old: b"big", "holds big-endian numbers"),
+        ("data.pkl", lambda old: old.replace(b"FloatStorage", b"QInt8Storage"), r"imports 'torch\.QInt8Storage'"),
+        ("data.pkl", lambda old: old.replace(b"FloatStorage", b"BloatStorage"), r"imports 'torch\.BloatStorage'"),
+        ("data.pkl", lambda old: old.replace(b"storage", b"garbage"), "refers to something that is not a storage"),
+        ("data.pkl", lambda old: b"\x80\x02" + b"X\x01\x00\x00\x00aQ.", "refers to something that is not a storage"),
     ],
 )
 def test_zips_that_do_not_hold_what_they_announce(
@@ -287,7 +286,7 @@ def test_a_compressed_zip_one_without_a_pickle_and_a_broken_one_are_refused(here
     refused(here, "is compressed")
     with zipfile.ZipFile(here, "w") as archive:
         archive.writestr("readme.txt", "nothing")
-    refused(here, "is a zip file, but not of torch.save")
+    refused(here, "is a zip file, but not one of torch.save")
     here.write_bytes(b"PK\x03\x04 and no more")
     refused(here, "is a damaged zip file")
 
@@ -336,9 +335,9 @@ def test_a_bomb_is_not_unpacked(here: Path) -> None:
     [
         (b"", "has 0 bytes"),
         (b"hello, world", "is neither a file of torch.save nor one of joblib"),
-        (b"\x1f\x8b" + bytes(20), "compressed by something other than zlib"),
+        (b"\x1f\x8b" + bytes(20), "compressed, but not by zlib"),
         (zlib.compress(b"\x80\x02}.")[:-3], "is truncated"),
-        (zlib.compress(b"\x80\x02}.") + b"more", "goes on after its end"),
+        (zlib.compress(b"\x80\x02}.") + b"more", "continues after its end"),
         (b"\x78\x9c" + b"\xff" * 20, "is damaged"),
     ],
 )

@@ -12,31 +12,31 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from learngene_zoo.errors import WrongCall
-from lgzoo_tal.conv_decoder import MatrixDecoder, tiles
-from lgzoo_tal.cuts import cuts
-from lgzoo_tal.fitting import Product, factor, fill, fitted, squashed
+from lgzoo_tal.conv_decoder import MatrixDecoder, regions
 from lgzoo_tal.graph import graph_of
 from lgzoo_tal.hypernet import hypernet_of
-from lgzoo_tal.low_rank_decoder import LowRankDecoder, Run, Segment
-from lgzoo_tal.requests import Request, Role, requests_for
-from lgzoo_tal.variants import HypernetSpec
+from lgzoo_tal.hypernet_spec import HypernetSpec
+from lgzoo_tal.low_rank_decoder import LowRankDecoder, Rectangle, Rows
+from lgzoo_tal.partial_linear import cuts
+from lgzoo_tal.tensor_groups import Role, TensorGroup, groups_of
+from lgzoo_tal.tiling import Product, factor, fill, fitted, squashed
 
 CONV = HypernetSpec(hidden=8, layers=1, heads=2, decoder="conv", widest=40, classes=7, spatial=6)
 # A chunk that no run of rows divides: runs begin and end within rows of Y, and cover several.
 LOW = HypernetSpec(hidden=8, layers=1, heads=2, decoder="low_rank", rank=6, widest=40, chunk=133)
 
 
-def asked(*wanted: tuple[Role, tuple[int, ...], int]) -> list[Request]:
-    """Requests for so many nodes each, every node its own."""
+def groups(*wanted: tuple[Role, tuple[int, ...], int]) -> list[TensorGroup]:
+    """Groups of so many tensors each, every tensor from a node of its own."""
     found, node = [], 0
     for role, shape, count in wanted:
         names = tuple(f"t{node + k}" for k in range(count))
-        found.append(Request(role, shape, names, tuple(range(node, node + count))))
+        found.append(TensorGroup(role, shape, names, tuple(range(node, node + count))))
         node += count
     return found
 
 
-MATRICES = asked(
+MATRICES = groups(
     ("matrix", (120, 40), 2),
     ("matrix", (12, 12), 3),
     ("matrix", (48, 12), 2),
@@ -47,7 +47,7 @@ MATRICES = asked(
     ("positions", (1, 12, 6, 6), 1),
     ("matrix", (12, 3, 9, 9), 2),
 )
-LOW_RANK = asked(
+LOW_RANK = groups(
     ("matrix", (120, 40), 2),
     ("matrix", (12, 12), 3),
     ("matrix", (12, 48), 2),
@@ -70,15 +70,13 @@ def gradients(module: torch.nn.Module, blocks: list[Tensor]) -> dict[str, Tensor
     return {name: parameter.grad.clone() for name, parameter in module.named_parameters() if parameter.grad is not None}
 
 
-def compared(decoder: Any, wanted: list[Request], plain: Any) -> None:
+def compared(decoder: Any, wanted: list[TensorGroup], plain: Any) -> None:
     nodes = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
     ours: dict[str, Tensor] = {}
-    for request, blocks in decoder(nodes, wanted):
-        ours |= zip(request.names, blocks.multiplied() if isinstance(blocks, Product) else blocks)
+    for group, blocks in decoder(nodes, wanted):
+        ours |= zip(group.names, blocks.multiplied() if isinstance(blocks, Product) else blocks)
     theirs = {
-        name: plain(decoder, nodes[node], request)
-        for request in wanted
-        for name, node in zip(request.names, request.nodes)
+        name: plain(decoder, nodes[node], group) for group in wanted for name, node in zip(group.names, group.nodes)
     }
     assert ours.keys() == theirs.keys()
     for name, block in theirs.items():
@@ -107,42 +105,42 @@ def test_ghn3s_decoders_return_the_released_codes_numbers(mode: str) -> None:
     chosen = [node for node, shape in enumerate(graph.shapes) if shape is not None and len(shape) == 1]
     made = hypernet.decoder_1d.fc(wanted["nodes"][chosen[:-1]])  # the head's bias is a call of its own there
     assert_close(made, wanted["vectors"], rtol=1e-5, atol=1e-5)
-    request = next(request for request in requests_for(graph) if request.role == "class weight")
-    ((_, blocks),) = hypernet.decoder(wanted["nodes"], [request])
+    head = next(group for group in groups_of(graph) if group.role == "class weight")
+    ((_, blocks),) = hypernet.decoder(wanted["nodes"], [head])
     assert_close(blocks, wanted["head"], rtol=1e-5, atol=1e-5)
 
 
 def test_a_run_of_rows_reads_as_little_as_it_can() -> None:
     # ViT-Tiny's first factor of a query, key and value matrix: 576 rows of 90 numbers, in rows of 32768.
-    run = Run("U", 0, 576)
-    assert run.lines(90, 32768) == (0, 2)
-    assert run.outputs(90, 32768) == (0, 180)
-    assert run.segments(90, 32768) == [
-        Segment(slice(0, 1), slice(0, 32768)),
-        Segment(slice(1, 2), slice(0, 576 * 90 - 32768)),
+    rows = Rows("U", 0, 576)
+    assert rows.lines(90, 32768) == (0, 2)
+    assert rows.outputs(90, 32768) == (0, 180)
+    assert rows.rectangles(90, 32768) == [
+        Rectangle(slice(0, 1), slice(0, 32768)),
+        Rectangle(slice(1, 2), slice(0, 576 * 90 - 32768)),
     ]
-    assert Run("U", 256, 100).segments(90, 32768) == [Segment(slice(0, 1), slice(256 * 90, 356 * 90))]
-    late = Run("V", 10, 30)
+    assert Rows("U", 256, 100).rectangles(90, 32768) == [Rectangle(slice(0, 1), slice(256 * 90, 356 * 90))]
+    late = Rows("V", 10, 30)
     assert late.lines(6, 40) == (1, 6)
     assert late.outputs(6, 40) == ((6 + 1) * 6, (6 + 6) * 6)
-    parts = late.segments(6, 40)
+    parts = late.rectangles(6, 40)
     assert sum((s.lines.stop - s.lines.start) * (s.columns.stop - s.columns.start) for s in parts) == 30 * 6
 
 
 def test_a_tensor_beyond_the_factors_is_refused_by_name() -> None:
     decoder = LowRankDecoder(LOW)
-    with pytest.raises(WrongCall, match=r"t0 of shape \(40, 3, 4, 4\) needs 160 rows .* has 133"):
-        list(decoder(torch.zeros(1, 8), asked(("matrix", (40, 3, 4, 4), 1))))
+    with pytest.raises(WrongCall, match=r"t0 of shape \(40, 3, 4, 4\) needs 160 rows .* makes 133"):
+        list(decoder(torch.zeros(1, 8), groups(("matrix", (40, 3, 4, 4), 1))))
 
 
-def test_tiles_cover_every_request_exactly_once() -> None:
+def test_regions_cover_every_group_exactly_once() -> None:
     extents = [(40, 12), (12, 12), (12, 40), (40, 40), (3, 5)]
     covered = [torch.zeros(40, 40) for _ in extents]
     everything = torch.zeros(40, 40)
-    for tile in tiles(extents):
-        everything[tile.cut] += 1
-        for member in tile.members:
-            covered[member][tile.cut] += 1
+    for region in regions(extents):
+        everything[region.cut] += 1
+        for member in region.members:
+            covered[member][region.cut] += 1
     assert everything.max() == 1
     for (rows, columns), seen in zip(extents, covered):
         assert bool((seen[:rows, :columns] == 1).all())

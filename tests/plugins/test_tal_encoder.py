@@ -14,7 +14,7 @@ from learngene_zoo.errors import WrongCall
 from lgzoo_tal.encoder import Layer, TaskLayer
 from lgzoo_tal.graph import Graph, graph_of
 from lgzoo_tal.hypernet import Hypernet, hypernet_of
-from lgzoo_tal.variants import HypernetSpec
+from lgzoo_tal.hypernet_spec import HypernetSpec
 
 SPEC = HypernetSpec(hidden=16, layers=2, heads=2, decoder="low_rank", rank=4, widest=64, chunk=1024, task=6)
 
@@ -51,7 +51,7 @@ def test_the_edge_bias_is_the_pairs_own() -> None:
 def test_a_path_beyond_the_edge_embedding_is_refused() -> None:
     read = graph()
     far = replace(read, distances=read.distances * 20)
-    with pytest.raises(WrongCall, match="take fewer layers"):
+    with pytest.raises(WrongCall, match="use fewer layers"):
         Hypernet(SPEC, seed=0).encode(far, torch.zeros(6))
 
 
@@ -93,9 +93,9 @@ def test_the_task_layer_may_stand_once_before_the_first_layer() -> None:
 @pytest.mark.parametrize(
     ("spec", "task", "told"),
     [
-        (SPEC, None, "give the task's embedding, 6 numbers"),
-        (SPEC, torch.zeros(5), r"has shape \(5,\); \(6,\) is wanted"),
-        (SPEC, torch.zeros(1, 6), r"has shape \(1, 6\)"),
+        (SPEC, None, r"expected a task embedding of shape \(6,\)"),
+        (SPEC, torch.zeros(5), r"of shape \(6,\), got \(5,\)"),
+        (SPEC, torch.zeros(1, 6), r"got \(1, 6\)"),
         (SPEC.with_(task=None), torch.zeros(6), "no task layer"),
     ],
 )

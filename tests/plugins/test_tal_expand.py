@@ -19,12 +19,12 @@ from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
-from lgzoo_tal import expanding
+from lgzoo_tal import embedding as embeddings
 from lgzoo_tal.embedding import embed
 from lgzoo_tal.graph import graph_of
 from lgzoo_tal.hypernet import hypernet_of
+from lgzoo_tal.learngene import hypernet_names
 from lgzoo_tal.predict import Predict
-from lgzoo_tal.tensors import hypernet_names
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,7 @@ def reopened(learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assemble(made.spec, made.state, seed=0).save(tmp_path / "ancestry")
     record = open_ancestry(str(tmp_path / "ancestry")).record
     learngene.with_config(ancestries=(record,)).save(tmp_path / "learngene")
-    for module in (lifecycle, expanding):
+    for module in (lifecycle, embeddings):
         monkeypatch.setattr(module, "open_task", lambda reference, **_: tiny_task(reference, classes=5))
     return load(tmp_path / "learngene")
 
@@ -114,9 +114,9 @@ def test_an_unseen_task_is_embedded_by_the_recorded_ancestry(reopened: Learngene
 
 def test_an_unseen_task_without_images_is_refused(reopened: Learngene, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = replace(tiny_task("mine"), sizes={"train": 0, "validation": 0, "test": 0})
-    monkeypatch.setattr(expanding, "open_task", lambda reference, **_: empty)
+    monkeypatch.setattr(embeddings, "open_task", lambda reference, **_: empty)
     with pytest.raises(
-        WrongCall, match="mine has no training image to be embedded from; choose one of tiny-source, tiny-a"
+        WrongCall, match="mine has no training images to compute an embedding from; choose one of tiny-source, tiny-a"
     ):
         expand(reopened, "mine")
 
@@ -134,7 +134,7 @@ def test_another_ancestry_is_refused(reopened: Learngene) -> None:
 
 def test_an_embedding_of_another_dimension_is_refused(learngene: Learngene) -> None:
     wrong = replace(learngene, state={**learngene.state, "tasks.tiny-a": torch.zeros(16)})
-    with pytest.raises(BadFile, match=r"the embedding tasks.tiny-a has shape \(16,\); \(32,\) is wanted"):
+    with pytest.raises(BadFile, match=r"expected the embedding tasks.tiny-a to have shape \(32,\), got \(16,\)"):
         expand(wrong)
     absent = {name: tensor for name, tensor in learngene.state.items() if name != "tasks.tiny-a"}
     with pytest.raises(BadFile, match=r"lacks the embedding tasks\.tiny-a"):
@@ -145,7 +145,7 @@ def test_an_ancestry_of_another_width_is_refused(reopened: Learngene, tmp_path: 
     other = ancestry(width=64, heads=4)
     assemble(other.spec, other.state, seed=0).save(tmp_path / "wide")
     record = open_ancestry(str(tmp_path / "wide")).record
-    with pytest.raises(BadFile, match="gives 64 features and its task layer takes 32"):
+    with pytest.raises(BadFile, match="has 64 features, but its task layer takes 32"):
         expand(reopened.with_config(ancestries=(record,)), "mine")
 
 
@@ -176,10 +176,13 @@ def test_sizes_beyond_the_family_can_be_asked_for(learngene: Learngene) -> None:
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ({"width": 24}, "width 24 is no number of whole heads of 16; take 32, or name the heads too"),
+        (
+            {"width": 24},
+            "width is 24, which is not a multiple of the head width of 16; choose 32, or give --heads as well",
+        ),
         ({"width": 32, "heads": 5}, "5 heads do not divide a width of 32"),
         ({"width": 512}, "rows of the low-rank decoder's factors"),
-        ({"dense": True}, "no head that gives a class to every pixel"),
+        ({"dense": True}, "predict no dense head; choose a classification task"),
     ],
 )
 def test_shapes_that_cannot_be_predicted_are_refused(learngene: Learngene, sizes: dict[str, Any], says: str) -> None:
@@ -191,20 +194,20 @@ def test_tensors_of_another_variant_are_refused(learngene: Learngene) -> None:
     details = {**learngene.config.details}
     for changes, says in (({"rank": 5}, "decoder"), ({"layers": 3}, "gnn.2"), ({"task": 31}, "TEN")):
         wrong = {**details, "hypernet": {**details["hypernet"], **changes}}
-        with pytest.raises(BadFile, match=f"{says}.* is wanted"):
+        with pytest.raises(BadFile, match=f"expected the hypernetwork's tensor .*{says}"):
             expand(learngene.with_config(details=wrong))
     more = {**learngene.state, "encoder.gnn.7.ln1.weight": torch.zeros(16)}
-    with pytest.raises(BadFile, match=r"there is a tensor gnn\.7\.ln1\.weight"):
+    with pytest.raises(BadFile, match=r"got a tensor gnn\.7\.ln1\.weight"):
         expand(replace(learngene, state=more))
 
 
 BAD_DETAILS: list[tuple[dict[str, Any], str]] = [
-    ({"hypernet": None}, "there is no hypernetwork"),
-    ({"hypernet": {"hidden": 16}}, "details of the learngene"),
-    ({"layers": [9, 3]}, "layers"),
-    ({"layers": [3]}, "layers"),
-    ({"tasks": [1]}, "details of the learngene: tasks"),
-    ({"apart": "yes"}, "details of the learngene: apart"),
+    ({"hypernet": None}, "describe no hypernetwork"),
+    ({"hypernet": {"hidden": 16}}, "details of the tal learngene: hypernet"),
+    ({"layers": [9, 3]}, r"layers is \[9, 3\]; expected two ascending numbers"),
+    ({"layers": [3]}, "layers: 2 values|layers: expected 2"),
+    ({"tasks": [1]}, "details of the tal learngene: tasks"),
+    ({"apart": "yes"}, "details of the tal learngene: apart"),
 ]
 
 
@@ -217,7 +220,7 @@ def test_details_that_cannot_be_are_refused(learngene: Learngene, wrong: dict[st
 def test_a_hypernetwork_larger_than_any_is_not_built(learngene: Learngene) -> None:
     details = {**learngene.config.details}
     huge = {**details, "hypernet": {**details["hypernet"], "rank": 10**6}}
-    with pytest.raises(BadFile, match="a hypernetwork with rank 1000000; at most 4096 is believed"):
+    with pytest.raises(BadFile, match="hypernet: rank is 1000000; it must be at least 1 and at most 4096"):
         expand(learngene.with_config(details=huge))
 
 

@@ -196,8 +196,8 @@ def test_a_graph_first_made_in_inference_mode_serves_training() -> None:
         ({"qkv_bias": False}, "no bias of queries, keys and values"),
         ({"proj_bias": False}, "no bias of its projections"),
         ({"pre_norm": True}, "a norm before its blocks"),
-        ({"pool": "avg"}, "no class token that is read"),
-        ({"pool": "avg", "class_token": False}, "no class token that is read"),
+        ({"pool": "avg"}, "another pooling than the class token"),
+        ({"pool": "avg", "class_token": False}, "another pooling than the class token"),
         ({"no_embed_class": True}, "no position of its class token"),
         ({"final_norm": False}, "no norm before its head"),
         ({"fc_norm": True}, "no norm before its head"),
@@ -205,7 +205,7 @@ def test_a_graph_first_made_in_inference_mode_serves_training() -> None:
     ],
 )
 def test_what_no_hypernetwork_makes_is_refused_by_name(changes: dict[str, Any], named: str) -> None:
-    with pytest.raises(WrongCall, match=f"has {named}, which no hypernetwork") as caught:
+    with pytest.raises(WrongCall, match=f"has {named}, which hypernetworks do not predict") as caught:
         graph_of(small(3, **changes))
     assert "\n" not in str(caught.value)
 

@@ -8,26 +8,28 @@ from typing import Any
 
 import pytest
 import torch
-from tal_toy import RECIPE, SIZE, ancestry, extracted, meta_train, source_task, tasks
+from tal_toy import RECIPE, SIZE, VARIANTS, ancestry, changed, extracted, meta_train, source_task, tasks
 
 from learngene_zoo import registry
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.cli import show
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.method import details_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task
-from lgzoo_tal import logah, stages
-from lgzoo_tal.details import read_details
+from lgzoo_tal import logah, tal
+from lgzoo_tal.architectures import drawn
+from lgzoo_tal.config import Curriculum, MetaStep
 from lgzoo_tal.embedding import embed
 from lgzoo_tal.ghn3 import GHN3
 from lgzoo_tal.hypernet import Hypernet, hypernet_of
+from lgzoo_tal.learngene import Details, hypernet_names, is_encoder, learngene_name, official_name
 from lgzoo_tal.logah import LOGAH
+from lgzoo_tal.meta_training import MetaTraining
 from lgzoo_tal.tal import TAL
-from lgzoo_tal.tensors import hypernet_names, is_encoder, learngene_name, official_name
-from lgzoo_tal.variants import VARIANTS
 
 SPEC = ancestry().spec
 # LoGAH's protocols as table 6 of TAL's paper has them: first on the source task, one hypernetwork for each task.
@@ -40,8 +42,9 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 
 def logah_with(**changes: Any) -> logah.MetaTrain:
-    settings = {"judged": 0, "hypernet": SIZE, "training": RECIPE, "tuning": RECIPE, "source": None}
-    return logah.MetaTrain(**{**settings, **changes})
+    curriculum, step = Curriculum(source=None), MetaStep(judged=0)
+    small = logah.MetaTrain(curriculum=curriculum, step=step, hypernet=SIZE, training=RECIPE, tuning=RECIPE)
+    return changed(small, changes)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +56,7 @@ def whole() -> Learngene:
 def test_the_learngene_holds_encoder_decoder_and_the_tasks_embeddings(whole: Learngene) -> None:
     parts = {name.partition(".")[0] for name in whole.state}
     assert parts == {"encoder", "decoder", "tasks"}
-    details = read_details(whole.config)
+    details = details_of(whole.config, Details)
     assert details.tasks == ("tiny-a", "tiny-b")
     assert details.embedded == ("tiny-source", "tiny-a", "tiny-b")
     assert details.source is not None
@@ -102,7 +105,7 @@ def test_stage_2_starts_where_stage_1_ended_and_its_task_layers_as_the_identity(
 
 def test_one_task_is_the_source_task_alone() -> None:
     alone = meta_train()([ancestry()], [source_task()], Run(seed=3))
-    details = read_details(alone.config)
+    details = details_of(alone.config, Details)
     assert (details.tasks, details.embedded, details.hypernet) == ((), (), SIZE.spec())
     assert set(alone.config.metrics) == {"stage_1"}
 
@@ -111,18 +114,20 @@ def test_one_task_is_the_source_task_alone() -> None:
 def test_logahs_protocols_are_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which trainings there are, on what, and what each starts from."""
     trained: list[tuple[str, ...]] = []
-    real = stages._trained
+    real = MetaTraining.__init__
 
-    def watched(made: Any, hypernet: Any, lessons: Any, *rest: Any, **others: Any) -> Any:
-        trained.append(tuple(task.name for task, _ in lessons))
-        return real(made, hypernet, lessons, *rest, **others)
+    def watched(
+        self: Any, stage: Any, hypernet: Any, spec: Any, shown: Any, tasks: Any, *rest: Any, **others: Any
+    ) -> None:
+        trained.append(tuple(task.name for task in tasks))
+        real(self, stage, hypernet, spec, shown, tasks, *rest, **others)
 
-    monkeypatch.setattr(stages, "_trained", watched)
+    monkeypatch.setattr(MetaTraining, "__init__", watched)
     made = logah_with(**PROTOCOLS[name])([ancestry()], tasks()[1:] if name in ("v1", "v3") else tasks(), Run(seed=3))
     source, apart = name in ("v2", "v4"), name in ("v1", "v2")
     seconds = [("tiny-a",), ("tiny-b",)] if apart else [("tiny-a", "tiny-b")]
     assert trained == [*([("tiny-source",)] if source else []), *seconds]
-    assert read_details(made.config).apart == apart
+    assert details_of(made.config, Details).apart == apart
     for task in ("tiny-a", "tiny-b") if apart else (None,):
         names = hypernet_names(made.state, task)
         hypernet_of(SIZE.spec(), {official: made.state[ours] for official, ours in names.items()})
@@ -165,19 +170,22 @@ def test_task_information_is_a_setting_of_the_others_too(method: Any) -> None:
     assert {"tasks.tiny-a", "tasks.tiny-b", "encoder.gnn.0.TEN.fc_beta.weight"} <= set(made.state)
 
 
+class Stopped(Exception):
+    """An interruption."""
+
+
+def stopped(*rest: Any) -> Any:
+    """Takes the place of a stage."""
+    raise Stopped
+
+
 def test_an_interrupted_extraction_ends_with_the_same_learngene(whole: Learngene, tmp_path: Path) -> None:
-    class Stopped(Exception):
-        pass
-
-    def stopped(*rest: Any) -> Any:
-        raise Stopped
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "_joint", stopped)
+        patch.setattr(tal, "stage_2", stopped)
         with pytest.raises(Stopped):
             extracted(Run(seed=3, folder=tmp_path / "run"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "_guided", stopped)  # stage 1 is loaded, not repeated
+        patch.setattr(tal, "stage_1", stopped)  # stage 1 is loaded, not repeated
         resumed = extracted(Run(seed=3, folder=tmp_path / "run", resume=True))
     assert all(torch.equal(resumed.state[name], whole.state[name]) for name in whole.state)
     assert resumed.config.metrics == whole.config.metrics
@@ -186,9 +194,10 @@ def test_an_interrupted_extraction_ends_with_the_same_learngene(whole: Learngene
 def test_extractions_that_need_the_same_stage_1_share_it(tmp_path: Path) -> None:
     shared = tmp_path / "parts"
     first = meta_train()([ancestry()], tasks(), Run(seed=3, folder=tmp_path / "a", shared=shared))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stages, "_guided", lambda *rest: pytest.fail("stage 1 was repeated"))
-        again = meta_train(task_layer=False)([ancestry()], tasks(), Run(seed=3, folder=tmp_path / "b", shared=shared))
+    parts = {path.name for path in shared.iterdir() if path.is_dir()}
+    assert len(parts) == 5  # three embeddings and both stages
+    again = meta_train(task_layer=False)([ancestry()], tasks(), Run(seed=3, folder=tmp_path / "b", shared=shared))
+    assert len({path.name for path in shared.iterdir() if path.is_dir()} - parts) == 1  # stage 2
     assert first.config.metrics["stage_1"] == again.config.metrics["stage_1"]
     assert not torch.equal(first.state["encoder.ln.weight"], again.state["encoder.ln.weight"])
 
@@ -208,14 +217,13 @@ def test_a_mean_of_the_weights_can_be_what_is_kept() -> None:
 
 
 def test_sizes_are_in_the_ancestrys_measure_and_can_be_held_out() -> None:
-    made = meta_train(architectures="tal+", hold_out=("12", "x16")).course
-    drawn = {(spec.layers, spec.width, spec.heads) for spec in made.drawn(SPEC)}
-    assert drawn == {(layers, 32, 2) for layers in range(3, 12)}
+    found = {(spec.layers, spec.width, spec.heads) for spec in drawn("tal+", ("12", "x16"), SPEC)}
+    assert found == {(layers, 32, 2) for layers in range(3, 12)}
 
 
 def test_the_outline_says_what_is_written(whole: Learngene) -> None:
     outline = meta_train().outline([SPEC])
-    assert read_details(outline).hypernet == read_details(whole.config).hypernet
+    assert details_of(outline, Details).hypernet == details_of(whole.config, Details).hypernet
     assert outline.spec == whole.config.spec
 
 
@@ -226,21 +234,20 @@ def test_a_descendant_of_an_ancestry_with_frills_is_a_plain_vit() -> None:
 
 
 def test_presets_have_the_published_sizes() -> None:
-    sizes = {
-        "logah-tiny": LOGAH.presets["tiny"],
-        "logah-small": LOGAH.presets["paper"],
-        "logah-base": LOGAH.presets["base"],
-        "logah-large": LOGAH.presets["large"],
-        "ghn3-t": GHN3.presets["t"],
-        "ghn3-s": GHN3.presets["s"],
-        "ghn3-l": GHN3.presets["l"],
-        "ghn3-xl": GHN3.presets["paper"],
+    sizes = {name: (spec.hidden, spec.layers, spec.heads, spec.rank, spec.widest) for name, spec in VARIANTS.items()}
+    assert sizes == {
+        "ghn3-t": (64, 3, 8, None, 64),
+        "ghn3-s": (128, 5, 16, None, 128),
+        "ghn3-l": (256, 12, 16, None, 256),
+        "ghn3-xl": (384, 24, 16, None, 384),
+        "logah-tiny": (64, 3, 8, 32, 2048),
+        "logah-small": (128, 5, 16, 90, 2048),
+        "logah-base": (256, 5, 16, 128, 2048),
+        "logah-large": (256, 12, 16, 256, 2048),
     }
-    for name, extractor in sizes.items():
-        assert extractor.hypernet.spec() == VARIANTS[name]  # type: ignore[attr-defined]
-    tal = TAL.presets["paper"]
-    assert tal.hypernet.spec() == VARIANTS["logah-small"]  # type: ignore[attr-defined]
-    assert (tal.alpha, tal.sampling, tal.training.lr, tal.tuning.epochs) == (0.2, 2.0, 3e-4, 100)  # type: ignore[attr-defined]
+    paper = {setting.name: setting.default for setting in settings_of(TAL.presets["paper"])}
+    assert (paper["hypernet_layers"], paper["hypernet_rank"]) == (5, 90)
+    assert (paper["alpha"], paper["sampling"], paper["lr"], paper["tuning_epochs"]) == (0.2, 2.0, 3e-4, 100)
 
 
 def test_options_of_the_hypernetwork_and_of_both_recipes_have_names_of_their_own() -> None:
@@ -249,29 +256,29 @@ def test_options_of_the_hypernetwork_and_of_both_recipes_have_names_of_their_own
 
 
 def test_work_counts_both_stages_and_shares_the_first() -> None:
-    assert TAL.work is not None
-    first, second = TAL.work(meta_train(), [SPEC], [48, 48])
+    first, second = meta_train().work([SPEC], [48, 48])
     assert (first.images, second.images) == (32, 64)
     assert first.asked == 3
-    other, _ = TAL.work(meta_train(task_layer=False), [SPEC], [48, 48])
+    other, _ = meta_train(task_layer=False).work([SPEC], [48, 48])
     assert other.depends == first.depends
     apart = meta_train(joint=False)
-    assert len(TAL.work(apart, [SPEC], [48, 48])) == 3
-    assert len({str(work.depends) for work in TAL.work(apart, [SPEC], [48, 48])}) == 3
+    assert len({str(work.depends) for work in apart.work([SPEC], [48, 48])}) == 3
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"alpha": 0.0}, "alpha is 0.0"),
-    ({"source": None}, "there is none without a source task"),
+    ({"alpha": 0.0}, "alpha is 0.0; it must be above 0 and at most 1"),
+    ({"alpha": 1.5}, "alpha is 1.5"),
+    ({"temperature": 0.0}, "temperature is 0.0"),
+    ({"source": None}, "there is no stage 1 to guide without a source task"),
     ({"meta_batch": 0}, "meta_batch is 0"),
     ({"norm_weight": -1.0}, "norm_weight is -1.0"),
     ({"sampling": 0.0}, "sampling is 0.0"),
     ({"judged": -1}, "judged is -1"),
     ({"embedding_images": 0}, "embedding_images is 0"),
-    ({"training": replace(RECIPE, mixup=0.8)}, "mixup of the training must be 0"),
-    ({"tuning": replace(RECIPE, drop_path=0.1)}, "drop_path of the tuning must be 0"),
-    ({"tuning": replace(RECIPE, compile=True)}, "compile of the tuning must be off"),
-    ({"hypernet": replace(SIZE, hidden=18)}, "must be a multiple of 4"),
+    ({"training": replace(RECIPE, mixup=0.8)}, "mixup of the training is 0.8; it must be 0"),
+    ({"tuning": replace(RECIPE, drop_path=0.1)}, "drop_path of the tuning is 0.1; it must be 0"),
+    ({"tuning": replace(RECIPE, compile=True)}, "compile of the tuning is on; it must be off"),
+    ({"hypernet_hidden": 18}, "must be a multiple of 4"),
 ]
 
 
@@ -284,7 +291,7 @@ def test_settings_that_cannot_be_meant_are_refused(wrong: dict[str, Any], says: 
 def test_a_set_that_the_decoder_cannot_reach_is_refused_before_anything_is_computed() -> None:
     with pytest.raises(WrongCall, match="rows of the low-rank decoder's factors"):
         meta_train(hypernet=replace(SIZE, chunk=64)).outline([SPEC])
-    with pytest.raises(WrongCall, match="every architecture of the set is held out"):
+    with pytest.raises(WrongCall, match="x16, x32 hold out every architecture"):
         meta_train(hold_out=("x16", "x32")).outline([SPEC])
 
 
@@ -295,8 +302,8 @@ def dense(task: Task) -> Task:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ([dense(tiny_task())], "asks for the class of every pixel"),
-        ([dense(source_task()), tiny_task()], "asks for the class of every pixel"),
+        ([dense(tiny_task())], "is a segmentation task"),
+        ([dense(source_task()), tiny_task()], "is a segmentation task"),
     ],
 )
 def test_tasks_that_ask_for_pixels_are_refused(given: list[Task], says: str) -> None:
@@ -314,11 +321,11 @@ def test_a_released_checkpoint_takes_the_place_of_training(tmp_path: Path) -> No
     config = {"hid": 16, "layers": 2, "heads": 2, "max_shape": (64, 64, 16, 16), "num_classes": 1000}
     torch.save({"state_dict": hypernet.state_dict(), "config": config, "epoch": 3}, tmp_path / "logah.pt")
     extractor = logah_with(released=str(tmp_path / "logah.pt"))
-    assert not LOGAH.uses_tasks(extractor)
+    assert not extractor.needs_tasks()
     made = extractor([ancestry()], [], Run())
     for name, tensor in hypernet.state_dict().items():
         assert torch.equal(made.state[learngene_name(name)], tensor)
-    assert read_details(made.config).hypernet == SIZE.spec()
+    assert details_of(made.config, Details).hypernet == SIZE.spec()
     assert len(made.config.details["released"]["sha256"]) == 64
     wrong = with_settings(GHN3.presets["smoke"], {"released": str(tmp_path / "logah.pt")})
     with pytest.raises(WrongCall, match="read it with `lgzoo extract logah`"):

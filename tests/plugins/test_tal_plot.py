@@ -12,33 +12,38 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle, plotting, registry
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.cost import params
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander
+from learngene_zoo.method import Expander, details_of
 from learngene_zoo.seeds import derive_seed
 from lgzoo_tal import plot
-from lgzoo_tal.details import Details
 from lgzoo_tal.ghn3 import GHN3
 from lgzoo_tal.graph import graph_of
-from lgzoo_tal.graph_embeddings import clouds
 from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.hypernet_spec import HypernetSpec
+from lgzoo_tal.learngene import TASKS as STORED
+from lgzoo_tal.learngene import Details, learngene_name, prefix_of
 from lgzoo_tal.logah import LOGAH
-from lgzoo_tal.plot import MOST, NAMES, sizes, thinned
-from lgzoo_tal.plot_map import spread
-from lgzoo_tal.plot_similarity import number
-from lgzoo_tal.plot_style import LONGEST, MARKERS, TASKS, look, shortened
-from lgzoo_tal.principal import cosines, neighbourly, principal_plane
+from lgzoo_tal.plot import (
+    MOST,
+    NAMES,
+    cosines,
+    graph_embeddings,
+    neighbouring,
+    principal_plane,
+    sizes,
+    thinned,
+)
+from lgzoo_tal.plot_panels import Cloud, number, spread
 from lgzoo_tal.tal import TAL
-from lgzoo_tal.tensors import TASKS as STORED
-from lgzoo_tal.tensors import learngene_name, prefix_of
-from lgzoo_tal.variants import HypernetSpec
 
 WIDTH = 16
+mark = plotting.mark
 NET = HypernetSpec(hidden=8, layers=1, heads=2, decoder="low_rank", rank=2, widest=32, chunk=64)
 
 
@@ -80,6 +85,10 @@ def picture(gene: Learngene, expander: Expander | None = None) -> Any:
     return plot.picture(gene, expander or registry.load(gene.config.method).expander)
 
 
+def clouds(gene: Learngene, specs: Sequence[ViTSpec]) -> list[Cloud]:
+    return graph_embeddings(gene, details_of(gene.config, Details), specs)
+
+
 def words(figure: Any) -> list[str]:
     from matplotlib.text import Text
 
@@ -89,7 +98,7 @@ def words(figure: Any) -> list[str]:
 def points(axes: Any, task: int | None = None) -> list[tuple[float, float, float]]:
     """Place and diameter of every point of the map, of one task or of all."""
     marked = [line for line in axes.lines if line.get_marker() != "None" and line.get_transform() == axes.transData]
-    chosen = [line for line in marked if task is None or line.get_color() == look(task)["color"]]
+    chosen = [line for line in marked if task is None or line.get_color() == mark(task)["color"]]
     return [(line.get_xdata()[0], line.get_ydata()[0], line.get_markersize()) for line in chosen]
 
 
@@ -136,7 +145,7 @@ def test_the_similarities_stand_in_the_matrix() -> None:
     gene = learngene(("a", "b", "c"))
     rows = torch.stack([drawn(task, WIDTH) for task in "abc"]).numpy()
     similar = np.corrcoef(rows) * 0 + [[u @ v / np.linalg.norm(u) / np.linalg.norm(v) for v in rows] for u in rows]
-    order = neighbourly(similar)
+    order = neighbouring(similar)
     wanted = [["1" if row == column else f"{similar[row, column]:.2f}" for column in order] for row in order]
     assert matrix(picture(gene)) == wanted
 
@@ -165,7 +174,7 @@ def test_hypernetworks_of_their_own_tell_tasks_apart_without_a_task_layer() -> N
     assert (len(points(figure.axes[0], 0)), len(points(figure.axes[0], 1))) == (6, 6)
     # Two encoders that have nothing in common lie further apart than widths: no word stands for all models of a width.
     assert not any(word.startswith("width") for word in words(figure))
-    assert {"a", "b", "the mean over a model's graph of what the task's own encoder makes of it"} <= set(words(figure))
+    assert {"a", "b", "output of each task's own encoder, averaged over a model's graph"} <= set(words(figure))
 
 
 def test_a_task_has_one_colour_in_both_panels() -> None:
@@ -174,7 +183,7 @@ def test_a_task_has_one_colour_in_both_panels() -> None:
     figure = picture(gene.with_config(details=details))
     assert [len(points(figure.axes[0], task)) for task in range(3)] == [0, 6, 6]
     marks = [line.get_color() for line in figure.axes[1].lines]
-    assert sorted(marks) == sorted(2 * [look(task)["color"] for task in range(3)])
+    assert sorted(marks) == sorted(2 * [mark(task)["color"] for task in range(3)])
 
 
 def test_a_large_family_is_thinned_to_its_ends_and_evenly_between() -> None:
@@ -222,8 +231,8 @@ def test_similar_tasks_are_neighbours() -> None:
     directions = {0: 0, 3: 5, 1: 60, 4: 65, 2: 150, 5: 155}
     angles = np.radians([directions[task] for task in range(6)])
     similar = np.cos(angles[:, None] - angles[None, :])
-    assert neighbourly(similar) == [0, 3, 1, 4, 2, 5]
-    assert (neighbourly(similar[:1, :1]), neighbourly(similar[:0, :0])) == ([0], [])
+    assert neighbouring(similar) == [0, 3, 1, 4, 2, 5]
+    assert (neighbouring(similar[:1, :1]), neighbouring(similar[:0, :0])) == ([0], [])
 
 
 def test_names_are_kept_apart_and_in_their_order() -> None:
@@ -233,14 +242,8 @@ def test_names_are_kept_apart_and_in_their_order() -> None:
     assert spread([-1.0], 0.4) == [0.0]
 
 
-def test_names_numbers_and_colours() -> None:
-    assert shortened("glyphs") == "glyphs"
-    assert shortened("folder:/home/somebody/birds") == "folder…y/birds"
-    assert len(shortened("x" * 99)) == LONGEST
-    assert shortened("two\nlines") == "two lines"
+def test_numbers_have_two_decimals_and_no_minus_zero() -> None:
     assert (number(-0.001), number(0.126), number(-1)) == ("0.00", "0.13", "-1.00")
-    looks = [tuple(look(task).values()) for task in range(len(TASKS) * len(MARKERS))]
-    assert len(set(looks)) == len(looks)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from learngene_zoo.artifacts import hub as hub_file
 from learngene_zoo.errors import BadFile, WrongCall
 from lgzoo_tal import released
 from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.released import fetch, read
-from lgzoo_tal.variants import HypernetSpec
 
 CONV = HypernetSpec(hidden=16, layers=2, heads=4, decoder="conv", widest=12, classes=10, spatial=11)
 LOW_RANK = HypernetSpec(hidden=16, layers=2, heads=2, decoder="low_rank", rank=4, chunk=512)
@@ -87,7 +87,7 @@ def test_what_the_shapes_do_not_say_is_as_in_the_papers(tmp_path: Path) -> None:
 
 def test_ghn_2_is_refused(tmp_path: Path) -> None:
     pickled(tmp_path / "ghn2.pt", official(CONV) | {"gnn.gru.weight_ih": torch.zeros(3, 3)})
-    with pytest.raises(BadFile, match="is a GHN-2, whose graph network is another"):
+    with pytest.raises(BadFile, match="is a GHN-2, which has another graph network"):
         read(tmp_path / "ghn2.pt")
 
 
@@ -99,19 +99,28 @@ def changed(**changes: torch.Tensor | None) -> State:
 @pytest.mark.parametrize(
     ("state", "told"),
     [
-        ({"a": torch.zeros(1)}, "lacks the tensor shape_enc.embed_spatial.weight; it is no checkpoint of GHN-3"),
+        ({"a": torch.zeros(1)}, "lacks the tensor shape_enc.embed_spatial.weight; it is not a checkpoint of GHN-3"),
         (changed(embed__weight=None), "lacks the tensor embed.weight"),
-        (changed(ln__weight=None), "lacks 1 tensors of such a hypernetwork, the first being ln.weight"),
-        (changed(more=torch.zeros(1)), "holds 1 tensors that no such hypernetwork has, the first being 'more'"),
-        (changed(ln__bias=torch.zeros(17)), r"ln.bias has the shape \(17,\); \(16,\) is wanted"),
+        (changed(ln__weight=None), "lacks 1 tensors of such a hypernetwork, first of all ln.weight"),
+        (changed(more=torch.zeros(1)), "holds 1 tensors that such a hypernetwork does not have, first of all 'more'"),
+        (changed(ln__bias=torch.zeros(17)), r"expected ln.bias to have shape \(16,\), got \(17,\)"),
         (changed(ln__bias=torch.full((16,), torch.nan)), "ln.bias holds values that are not finite"),
-        (changed(embed__weight=torch.zeros(15, 18)), "describes no hypernetwork: a hypernetwork's width of 18"),
-        (changed(embed__weight=torch.zeros(())), "describes no hypernetwork: hidden is 0"),
-        ([torch.zeros(1)], "holds something other than tensors by name"),
-        ({"ln.weight": 3}, "holds something other than tensors by name"),
-        ({"state_dict": {"a": "b"}, "config": {}}, "holds something other than tensors by name"),
-        ({"state_dict": official(CONV), "config": {"hid": 64}}, "config says hid 64, its tensors 16; it is of another"),
-        ({"state_dict": official(CONV), "config": {"weight_norm": False}}, "says weight_norm False, its tensors True"),
+        (
+            changed(embed__weight=torch.zeros(15, 18)),
+            "does not describe a hypernetwork: the hypernetwork's width is 18",
+        ),
+        (changed(embed__weight=torch.zeros(())), "does not describe a hypernetwork: hidden is 0"),
+        ([torch.zeros(1)], "does not hold tensors by name"),
+        ({"ln.weight": 3}, "does not hold tensors by name"),
+        ({"state_dict": {"a": "b"}, "config": {}}, "does not hold tensors by name"),
+        (
+            {"state_dict": official(CONV), "config": {"hid": 64}},
+            "hid is 64 in its config, but 16 by its tensors; it is another variant",
+        ),
+        (
+            {"state_dict": official(CONV), "config": {"weight_norm": False}},
+            "weight_norm is False in its config, but True by its tensors",
+        ),
         ({"state_dict": official(TASKS), "config": {"max_shape": "wide"}}, "max_shape is str in its config"),
     ],
 )
@@ -126,8 +135,8 @@ def test_what_is_no_such_hypernetwork_is_refused(state: Any, told: str, tmp_path
 
 def test_a_local_file_is_fetched_with_its_checksum(tmp_path: Path) -> None:
     (tmp_path / "x.pt").write_bytes(b"abc")
-    found = fetch(str(tmp_path / "x.pt"), offline=True)
-    assert found.path == tmp_path / "x.pt"
+    path, found = fetch(str(tmp_path / "x.pt"), offline=True)
+    assert path == tmp_path / "x.pt"
     assert found.sha256 == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert found.revision is None
 
@@ -140,9 +149,9 @@ def test_a_file_on_the_hub_is_fetched_at_its_revision(tmp_path: Path, monkeypatc
         (tmp_path / "x.pt").write_bytes(b"abc")
         return hub_file.HubFile(tmp_path / "x.pt", "f" * 40)
 
-    monkeypatch.setattr(hub_file, "fetch", fake)
-    monkeypatch.setattr(hub_file, "licence_on_card", lambda repository, *, offline: f"of {repository.revision}")
-    found = fetch("hf-hub:SamsungSAILMontreal/ghn3/ghn3tm8.pt@main", offline=True)
+    monkeypatch.setattr(released, "fetch_from_hub", fake)
+    monkeypatch.setattr(released, "licence_on_card", lambda repository, *, offline: f"of {repository.revision}")
+    _, found = fetch("hf-hub:SamsungSAILMontreal/ghn3/ghn3tm8.pt@main", offline=True)
     assert asked == [("SamsungSAILMontreal/ghn3@main", "ghn3tm8.pt", True)]
     assert (found.revision, found.licence) == ("f" * 40, f"of {'f' * 40}")
     fetch("hf-hub:a/b/folder/file.pt")

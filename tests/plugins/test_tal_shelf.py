@@ -14,10 +14,11 @@ from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.controls import controlled
 from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.method import details_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.training.evaluate import evaluate
-from lgzoo_tal.details import read_details
+from lgzoo_tal.learngene import Details
 
 OFFLINE = Run(threads=1, offline=True, progress=False)
 
@@ -28,9 +29,9 @@ def learngene() -> Learngene:
 
 
 def test_it_knows_every_task_of_the_suite_and_the_source_task(learngene: Learngene) -> None:
-    details = read_details(learngene.config)
-    assert details.tasks == suite("mini")
-    assert details.embedded == ("source", *suite("mini"))
+    details = details_of(learngene.config, Details)
+    assert details.tasks == suite("mini").tasks
+    assert details.embedded == ("source", *suite("mini").tasks)
     assert sum(path.stat().st_size for path in find("tal").iterdir()) < 12e6
 
 

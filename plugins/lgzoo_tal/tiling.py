@@ -1,10 +1,10 @@
-"""From what a decoder makes to a target's tensor: normalise, repeat, crop.
+"""From a decoder's blocks to tensors: normalise, tile, crop.
 
-GHN-3 (Knyazev et al., 2023, section 3.3): a decoder makes at most so many channels; a wider tensor consists of copies along
-its output and its input channels. A number is scaled alike wherever it is copied to, so the small block is normalised
-first, and the tensor is written once.
+GHN-3 (Knyazev et al., 2023, section 3.3): a decoder makes a limited number of channels, and a wider tensor consists of copies
+along its output and its input channels. All copies of a number have the same scale, so the small block is normalised first,
+and the tensor is written once.
 
-A block is (o, i, ...), its target (O, I, ...), L of both.
+A block is (o, i, ...), its tensor (O, I, ...); there are L of both.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lgzoo_tal.requests import Role
+from lgzoo_tal.tensor_groups import Role
 
 
 def factor(shape: tuple[int, ...]) -> float:
-    """What the numbers of a matrix or a convolution are multiplied by: sqrt(2 / fan in), as for ReLU.
+    """The scale of a matrix or a convolution: sqrt(2 / fan in), as for ReLU.
 
-    A convolution with one input channel counts as depthwise and gets sqrt(1 / fan in). Position embeddings stay as they are.
+    For a convolution with one input channel, which counts as depthwise, sqrt(1 / fan in). Position embeddings are not scaled.
     """
     gain = 1 if len(shape) > 2 and (shape[1] == 1 or shape[2] < shape[3]) else 2
     return math.sqrt(gain / math.prod(shape[1:]))
 
 
 def squashed(vectors: Tensor, role: Role) -> Tensor:
-    """Norms' weights between 0 and 2, around 1; biases between -1 and 1, around 0."""
+    """Norms' weights in (0, 2), around 1; biases in (-1, 1), around 0."""
     return 2 * torch.sigmoid(0.5 * vectors) if role == "norm weight" else torch.tanh(0.2 * vectors)
 
 
 @dataclass(frozen=True)
 class Product:
-    """Blocks that are not multiplied yet: left (L, o, r) times right (L, i, r); or one of them, without L."""
+    """Blocks as factors, left (L, o, r) times right (L, i, r); or one block, without L."""
 
     left: Tensor
     right: Tensor
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the blocks."""
+        """The shape of the blocks."""
         return (*self.left.shape[:-1], self.right.shape[-2])
 
     def __iter__(self) -> Iterator[Product]:
@@ -55,7 +55,7 @@ class Product:
         return Product(self.left, self.right * scale)
 
     def multiplied(self) -> Tensor:
-        """The blocks."""
+        """The blocks (L, o, i)."""
         return self.left @ self.right.mT
 
 
@@ -63,7 +63,7 @@ Blocks = Tensor | Product
 
 
 def fitted(blocks: Blocks, rows: int, columns: int, scale: float = 1) -> tuple[Tensor, ...]:
-    """Each of the blocks (L, o, i, ...), scaled, as a tensor of its own, (O, I, ...)."""
+    """The scaled blocks (L, o, i, ...) tiled to L separate tensors (O, I, ...) of `rows` and `columns`."""
     scaled = blocks * scale if scale != 1 else blocks
     whole = scaled.multiplied() if isinstance(scaled, Product) else scaled
     if whole.shape[1] == rows and whole.shape[2] == columns:
@@ -72,7 +72,7 @@ def fitted(blocks: Blocks, rows: int, columns: int, scale: float = 1) -> tuple[T
 
 
 def fill(target: Tensor, block: Blocks, scale: float = 1) -> None:
-    """Write scaled copies of the block (o, i, ...), the last ones cropped, over all of the target."""
+    """Fill the target with scaled copies of the block (o, i, ...), the last ones cropped."""
     rows, columns = min(block.shape[0], target.shape[0]), min(block.shape[1], target.shape[1])
     first = target[:rows, :columns]
     if isinstance(block, Product):
@@ -84,14 +84,14 @@ def fill(target: Tensor, block: Blocks, scale: float = 1) -> None:
 
 
 def _spread(target: Tensor, axis: int, size: int) -> None:
-    """Copy the first `size` places of an axis over all that follow."""
+    """Fill an axis with copies of its first `size` entries."""
     for start, copies, length in _copies(target.shape[axis] - size, size):
         part = target.narrow(axis, size + start, copies * length).unflatten(axis, (copies, length))
         part.copy_(target.narrow(axis, 0, length).unsqueeze(axis))
 
 
 def _copies(total: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """How `total` places are covered by copies of `size`: where they start, how many they are, how long each is."""
+    """How `total` entries are covered by copies of `size` entries: the start, number and length of equal copies."""
     whole, rest = divmod(total, size)
     if whole:
         yield 0, whole, size
@@ -100,7 +100,7 @@ def _copies(total: int, size: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _summed(gradient: Tensor, axis: int, size: int) -> Tensor:
-    """The sum over all copies of a block that is `size` long on this axis."""
+    """The sum over all copies of a block that has `size` entries along this axis."""
     total = gradient.shape[axis]
     if total == size:
         return gradient
@@ -114,7 +114,7 @@ def _summed(gradient: Tensor, axis: int, size: int) -> Tensor:
 
 
 class _Fit(torch.autograd.Function):
-    """`fill`, into fresh tensors; backwards the sum over the copies. Neither direction makes a tensor of all L targets."""
+    """`fill` into new tensors; backward, the sum over the copies. Neither direction allocates a tensor of all L targets."""
 
     @staticmethod
     def forward(ctx: Any, blocks: Tensor, rows: int, columns: int) -> tuple[Tensor, ...]:

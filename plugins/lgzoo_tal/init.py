@@ -1,5 +1,4 @@
-"""How a hypernetwork's parameters start, each tensor a function of the seed and its name: the released code's rules, and the form
-`centred`'s."""
+"""Initialisation of a hypernetwork, each tensor a function of the seed and its name: the released code's, and that of `centred`."""
 
 from __future__ import annotations
 
@@ -10,14 +9,13 @@ from torch import Tensor, nn
 
 from learngene_zoo.plugin import derive_seed
 from lgzoo_tal.encoder import TaskLayer
-from lgzoo_tal.variants import HypernetSpec
+from lgzoo_tal.hypernet_spec import HypernetSpec
 
-# The last layers of GHN-3's decoders start at a fifth, without biases. LoGAH's has no such rule.
+# The last layers of GHN-3's decoders start five times smaller and with zero biases. LoGAH's decoder has no such rule.
 DAMPED = ("decoder.conv.2", "decoder.class_layer_predictor.1", "decoder_1d.fc.2")
 DAMPING = 5
 
-# Of the form `centred`: what some of the encoder's embeddings are multiplied by, and the standard deviation that the decoders'
-# numbers start with.
+# In the form `centred`: factors of some of the encoder's embeddings, and the initial standard deviation of a decoder's outputs.
 FACTORS = {
     "input_dist_embed.weight": 4.0,
     "embed_channel.weight": 0.1,
@@ -29,13 +27,13 @@ TANH = 0.65  # the root mean square of a tanh of numbers with variance 1.5 x 0.6
 
 
 @torch.no_grad()
-def start(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
+def initialise(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
     """Fill every parameter.
 
     Linear layers and their biases are uniform within 1/sqrt(fan in), embeddings normal with a standard deviation of
-    1/sqrt(their width), norms 1 and 0. A task layer starts as the identity, gamma 0 and beta 0. It starts as any other linear
-    layer where it cannot be the identity, in the paper's form of it, and in the form `centred`: there tasks must differ from the
-    first step on, or their classifiers, which are one tensor as long as they do not, keep each other from learning.
+    1/sqrt(their width), norms 1 and 0. A task layer starts as the identity, gamma 0 and beta 0. In the paper's form, which cannot
+    be the identity, and in the form `centred` it starts as any other linear layer: in the latter, tasks must differ from the
+    first step on, since otherwise their classifiers are one tensor and keep each other from learning.
     """
     identities = {
         f"{name}.{child}"
@@ -55,7 +53,7 @@ def start(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
 
 
 def _centre(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
-    """What starts otherwise in the form `centred`: decoders without biases that keep the nodes' differences, see centred.py."""
+    """What differs in the form `centred`: decoders without biases that preserve the nodes' differences, see centred.py."""
     for name, parameter in hypernet.named_parameters():
         if "decoder" in name or name.startswith("bias_class"):
             layer, kind = name.rsplit(".", 1)
@@ -68,12 +66,12 @@ def _centre(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
 
 
 def _deviation(layer: str, spec: HypernetSpec, inputs: int) -> float:
-    """Of the weights of a decoder's layer."""
+    """The standard deviation of the weights of a decoder's layer."""
     if layer == "decoder.l2":
-        assert spec.rank is not None  # its factors are multiplied: r products of two numbers
+        assert spec.rank is not None  # the factors are multiplied: a sum of r products
         return math.sqrt(SPREAD / math.sqrt(spec.rank) / inputs) / TANH / GAIN
     if layer in ("decoder.class_layer_predictor.1", "bias_class.1"):
-        return 1 / math.sqrt(inputs)  # of numbers that have that spread already
+        return 1 / math.sqrt(inputs)  # its inputs have that spread already
     return (SPREAD / TANH if layer in DAMPED else GAIN) / math.sqrt(inputs)
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lgzoo_tal.linear_parts import LinearParts
+from lgzoo_tal.partial_linear import LinearParts
 
 SLICES = (slice(0, 4), slice(2, 7), slice(2, 7), slice(6, 7), slice(9, 11))  # 7, 8 and 11 are never asked for
 

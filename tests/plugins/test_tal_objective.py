@@ -17,15 +17,16 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.checkpoint import newest
+from learngene_zoo.training.distillation import divergence
 from learngene_zoo.training.loop import train
 from learngene_zoo.training.objectives import attribute_loss
-from lgzoo_tal import meta
-from lgzoo_tal.course import Guidance
+from lgzoo_tal import objective as objectives
+from lgzoo_tal.config import Guidance
 from lgzoo_tal.graph import SINK, graph_of
-from lgzoo_tal.guidance import Guide, divergence, random_matrix
+from lgzoo_tal.guidance import Guide, random_matrix
 from lgzoo_tal.hypernet import Hypernet
-from lgzoo_tal.meta import Lesson, MetaObjective, Rules, total_norm
 from lgzoo_tal.mixture import Mixture, TaskBatch
+from lgzoo_tal.objective import Lesson, MetaObjective, total_norm
 
 ZOO = tuple(
     ViTSpec(layers=layers, width=width, heads=width // 16, classes=4, image_size=16, patch_size=8)
@@ -47,7 +48,7 @@ def objective(
     lessons: tuple[Lesson, ...] = (Lesson(classes=3),), guide: Guide | None = None, **rules: Any
 ) -> MetaObjective:
     task = None if lessons[0].embedding is None else len(lessons[0].embedding)
-    return MetaObjective(hypernet(task), ZOO, lessons, Rules(label_smoothing=0.1, **rules), seed=7, guide=guide)
+    return MetaObjective(hypernet(task), ZOO, lessons, 7, label_smoothing=0.1, guide=guide, **rules)
 
 
 def test_the_loss_is_that_of_the_model_with_the_predicted_weights() -> None:
@@ -125,7 +126,8 @@ def test_the_guidance_is_equation_4_with_this_projection(projection: Any) -> Non
         if projection == "random":
             weight, bias = random_matrix(32, spec.width, 7, 0)
         features = model_of(spec, state).forward_features(shown.images)[:, 0]
-        wanted = divergence(features @ weight.T + bias, master.forward_features(shown.images)[:, 0])
+        given, features = features @ weight.T + bias, master.forward_features(shown.images)[:, 0]
+        wanted = divergence(given, features, direction="student-teacher")
         entropy = functional.cross_entropy(model_of(spec, state)(shown.images), shown.labels, label_smoothing=0.1)
     assert losses["guidance"].item() == pytest.approx(alpha * wanted.item(), rel=1e-4)
     assert losses["cross_entropy"].item() == pytest.approx((1 - alpha) * entropy.item(), rel=1e-4)
@@ -145,8 +147,8 @@ def test_a_predicted_projection_is_learnt_and_a_random_one_is_not() -> None:
 
 def test_a_student_runs_once_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[ViTSpec] = []
-    real = meta.tokens_of
-    monkeypatch.setattr(meta, "tokens_of", lambda spec, *rest: calls.append(spec) or real(spec, *rest))
+    real = objectives.tokens_of
+    monkeypatch.setattr(objectives, "tokens_of", lambda spec, *rest: calls.append(spec) or real(spec, *rest))
     guide = Guide(ancestry().model(), Guidance())
     objective((Lesson(classes=6, attributes=ATTRIBUTES),), guide)(batch(source_task()))
     assert len(calls) == 1
@@ -228,7 +230,7 @@ def trained(
     folder: Path | None = None, stop: int | None = None, poison: int | None = None, **run: Any
 ) -> MetaObjective:
     """Six steps over a mixture, or as many as are asked for."""
-    made = MetaObjective(hypernet(), ZOO, (Lesson(classes=3), Lesson(classes=4)), Rules(), seed=7)
+    made = MetaObjective(hypernet(), ZOO, (Lesson(classes=3), Lesson(classes=4)), 7)
     settings = Run(folder=folder, **run)
     for step in train(made, mixture(batch_size=32), RECIPE_3, settings, unused=True, seconds_between_checkpoints=0):
         made.finished.fill_(step.step)

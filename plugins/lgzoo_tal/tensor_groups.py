@@ -1,4 +1,4 @@
-"""What a decoder is asked for: the tensors of a target that are made alike, with the nodes they are made from."""
+"""The tensors that a decoder makes together, those of one shape and one role, with the nodes they are made from."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Role = Literal["matrix", "class weight", "positions", "norm weight", "bias", "cl
 
 
 @dataclass(frozen=True)
-class Request:
-    """Tensors of one shape and one role, one per node. The shape has no class token: positions are (1, d, rows, columns)."""
+class TensorGroup:
+    """Tensors of one shape and one role, each from one node. Positions have the shape (1, d, rows, columns), without class token."""
 
     role: Role
     shape: Shape
@@ -22,8 +22,8 @@ class Request:
     nodes: tuple[int, ...]
 
 
-def requests_for(graph: Graph, head: bool = True) -> list[Request]:
-    """Everything the graph's nodes stand for, without the head's tensors if `head` is not set."""
+def groups_of(graph: Graph, head: bool = True) -> list[TensorGroup]:
+    """All parameters of the graph's nodes, without the head's if `head` is False."""
     found: dict[tuple[Role, Shape], list[tuple[str, int]]] = defaultdict(list)
     kinds = graph.types.tolist()
     for name, node in graph.sources.items():
@@ -32,7 +32,7 @@ def requests_for(graph: Graph, head: bool = True) -> list[Request]:
         if head or role not in ("class weight", "class bias"):
             found[role, shape].append((name, node))
     return [
-        Request(role, shape, tuple(name for name, _ in group), tuple(node for _, node in group))
+        TensorGroup(role, shape, tuple(name for name, _ in group), tuple(node for _, node in group))
         for (role, shape), group in found.items()
     ]
 
@@ -49,11 +49,11 @@ def _role(graph: Graph, name: str, kind: int) -> Role:
     return "norm weight" if kind == NORM else "matrix"
 
 
-def is_vector(request: Request) -> bool:
-    """Whether its tensors have one axis."""
-    return len(request.shape) == 1
+def is_vector(group: TensorGroup) -> bool:
+    """Whether the tensors have one axis."""
+    return len(group.shape) == 1
 
 
 def kernel(shape: Sequence[int]) -> tuple[int, int]:
-    """Height and width of a matrix's kernel; of a linear layer 1 and 1."""
+    """Height and width of a matrix's kernel; 1 and 1 for a linear layer."""
     return (shape[2], shape[3]) if len(shape) == 4 else (1, 1)

@@ -1,0 +1,175 @@
+"""A step of meta-training: draw architectures, predict their weights for the task of the batch, and compute the loss.
+
+    loss = (1 - alpha) L_task + alpha L_guidance + norm_weight * sum of the predicted tensors' Frobenius norms
+
+averaged over the architectures of the step; alpha is 0 without guidance. The architectures are a function of the seed and the
+step, so they are the same on all processes and after resuming. L_task is the cross-entropy of the class plus, on a task with
+attributes, the loss of each attribute, as in any other training on that task.
+
+One more predicted linear layer, the graph's sink, computes from the class token's feature what descendants do not need: the
+feature at the ancestry's width (M of eq. 4), and the attributes. So a student runs once.
+
+Shapes: B images, N tokens, D a student's width, E the ancestry's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from learngene_zoo.plugin import CLASS_LOSS, Attribute, ViTSpec, attribute_loss, empty
+from lgzoo_tal.architectures import at
+from lgzoo_tal.graph import SINK, Graph, graph_of
+from lgzoo_tal.guidance import Guide, Linear, random_matrix
+from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.mixture import TaskBatch
+
+Losses = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What a step needs to know about a task."""
+
+    classes: int
+    attributes: tuple[Attribute, ...] = ()  # learnt beside the class
+    embedding: torch.Tensor | None = None  # (E,), if the hypernetwork has a task layer
+
+    @property
+    def outputs(self) -> list[int]:
+        """The number of outputs for each attribute."""
+        return [attribute.classes or 1 for attribute in self.attributes]
+
+
+class MetaObjective(nn.Module):
+    """From a batch of one task to the losses of models whose weights are predicted; the mean over `meta_batch` models.
+
+    The number of a batch's task is its index in `lessons`.
+    """
+
+    finished: torch.Tensor  # steps so far; a buffer, so that a resumed training draws the right architectures
+
+    def __init__(
+        self,
+        hypernet: Hypernet,
+        architectures: Sequence[ViTSpec],
+        lessons: Sequence[Lesson],
+        seed: int,
+        *,
+        meta_batch: int = 1,
+        norm_weight: float = 3e-5,
+        label_smoothing: float = 0.0,
+        guide: Guide | None = None,
+    ) -> None:
+        super().__init__()
+        self.hypernet, self.guide, self.seed = hypernet, guide, seed
+        self.architectures, self.lessons = tuple(architectures), tuple(lessons)
+        self.meta_batch, self.norm_weight, self.label_smoothing = meta_batch, norm_weight, label_smoothing
+        self.register_buffer("finished", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, batch: TaskBatch) -> Losses:
+        """`cross_entropy`, `norm` and, where they apply, `attributes/<name>` and `guidance`."""
+        lesson = self.lessons[int(batch.tasks[0])]
+        teacher_BNE = self.guide.tokens(batch.images) if self.guide else None
+        first = int(self.finished) * self.meta_batch
+        total: Losses = {}
+        for draw in range(first, first + self.meta_batch):
+            for name, loss in self._losses(draw, lesson, batch, teacher_BNE).items():
+                total[name] = total[name] + loss if name in total else loss
+        return {name: loss / self.meta_batch for name, loss in total.items()}
+
+    def architecture(self, draw: int) -> ViTSpec:
+        """The architecture of a draw; draws are counted from 0 over all steps."""
+        return at(self.architectures, self.seed, draw)
+
+    def _losses(self, draw: int, lesson: Lesson, batch: TaskBatch, teacher_BNE: torch.Tensor | None) -> Losses:
+        spec = self.architecture(draw).with_(classes=lesson.classes)
+        sink = self._projection_rows + sum(lesson.outputs)
+        device = batch.images.device
+        graph = _graph(spec, (sink, spec.width) if sink else None, device)
+        embedding = None if lesson.embedding is None else lesson.embedding.to(device)
+        parameters = self.hypernet(graph, task=embedding)
+        tokens_BND = tokens_of(spec, parameters, batch.images)
+        labels = self._label_losses(lesson, batch, tokens_BND[:, 0], parameters)
+        norm = {"norm": self.norm_weight * total_norm(parameters)}
+        if self.guide is None or teacher_BNE is None:
+            return {**labels, **norm}
+        alpha = self.guide.settings.alpha
+        matrix = self._matrix(draw, parameters, tokens_BND)
+        distance = self.guide.loss(tokens_BND, teacher_BNE, matrix, lesson.classes)
+        return {**{name: (1 - alpha) * loss for name, loss in labels.items()}, "guidance": alpha * distance, **norm}
+
+    def _label_losses(
+        self, lesson: Lesson, batch: TaskBatch, features_BD: torch.Tensor, parameters: Mapping[str, torch.Tensor]
+    ) -> Losses:
+        """The losses of the class and of every attribute."""
+        logits_BK = functional.linear(features_BD, parameters["head.weight"], parameters["head.bias"]).float()
+        losses = {CLASS_LOSS: functional.cross_entropy(logits_BK, batch.labels, label_smoothing=self.label_smoothing)}
+        if lesson.attributes and batch.attributes is not None:
+            rows = sum(lesson.outputs)
+            outputs = functional.linear(features_BD, *(parameters[name][-rows:] for name in SINK)).float()
+            split, truths = outputs.split(lesson.outputs, dim=1), batch.attributes.unbind(dim=1)
+            for attribute, output, truth_B in zip(lesson.attributes, split, truths, strict=True):
+                losses[f"attributes/{attribute.name}"] = attribute_loss(output, truth_B)
+        return losses
+
+    @property
+    def _projection_rows(self) -> int:
+        """How many rows of the sink are M, if it is predicted; the attributes' rows follow."""
+        return self.guide.width if self.guide and self.guide.settings.projection == "predicted" else 0
+
+    def _matrix(self, draw: int, parameters: Mapping[str, torch.Tensor], tokens_BND: torch.Tensor) -> Linear:
+        """M and its bias: the first rows of the sink, or new random numbers in every step."""
+        assert self.guide is not None
+        if self._projection_rows:
+            weight, bias = (parameters[name][: self._projection_rows] for name in SINK)
+            return weight, bias
+        weight, bias = random_matrix(self.guide.width, tokens_BND.shape[-1], self.seed, draw)
+        return weight.to(tokens_BND), bias.to(tokens_BND)
+
+
+def total_norm(parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The sum of the Frobenius norms of all tensors."""
+    return torch.stack([tensor.float().norm() for tensor in parameters.values()]).sum()
+
+
+def tokens_of(spec: ViTSpec, parameters: Mapping[str, torch.Tensor], images_BCHW: torch.Tensor) -> torch.Tensor:
+    """All tokens after the last norm, (B, N, D), of the model with these parameters; gradients flow into them.
+
+    Parameters beyond the last norm, such as the head's, are ignored.
+    """
+    body = _body(spec.with_(classes=0))  # one module for all tasks
+    own = {f"vit.{name}": parameters[name] for name in body.names}
+    # No parameter is tied, and without looking for tied ones a step is milliseconds faster.
+    tokens_BND: torch.Tensor = functional_call(body, own, (images_BCHW,), tie_weights=False)
+    return tokens_BND
+
+
+class _Body(nn.Module):
+    """A ViT up to its last norm: timm's modules, without memory for weights."""
+
+    def __init__(self, vit: Any) -> None:
+        super().__init__()
+        self.vit = vit
+        self.names = [name for name, _ in vit.named_parameters()]
+
+    def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        tokens_BND: torch.Tensor = self.vit.forward_features(images_BCHW)
+        return tokens_BND
+
+
+@lru_cache(maxsize=512)  # a set has a few hundred shapes at most, and a module without weights is small
+def _body(spec: ViTSpec) -> _Body:
+    return _Body(empty(spec))
+
+
+@lru_cache(maxsize=256)
+def _graph(spec: ViTSpec, sink: tuple[int, int] | None, device: torch.device) -> Graph:
+    return graph_of(spec, sink=sink).to(device)
