@@ -53,7 +53,9 @@ def tasks_of_stages(curriculum: Curriculum, tasks: Sequence[Task], run: Run) -> 
 def _check_dense(tasks: Sequence[Task]) -> None:
     for task in tasks:
         if task.dense:
-            raise WrongCall(f"{task.name} is a segmentation task, but hypernetworks predict no dense head; leave it out")
+            raise WrongCall(
+                f"{task.name} is a segmentation task, but hypernetworks predict no dense head; leave it out"
+            )
 
 
 def task_embeddings(
