@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,8 +19,8 @@ from learngene_zoo.bench import extraction
 from learngene_zoo.bench.cell import Arm, Extraction
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.runs import cache as shared_parts
-from learngene_zoo.runs.cache import taken
+from learngene_zoo.runs import cache
+from learngene_zoo.runs.cache import once, taken
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
@@ -33,7 +34,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        for module in (shared_parts, extraction):
+        for module in (cache, extraction):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
@@ -42,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch)
 
 
-class Part:
+class Computation:
     """A computation that counts its calls, writes a metric of eight images, and may be interrupted after it."""
 
     def __init__(self, clock: Clock | None = None, seconds: float = 0.0) -> None:
@@ -67,53 +68,81 @@ class Part:
         return {"x": torch.full((2,), float(len(self.calls)))}, {"seed": run.seed}
 
 
+@dataclass(frozen=True)
+class Settings:
+    lr: float = 1.0
+
+
+# What `teacher` does, in this test.
+COMPUTATIONS: list[Computation] = []
+
+
+def teacher(settings: Settings, run: Run) -> tuple[StateDict, Json]:
+    return COMPUTATIONS[-1](run)
+
+
+def student(settings: Settings, run: Run) -> tuple[StateDict, Json]:
+    return COMPUTATIONS[-1](run)
+
+
+def outer(settings: Settings, run: Run) -> tuple[StateDict, Json]:
+    once(run.part("inner"), student, Settings())
+    return COMPUTATIONS[0](run)
+
+
+def computing(computation: Computation) -> Computation:
+    """This is what `teacher` computes from now on."""
+    COMPUTATIONS[:] = [computation]
+    return computation
+
+
 def run_in(folder: Path, name: str, seed: int = 0) -> Run:
-    """A run that shares its parts with others in `folder`."""
-    return Run(folder=folder / name, seed=seed, shared=folder / "parts")
+    """The part of a run that shares its parts with others in `folder`."""
+    return Run(folder=folder / name, seed=seed, shared=folder / "parts").part("teacher")
 
 
 def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
-    part = Part()
-    first = run_in(tmp_path, "a").part("teacher").once(part, {"lr": 1.0})
-    again = run_in(tmp_path, "b").part("teacher").once(part, {"lr": 1.0})
-    assert len(part.calls) == 1
-    assert torch.equal(first[0]["x"], again[0]["x"])
-    assert first[1] == again[1] == {"seed": Run().part("teacher").seed}
+    computation = computing(Computation())
+    first, again = (once(run_in(tmp_path, name), teacher, Settings()) for name in "ab")
+    assert len(computation.calls) == 1
+    assert torch.equal(first.state["x"], again.state["x"])
+    assert first.record == again.record == {"seed": Run().part("teacher").seed}
     assert not list((tmp_path / "parts").rglob("checkpoint*"))
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        lambda folder, part: run_in(folder, "b").part("teacher").once(part, {"lr": 2.0}),
-        lambda folder, part: run_in(folder, "b", seed=1).part("teacher").once(part, {"lr": 1.0}),
-        lambda folder, part: run_in(folder, "b").part("student").once(part, {"lr": 1.0}),
-        lambda folder, part: run_in(folder, "b").part("teacher").once(part),
-        lambda folder, part: Run(folder=folder / "b").part("teacher").once(part, {"lr": 1.0}),
+        lambda folder: once(run_in(folder, "b"), teacher, Settings(lr=2.0)),
+        lambda folder: once(run_in(folder, "b"), student, Settings()),
+        lambda folder: once(run_in(folder, "b", seed=1), teacher, Settings()),
+        lambda folder: once(replace(run_in(folder, "b"), precision="bf16"), teacher, Settings()),
+        lambda folder: once(run_in(folder, "b").part("another"), teacher, Settings()),
+        lambda folder: once(replace(run_in(folder, "b"), shared=None), teacher, Settings()),
     ],
-    ids=["depends", "seed", "name", "not told", "not shared"],
+    ids=["settings", "function", "seed", "precision", "name", "not shared"],
 )
-def test_nothing_else_is_shared(tmp_path: Path, other: Callable[[Path, Part], object]) -> None:
-    part = Part()
-    run_in(tmp_path, "a").part("teacher").once(part, {"lr": 1.0})
-    other(tmp_path, part)
-    assert len(part.calls) == 2
+def test_nothing_else_is_shared(tmp_path: Path, other: Callable[[Path], object]) -> None:
+    computation = computing(Computation())
+    once(run_in(tmp_path, "a"), teacher, Settings())
+    other(tmp_path)
+    assert len(computation.calls) == 2
 
 
 def test_without_a_place_of_its_own_a_run_still_shares(tmp_path: Path) -> None:
-    part = Part()
+    computation = computing(Computation())
     for _ in range(2):
-        Run(shared=tmp_path).part("teacher").once(part, {})
-    assert len(part.calls) == 1
+        once(Run(shared=tmp_path).part("teacher"), teacher, Settings())
+    assert len(computation.calls) == 1
 
 
 def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
-    part = Part()
+    part = computing(Computation())
     part.may_end.clear()
     found: list[Json] = []
 
     def use(name: str) -> None:
-        found.append(run_in(tmp_path, name).part("teacher").once(part, {})[1])
+        found.append(once(run_in(tmp_path, name), teacher, Settings()).record)
 
     users = [threading.Thread(target=use, args=(name,)) for name in "ab"]
     users[0].start()
@@ -129,9 +158,9 @@ def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
-    part = Part(clock, seconds=20)
+    part = computing(Computation(clock, seconds=20))
     for name in "ab":
-        run_in(tmp_path, name).part("teacher").once(part, {})
+        once(run_in(tmp_path, name), teacher, Settings())
     maker, taker = (taken(tmp_path / name, tmp_path / "parts") for name in "ab")
     assert maker.images == taker.images == IMAGES
     assert maker.seconds == 0  # it was seen to spend what the part took
@@ -139,31 +168,27 @@ def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_a_shared_part_may_use_another(tmp_path: Path, clock: Clock) -> None:
-    inner, outer = Part(clock, seconds=10), Part(clock, seconds=5)
-
-    def compute(run: Run) -> tuple[StateDict, Json]:
-        run.part("inner").once(inner, {})
-        return outer(run)
-
-    for name, depends, seen in (("a", 1, 15), ("b", 2, 5), ("c", 2, 0)):
+    first, inner = Computation(clock, seconds=5), Computation(clock, seconds=10)
+    COMPUTATIONS[:] = [first, inner]
+    for name, lr, seen in (("a", 1, 15), ("b", 2, 5), ("c", 2, 0)):
         began = clock.now
-        run_in(tmp_path, name).part("teacher").once(compute, {"n": depends})
+        once(run_in(tmp_path, name), outer, Settings(lr=lr))
         assert clock.now - began == seen
         charged = taken(tmp_path / name, tmp_path / "parts")
         # A part within a part has the outer part's name, hence seed; equal ones of two runs are one.
         assert (seen + charged.seconds, charged.images) == (15, 2 * IMAGES)
-    assert (len(inner.calls), len(outer.calls)) == (1, 2)
+    assert (len(inner.calls), len(first.calls)) == (1, 2)
 
 
 def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock: Clock) -> None:
-    part = Part(clock, seconds=10)
+    part = computing(Computation(clock, seconds=10))
     part.interrupted = True
     with pytest.raises(KeyboardInterrupt):
-        run_in(tmp_path, "a").part("teacher").once(part, {})
+        once(run_in(tmp_path, "a"), teacher, Settings())
     (checkpoint,) = (tmp_path / "parts").rglob("checkpoint-1")
     checkpoint.rmdir()
     part.interrupted = False
-    run_in(tmp_path, "b").part("teacher").once(part, {})
+    once(run_in(tmp_path, "b"), teacher, Settings())
     assert part.calls[0].folder == part.calls[1].folder
     assert part.calls[1].resume
     for name in "ab":  # each spent 10 seconds here, and would have spent 20
@@ -174,11 +199,11 @@ def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock:
 def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    part = Part(clock, seconds=20)
+    part = computing(Computation(clock, seconds=20))
 
     def extract(name: str, *, out: Path, run: Run, **settings: object) -> Learngene:
         own = Run(folder=out.with_name(f"{out.name}.run"), seed=run.seed, shared=run.shared)
-        state, _ = own.part("teacher").once(part, {})
+        state = once(own.part("teacher"), teacher, Settings()).state
         clock.now += 3
         made = Learngene(config=LearngeneConfig(method=name, spec=SPEC), state=state)
         made.save(out)
