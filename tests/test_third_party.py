@@ -92,6 +92,24 @@ def test_a_suite_keeps_the_contract(site: Path, tmp_path: Path) -> None:
     assert done.stdout == "darker-side\n", done.stderr
 
 
+def test_a_size_that_it_does_not_declare_is_refused(site: Path, tmp_path: Path) -> None:
+    code = (
+        "from learngene_zoo import Run, Target, ZooError, expand\n"
+        "from learngene_zoo.testing import tiny_ancestry\n"
+        "from lgzoo_first_blocks import FIRST_BLOCKS, Keep\n"
+        "learngene = Keep(keep=2)([tiny_ancestry()], [], Run())\n"
+        "assert learngene.config.spec.heads == 2\n"
+        "assert expand(learngene, layers=2, heads=2).spec.heads == 2\n"
+        "try:\n    expand(learngene, target=Target(layers=2, heads=4))\n"
+        "except ZooError as error:\n    print(error)"
+    )
+    done = python("-c", code, site=site, cwd=tmp_path)
+    expected = (
+        "heads is 4, but all descendants of this learngene have heads 2; sizes that can be chosen: layers, classes"
+    )
+    assert done.stdout.startswith(expected), done.stderr
+
+
 def broken_copy(site: Path, place: Path, name: str, source: str) -> None:
     """Another installed plugin beside nothing else."""
     info = place / f"{name}-1.0.dist-info"
