@@ -1,9 +1,9 @@
 """torch.hub entries: `torch.hub.load("OWNER/learngene_zoo:v0.1.0", "lsamd_vit", task="digits", layers=7, trust_repo=True)`.
 
 Every registered method METHOD has an entry `METHOD_vit`; `descendant` builds from any learngene. What comes back is a plain
-timm `VisionTransformer`, or of a path with two widths our subclass of it. Nothing but the standard library is imported here, so
-that torch.hub can say which dependency is missing; and our packages are found by name, so that `sys.path` stays as it is and
-imports work after `load` has returned.
+timm `VisionTransformer`, or our subclass of it if its blocks have two widths. Nothing but the standard library is imported here, so
+that torch.hub can report a missing dependency; and our packages are found by name, so that `sys.path` stays unchanged and imports
+still work after `load` has returned.
 """
 
 import importlib.abc as _abc
@@ -18,7 +18,7 @@ dependencies = ["torch", "timm", "safetensors", "huggingface_hub"]
 
 _ROOT = _Path(__file__).resolve().parent
 # torch.hub runs this file anew on every call; what must be remembered between calls is kept with the interpreter.
-_told: set[str] = _sys.__dict__.setdefault("_learngene_zoo_told", set())
+_warned: set[str] = _sys.__dict__.setdefault("_learngene_zoo_warned", set())
 
 
 class _Checkout(_abc.MetaPathFinder):
@@ -69,11 +69,11 @@ def _use_this_checkout() -> None:
     if other is not None:
         if not any(getattr(finder, "learngene_zoo_not_from", None) == _ROOT for finder in _sys.meta_path):
             _sys.meta_path.insert(len(ours), _AnotherCopy(checkout))
-        if str(_ROOT) not in _told:
+        if str(_ROOT) not in _warned:
             _warnings.warn(
-                f"learngene_zoo is loaded from {other} already; that copy is used, not {_ROOT}", stacklevel=2
+                f"learngene_zoo is already loaded from {other}; that copy is used, not {_ROOT}", stacklevel=2
             )
-            _told.add(str(_ROOT))
+            _warned.add(str(_ROOT))
         return
     if [finder.learngene_zoo_checkout for finder in ours] != [_ROOT]:
         _sys.meta_path[:] = [checkout, *(finder for finder in _sys.meta_path if finder not in ours)]
@@ -99,9 +99,9 @@ def lsamd_vit(task: str | None = None, *, pretrained: bool = True, **options: _A
 def pool_vit(task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
     """A Vision Transformer along a path through a learngene pool: `low` blocks of the narrow model, `high` of the wide one.
 
-    task, pretrained, options: as for `lsamd_vit`; and low and high. Without these two the path with the most parameters among
-        those with so many layers, or within the budget. One with blocks of both models is timm's VisionTransformer with a
-        linear layer between two of its blocks.
+    task, pretrained, options: as for `lsamd_vit`; and low and high. Without these two it is the path with the most parameters
+        that has the given number of layers, or that fits the budget. A path through both models is timm's VisionTransformer
+        with a linear layer between two of its blocks.
     """
     from learngene_zoo.torch_hub import method_vit
 
@@ -111,8 +111,8 @@ def pool_vit(task: str | None = None, *, pretrained: bool = True, **options: _An
 def tal_vit(task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
     """A Vision Transformer of any size whose weights are predicted for a task, ready without training.
 
-    task, pretrained, options: as for `lsamd_vit`; and width (embed_dim), heads (num_heads). A task that the extraction knew needs
-        nothing else; of any other some training images are looked at first, by the ancestry model.
+    task, pretrained, options: as for `lsamd_vit`; and width (embed_dim), heads (num_heads). Tasks of the extraction are stored in
+        the learngene; for any other task the ancestry model first embeds some of its training images.
     """
     from learngene_zoo.torch_hub import method_vit
 

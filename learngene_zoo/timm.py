@@ -1,4 +1,4 @@
-"""`import learngene_zoo.timm`: from then on timm knows our architectures, and opens folders of dense and stitched models."""
+"""`import learngene_zoo.timm` registers our models with timm, so that it opens folders of dense and stitched models."""
 
 from learngene_zoo.families.vit.modules import (
     DenseVisionTransformer,

@@ -1,4 +1,4 @@
-"""What hubconf.py's entries do. Needs torch, timm, safetensors and huggingface_hub, and nothing else of ours installed."""
+"""What the entries of hubconf.py do. Needs only torch, timm, safetensors and huggingface_hub."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def entry(name: str) -> Callable[..., nn.Module]:
     function = partial(method_vit, method)
     function.__doc__ = (
         f"A Vision Transformer from a learngene of the method {method}.\n\n"
-        "The same parameters as `descendant`; `learngene` may be left out where the shelf has one of this method."
+        "The same parameters as `descendant`; `learngene` is optional if the shelf has one of this method."
     )
     return function
 
@@ -42,9 +42,9 @@ def entry(name: str) -> Callable[..., nn.Module]:
 def method_vit(
     method: str, task: str | None = None, *, learngene: str | Path | None = None, **options: Any
 ) -> nn.Module:
-    """A model from a learngene of one method: the one named, else the shelf's.
+    """A model from a learngene of one method (default: the one on the shelf).
 
-    Raises `WrongCall` if the learngene is another method's.
+    Raises `WrongCall` for a learngene of another method.
     """
     gene = shelf.open_learngene(learngene if learngene is not None else method)
     if gene.config.method != method:
@@ -63,10 +63,7 @@ def build(
     device: str = "cpu",
     **sizes: Any,
 ) -> nn.Module:
-    """A plain timm model in eval mode. `sizes` are those of `lifecycle.expand`, in our words or timm's.
-
-    Raises the errors of `lifecycle.expand`.
-    """
+    """A timm model in eval mode. `sizes` are those of `lifecycle.expand`, by our names or timm's; so are the errors."""
     gene = shelf.open_learngene(learngene)
     sizes = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
     if task is not None:
@@ -74,12 +71,12 @@ def build(
         sizes = {"task": task, "classes": classes, "dense": dense, **sizes}
     made = lifecycle.expand(gene, run=Run(seed=seed, device=device), **sizes)
     if not pretrained:
-        made = _forgotten(made, seed)
+        made = _without_weights(made, seed)
     return made.model().to(device)
 
 
 def head_for(task: str) -> tuple[int, bool]:
-    """How many classes a task has, and whether every pixel has one; the catalogue knows without opening it."""
+    """The number of classes of a task, and whether every pixel has one; read off the catalogue if the task is there."""
     from learngene_zoo.tasks.catalogue import find_entry, open_task
 
     entry = find_entry(task)
@@ -89,8 +86,8 @@ def head_for(task: str) -> tuple[int, bool]:
     return opened.classes, opened.dense
 
 
-def _forgotten(made: Any, seed: int) -> Any:
-    """The same model with timm's initial weights."""
+def _without_weights(made: Any, seed: int) -> Any:
+    """The same model with timm's initialisation."""
     from learngene_zoo.artifacts.descendant import assemble
 
     scratch = assemble(made.spec, {}, seed=seed, mean=made.mean, std=made.std)

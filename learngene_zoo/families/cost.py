@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from learngene_zoo.families.family import Convention as Convention
-from learngene_zoo.families.family import family, table_of
+from learngene_zoo.families.family import family_of, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.table import ParameterSpec
 
@@ -44,7 +44,7 @@ def cost(spec: Spec, convention: Convention = "exact") -> Cost:
 
 def flops(spec: Spec, convention: Convention = "exact") -> int:
     """Multiply-adds of one image through the whole model."""
-    return family(spec.family).flops(spec, convention)
+    return family_of(spec).flops(spec, convention)
 
 
 def params(spec: Spec, convention: Convention = "exact") -> int:

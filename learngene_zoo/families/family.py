@@ -56,20 +56,25 @@ class Family:
     host: str  # the module that is its `Host`
 
 
-def family(name: str) -> Family:
+def load_family(name: str) -> Family:
     """A family by name. Raises `WrongCall` for one that this version does not know."""
     found: Family = package_of(name).FAMILY
     return found
 
 
 def families() -> Iterator[Family]:
-    """Every family."""
-    return (family(name) for name in FAMILIES)
+    """Every family that there is."""
+    return (load_family(name) for name in FAMILIES)
+
+
+def family_of(spec: Spec) -> Family:
+    """The family of a model."""
+    return load_family(spec.family)
 
 
 def table_of(spec: Spec) -> Table:
     """The table of a model's family."""
-    return family(spec.family).table
+    return family_of(spec).table
 
 
 def iter_parameters(spec: Spec) -> Iterator[tuple[str, ParameterSpec, Mapping[str, int]]]:
@@ -79,7 +84,7 @@ def iter_parameters(spec: Spec) -> Iterator[tuple[str, ParameterSpec, Mapping[st
 
 def host_of(spec: Spec) -> Host:
     """What builds and reads the modules of a model's family; imports torch and timm."""
-    return host(family(spec.family))
+    return host(family_of(spec))
 
 
 def host(kind: Family) -> Host:

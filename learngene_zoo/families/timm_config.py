@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall, unknown
-from learngene_zoo.families.family import families, family, host, table_of
+from learngene_zoo.families.family import families, family_of, host, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import Json, from_json, to_json
 
@@ -27,7 +27,7 @@ def timm_config(
 
     For a model that timm does not have (a dense or a stitched one), after `import learngene_zoo.timm`.
     """
-    kind = family(spec.family)
+    kind = family_of(spec)
     args = kind.arguments(spec)
     config: dict[str, Json] = {
         "architecture": kind.architecture(spec),
@@ -88,7 +88,7 @@ def spec_in(config: Mapping[str, Json], where: str) -> Spec:
         stated["channels"] = size[0]
         if images.get("fixed_input_size"):
             stated["image_size"] = size[-1]
-    values = {**to_json(base), **stated, **family(base.family).values(name, args, where)}
+    values = {**to_json(base), **stated, **family_of(base).values(name, args, where)}
     return from_json(type(base), values, where)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.cli import expand, extract, main, plan, plot
 from learngene_zoo.errors import BadPlugin, WrongCall
-from learngene_zoo.families.family import family
+from learngene_zoo.families.family import load_family
 from learngene_zoo.method import Extractor, Method
 from learngene_zoo.registry import check_method_record
 from learngene_zoo.settings import from_json, settings_of, to_json
@@ -36,7 +36,7 @@ def check_method(
     check_settings(method)
     extractor = extractor or method.presets["smoke"]
     data = _tasks(method, tasks) if extractor.needs_tasks() else []
-    first, *others = [tiny_ancestry(spec=spec) for name in method.families for spec in family(name).examples]
+    first, *others = [tiny_ancestry(spec=spec) for name in method.families for spec in load_family(name).examples]
     check_on(method, extractor, ancestry or first, data)
     for other in others if ancestry is None else ():
         check_on_shape(method, extractor, other, data)

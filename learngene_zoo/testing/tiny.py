@@ -11,7 +11,7 @@ import torch
 
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.records import AncestryRecord
-from learngene_zoo.families.family import family
+from learngene_zoo.families.family import load_family
 from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec
 from learngene_zoo.tasks.task import SPLITS, Task
@@ -19,7 +19,7 @@ from learngene_zoo.tasks.task import SPLITS, Task
 
 def tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ancestry:
     """An ancestry model with random weights; by default a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels."""
-    spec = (spec or family(DEFAULT_FAMILY).examples[0]).with_(**sizes)
+    spec = (spec or load_family(DEFAULT_FAMILY).examples[0]).with_(**sizes)
     record = AncestryRecord(source=f"tiny-{seed}", spec=spec, licence="apache-2.0")
     return Ancestry(record=record, state=initial(spec, seed, "fan_in"))
 
