@@ -103,14 +103,14 @@ def some_images(task: Task, input_format: InputFormat, count: int, run: Run) -> 
 def moments(network: StitchedNetwork, batches: Iterable[torch.Tensor]) -> Moments:
     """The moments over batches of images (B, C, H, W), on the network's device; processes share the images."""
     network.eval()
-    wanted = groups(network.layout)
-    last = _last_streams(wanted)
+    every = groups(network.layout)
+    last = _last_streams(every)
     counted = Moments()
     for images_BCHW in batches:
         if len(images_BCHW):
             streams = {anchor: streams_of(network, anchor, images_BCHW, stop) for anchor, stop in last.items()}
-            _count(counted, wanted, streams)
-    _add_up(counted, network, wanted)
+            _count(counted, every, streams)
+    _add_up(counted, network, every)
     return counted
 
 
@@ -148,30 +148,30 @@ def fit_of(counted: Moments, stitches: StateDict) -> dict[str, Json]:
     """
     given: dict[str, float] = {}
     missed: dict[str, float] = {}
-    wanted: dict[str, float] = {}
+    squares: dict[str, float] = {}
     for group, cross in counted.cross.items():
         name = group.stitch.name
         weight = torch.cat([stitches[f"{name}.weight"].T, stitches[f"{name}.bias"][None]]).to(cross)
         squared = len(group.ends) * float((weight * (counted.gram[group.front] @ weight)).sum())
         target = float(counted.norm[group])
         given[name] = given.get(name, 0.0) + squared
-        wanted[name] = wanted.get(name, 0.0) + target
+        squares[name] = squares.get(name, 0.0) + target
         missed[name] = missed.get(name, 0.0) + squared - 2 * float((weight * cross).sum()) + target
-    rows = {name: (_root(given[name] / norm), max(missed[name] / norm, 0.0)) for name, norm in wanted.items()}
+    rows = {name: (_root(given[name] / norm), max(missed[name] / norm, 0.0)) for name, norm in squares.items()}
     return {
         "norm_ratio": _with_mean({name: row[0] for name, row in rows.items()}),
         "missed": _with_mean({name: row[1] for name, row in rows.items()}),
     }
 
 
-def _count(counted: Moments, wanted: Sequence[Group], streams: Mapping[int, Sequence[torch.Tensor]]) -> None:
+def _count(counted: Moments, every: Sequence[Group], streams: Mapping[int, Sequence[torch.Tensor]]) -> None:
     """Add one batch, front block by front block, all products of one at once."""
-    targets = {(group.end, end): _wide(streams[group.end][end]) for group in wanted for end in group.ends}
+    targets = {(group.end, end): _wide(streams[group.end][end]) for group in every for end in group.ends}
     norms = {place: target.square().sum() for place, target in targets.items()}
-    for front in sorted({group.front for group in wanted}):
+    for front in sorted({group.front for group in every}):
         tokens_RD = _wide(streams[front.anchor][front.block + 1])
         rows = torch.cat([tokens_RD, torch.ones_like(tokens_RD[:, :1])], dim=1)
-        leaving = [group for group in wanted if group.front == front]
+        leaving = [group for group in every if group.front == front]
         sums = [torch.stack([targets[group.end, end] for end in group.ends]).sum(dim=0) for group in leaving]
         gram, *crosses = (rows.T @ torch.cat([rows, *sums], dim=1)).split(
             [part.shape[1] for part in (rows, *sums)], dim=1
@@ -192,30 +192,30 @@ def _wide(tokens_BND: torch.Tensor) -> torch.Tensor:
     return tokens_RD.cpu().double() if tokens_RD.device.type == "mps" else tokens_RD.double()
 
 
-def _last_streams(wanted: Sequence[Group]) -> dict[int, int]:
+def _last_streams(every: Sequence[Group]) -> dict[int, int]:
     """The last of each anchor's streams that is needed."""
     last: dict[int, int] = {}
-    for group in wanted:
+    for group in every:
         last[group.front.anchor] = max(last.get(group.front.anchor, 0), group.front.block + 1)
         last[group.end] = max(last.get(group.end, 0), *group.ends)
     return last
 
 
-def _add_up(counted: Moments, network: StitchedNetwork, wanted: Sequence[Group]) -> None:
+def _add_up(counted: Moments, network: StitchedNetwork, every: Sequence[Group]) -> None:
     """The sums over all processes, in each of them. A process may have had no image."""
     if world() == 1:
         return
     device = network.anchor(0).pos_embed.device
     zeros = partial(torch.zeros, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
-    for group in wanted:
+    for group in every:
         inputs, outputs = (network.anchor(anchor).embed_dim for anchor in (group.front.anchor, group.end))
         counted.gram.setdefault(group.front, zeros((inputs + 1, inputs + 1)))
         counted.cross.setdefault(group, zeros((inputs + 1, outputs)))
         counted.norm.setdefault(group, zeros(()))
-    fronts = sorted({group.front for group in wanted})
+    fronts = sorted({group.front for group in every})
     for total in (counted.gram[front] for front in fronts):
         dist.all_reduce(total)
-    for group in wanted:
+    for group in every:
         dist.all_reduce(counted.cross[group])
         dist.all_reduce(counted.norm[group])
 

@@ -54,8 +54,8 @@ class Cloths:
         dark = torch.zeros(3, 8, 8)
         dark[1, ::2], dark[2, :, ::2] = 1, 1
         images = colours[:, :, None, None] * (150 + 100 * light[:, None, None, None]) * (1 - dark[stripes])[:, None]
-        told = torch.where(index % 5 == 0, NAN, stripes.float())  # of not every cloth it is known
-        return Samples(images.to(torch.uint8), attributes=torch.stack([told, light], dim=1))
+        stripes_known = torch.where(index % 5 == 0, NAN, stripes.float())  # not known of every cloth
+        return Samples(images.to(torch.uint8), attributes=torch.stack([stripes_known, light], dim=1))
 
 
 TASK = Task(

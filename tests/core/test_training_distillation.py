@@ -111,8 +111,8 @@ def test_one_of_another_task_is_fine_tuned_whole_once(tmp_path: Path, monkeypatc
     assert not torch.equal(teacher.state["blocks.0.mlp.fc1.weight"], before["blocks.0.mlp.fc1.weight"])
     assert all(torch.equal(ancestry.state[name], before[name]) for name in before)
     monkeypatch.setattr(distillation, "fit", lambda *args: pytest.fail("it is trained already"))
-    again, told = teacher_for(ancestry, tiny_task(), BRIEF, run)
-    assert told == record
+    again, metrics = teacher_for(ancestry, tiny_task(), BRIEF, run)
+    assert metrics == record
     assert all(torch.equal(again.state[name], teacher.state[name]) for name in teacher.state)
 
 

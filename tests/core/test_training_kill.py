@@ -85,13 +85,13 @@ def test_killed_at_random_moments(tmp_path, whole, kind):
 
 DIE_AT = """
 import os, runpy, signal, sys
-wanted, call = int(sys.argv.pop(1)), 0
+expected, call = int(sys.argv.pop(1)), 0
 def watch(event, arguments):
     # Every file that is opened, renamed or removed inside the run's folder is one moment to die at.
     global call
     if event in ("open", "os.rename", "os.rmdir", "os.remove", "os.mkdir") and "checkpoint-" in str(arguments[0]):
         call += 1
-        if call == wanted:
+        if call == expected:
             os.kill(os.getpid(), signal.SIGKILL)
 sys.addaudithook(watch)
 sys.path.insert(0, os.path.dirname(sys.argv[1]))

@@ -57,9 +57,9 @@ def test_two_processes_equal_one_with_the_whole_batch(tmp_path, together, batch)
     assert output.count("step 15\n") == 2
     assert_close(tmp_path / "two", tmp_path / "one", rtol=1e-4, atol=1e-5)
     lines = [json.loads(line) for line in (tmp_path / "two" / "run" / "metrics.jsonl").open()]
-    wanted = [json.loads(line) for line in (tmp_path / "one" / "run" / "metrics.jsonl").open()]
+    expected = [json.loads(line) for line in (tmp_path / "one" / "run" / "metrics.jsonl").open()]
     assert [line["step"] for line in lines] == list(range(1, 16))
-    assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in wanted], rel=1e-4)
+    assert [line["loss"] for line in lines] == pytest.approx([line["loss"] for line in expected], rel=1e-4)
 
 
 @pytest.mark.slow

@@ -70,16 +70,22 @@ def _small(arm: Competitor) -> dict[str, object]:
 def settings_in(claim: Claim, name: str) -> dict[str, object]:
     """All settings of an arm's extraction, by their names."""
     arm = arm_of(claim, name, 0)
-    told = with_settings(preset_of(POOL, arm.preset), arm.settings)
-    return {setting.name: setting.default for setting in settings_of(told)}
+    given_settings = with_settings(preset_of(POOL, arm.preset), arm.settings)
+    return {setting.name: setting.default for setting in settings_of(given_settings)}
 
 
 @pytest.mark.parametrize("name", [name for name in CLAIMS if load_claim(name).arms])
 def test_all_arms_of_a_claim_see_as_many_images(name: str) -> None:
     claim = load_claim(name)
     shown = {
-        (told["images"], told["epochs"], told["tuning_images"], told["tuning_epochs"], told["batch_size"])
-        for told in (settings_in(claim, arm) for arm in claim.arms)
+        (
+            given_settings["images"],
+            given_settings["epochs"],
+            given_settings["tuning_images"],
+            given_settings["tuning_epochs"],
+            given_settings["batch_size"],
+        )
+        for given_settings in (settings_in(claim, arm) for arm in claim.arms)
     }
     assert len(shown) == 1
     assert {arm.method for arm in claim.arms.values()} == {"pool"}
@@ -147,14 +153,14 @@ def test_a_depth_of_a_pool_is_its_largest_path_and_a_named_size_is_that_path() -
     spec = ViTSpec(layers=12, width=96, heads=3, classes=10, image_size=32, patch_size=8)
     learngene = Learngene(config=POOL.extractor.outline([spec]), state={})
     cell = Cell(arm=Arm(name="pool", method="pool"), task="digits", layers=6, seed=0, recipe=Recipe())
-    asked = {
+    sizes = {
         "a depth": cell,
         "a depth of its narrow width": replace(cell, width=32),
         "a path": replace(cell, size={"low": 3, "high": 3}),
         "another path": replace(cell, layers=7, size={"low": 6, "high": 1}),
     }
     found = {}
-    for name, one in asked.items():
+    for name, one in sizes.items():
         target, expander = size_of(one, learngene, open_task("digits"))
         found[name] = (target.layers, target.width, expander.low, expander.high)
     assert found == {

@@ -37,9 +37,9 @@ class Alone(nn.Module):
         return self.network(images_BCHW, self.path)
 
 
-@pytest.mark.parametrize(("depths", "told"), FAMILIES)
-def test_the_logits_of_every_path_are_its_own_to_the_last_bit(depths: tuple[int, ...], told: dict[str, Any]) -> None:
-    network, details = stitched(depths, **told)
+@pytest.mark.parametrize(("depths", "options"), FAMILIES)
+def test_the_logits_of_every_path_are_its_own_to_the_last_bit(depths: tuple[int, ...], options: dict[str, Any]) -> None:
+    network, details = stitched(depths, **options)
     paths = details.layout.paths[::-1]
     with torch.no_grad():
         every = list(along_each(network, paths)(images()))

@@ -56,19 +56,19 @@ def objective(
 
 def test_the_prediction_loss_is_a_cross_entropy() -> None:
     """Two classes: the teacher says 3/4 and 1/4, the student 1/2 and 1/2; a second image adds the same."""
-    given, wanted = torch.zeros(2, 2), torch.tensor([[math.log(3.0), 0.0]] * 2)
-    assert prediction_loss(given, wanted).item() == pytest.approx(math.log(2))
-    assert prediction_loss(given, wanted, reduction="entries").item() == pytest.approx(math.log(2) / 2)
+    given, expected = torch.zeros(2, 2), torch.tensor([[math.log(3.0), 0.0]] * 2)
+    assert prediction_loss(given, expected).item() == pytest.approx(math.log(2))
+    assert prediction_loss(given, expected, reduction="entries").item() == pytest.approx(math.log(2) / 2)
     sure = torch.tensor([[math.log(9.0), 0.0]])
     one = -(0.75 * math.log(0.9) + 0.25 * math.log(0.1))
-    assert prediction_loss(sure, wanted[:1]).item() == pytest.approx(one)
-    assert prediction_loss(sure, 2 * wanted[:1], tau=2.0).item() == pytest.approx(one)
+    assert prediction_loss(sure, expected[:1]).item() == pytest.approx(one)
+    assert prediction_loss(sure, 2 * expected[:1], tau=2.0).item() == pytest.approx(one)
 
 
 def test_answers_for_every_patch_are_averaged_over_images_and_patches() -> None:
-    given, wanted = torch.randn(2, 4, 3), torch.randn(2, 4, 3)
-    flat = prediction_loss(given.flatten(0, 1), wanted.flatten(0, 1))
-    assert prediction_loss(given, wanted).item() == pytest.approx(flat.item())
+    given, expected = torch.randn(2, 4, 3), torch.randn(2, 4, 3)
+    flat = prediction_loss(given.flatten(0, 1), expected.flatten(0, 1))
+    assert prediction_loss(given, expected).item() == pytest.approx(flat.item())
 
 
 def by_hand(model: Any, x: torch.Tensor) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor], torch.Tensor]:
@@ -130,8 +130,8 @@ def test_student_and_matrices_learn_and_the_teacher_does_not() -> None:
 def test_labels_are_the_class_and_attributes() -> None:
     """L_cls is whatever training on the task minimises."""
     model = student()
-    asked = (Attribute("size"), Attribute("colour", 4))
-    labels = ClassAndAttributes(model, asked, seed=1)
+    attributes = (Attribute("size"), Attribute("colour", 4))
+    labels = ClassAndAttributes(model, attributes, seed=1)
     data = batch()._replace(attributes=torch.tensor([[0.5, 2.0]] * 8))
     losses = objective(model, teacher(), labels=labels, alpha=0.5)(data)
     assert {name for name in losses if name.startswith("attributes/")} == {"attributes/size", "attributes/colour"}

@@ -122,14 +122,14 @@ def test_least_squares_fits_better_than_the_matrices() -> None:
     assert fits["ls"]["missed"]["mean"] < 1
 
 
-def test_with_alpha_one_the_ancestry_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_alpha_one_the_ancestry_is_never_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """SN-Net at equal storage: two models trained on labels, least squares, labels again."""
 
-    def asked(*_: Any, **__: Any) -> Any:
-        raise AssertionError("the ancestry was asked")
+    def used(*_: Any, **__: Any) -> Any:
+        raise AssertionError("the ancestry was used")
 
-    monkeypatch.setattr(distillation, "teacher_for", asked)
-    monkeypatch.setattr(distillation, "Teacher", asked)
+    monkeypatch.setattr(distillation, "teacher_for", used)
+    monkeypatch.setattr(distillation, "Teacher", used)
     settings = {"alpha": 1.0, "stitch": "ls", "low_levels": 3}
     found = made(**settings)
     other = tiny_ancestry(9, classes=3)
@@ -342,14 +342,14 @@ def test_a_pool_with_a_stitch_missing_builds_what_does_not_need_it(pool: Learnge
 
 def test_torch_hub_builds_paths(pool: Learngene, tmp_path: Path, checkout: Path) -> None:
     folder = pool.save(tmp_path / "pool")
-    asked = {"source": "local", "learngene": folder, "seed": 3}
-    model = torch.hub.load(str(checkout), "pool_vit", low=1, high=2, classes=7, **asked)
+    options = {"source": "local", "learngene": folder, "seed": 3}
+    model = torch.hub.load(str(checkout), "pool_vit", low=1, high=2, classes=7, **options)
     assert [block.attn.qkv.in_features for block in model.blocks] == [16, 32, 32]
     assert model(torch.zeros(1, 3, 16, 16)).shape == (1, 7)
-    wanted = lifecycle.expand(folder, low=1, high=2, classes=7, run=Run(seed=3)).model()
-    assert same(model.state_dict(), wanted.state_dict())
+    expected = lifecycle.expand(folder, low=1, high=2, classes=7, run=Run(seed=3)).model()
+    assert same(model.state_dict(), expected.state_dict())
     with pytest.raises(WrongCall, match="no path with low 5"):
-        torch.hub.load(str(checkout), "pool_vit", low=5, **asked)
+        torch.hub.load(str(checkout), "pool_vit", low=5, **options)
 
 
 @pytest.mark.parametrize("anchors", [1, 3])

@@ -112,10 +112,10 @@ def test_all_pairs_are_drawn_and_those_of_the_same_layer_told_apart() -> None:
 def test_points_are_what_was_measured_of_each_path() -> None:
     figure = picture(learngene(**scored()), Expand(low=2, high=1))
     members = list(POOL.expander.family(learngene().config))
-    wanted = [(one.cost().flops / 1e6, 50 + 2 * one.settings["low"] + 10 * one.settings["high"]) for one in members]
+    expected = [(one.cost().flops / 1e6, 50 + 2 * one.settings["low"] + 10 * one.settings["high"]) for one in members]
     found = points(figure)
-    assert found[:-1] == [pytest.approx(point) for point in wanted]
-    assert found[-1] == wanted[[one.settings for one in members].index({"low": 2, "high": 1})]
+    assert found[:-1] == [pytest.approx(point) for point in expected]
+    assert found[-1] == expected[[one.settings for one in members].index({"low": 2, "high": 1})]
     assert {"accuracy in % on 50 validation images", "FLOPs of one image, M"} <= set(words(figure).split(" | "))
     for said in ("6 blocks, 2 stitches, 9 paths", "low 2, high 1", "64.0 % accuracy", "best so far"):
         assert said in words(figure)
@@ -123,8 +123,8 @@ def test_points_are_what_was_measured_of_each_path() -> None:
 
 def test_without_accuracies_parameters_are_drawn() -> None:
     figure = picture(learngene())
-    wanted = [(one.cost().flops / 1e6, one.cost().params / 1e6) for one in POOL.expander.family(learngene().config)]
-    assert points(figure)[:-1] == [pytest.approx(point) for point in wanted]
+    expected = [(one.cost().flops / 1e6, one.cost().params / 1e6) for one in POOL.expander.family(learngene().config)]
+    assert points(figure)[:-1] == [pytest.approx(point) for point in expected]
     assert "no accuracies are recorded" in words(figure)
     assert "best so far" not in words(figure)
 
@@ -197,8 +197,8 @@ def test_show_tells_how_good_each_path_is(tmp_path: Path) -> None:
     learngene(**scored()).save(tmp_path / "pool")
     done = CliRunner().invoke(main, ["show", str(tmp_path / "pool"), "--json"])
     rows = json.loads(done.stdout)
-    told = {(row["low"], row["high"]): (row["accuracy"], row["images"]) for row in rows}
-    assert told == {(row["low"], row["high"]): (row["accuracy"], 50) for row in scored()["paths"]}
+    rows_shown = {(row["low"], row["high"]): (row["accuracy"], row["images"]) for row in rows}
+    assert rows_shown == {(row["low"], row["high"]): (row["accuracy"], 50) for row in scored()["paths"]}
 
 
 def test_both_methods_draw_with_it_and_colours_differ() -> None:

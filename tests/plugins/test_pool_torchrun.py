@@ -28,11 +28,11 @@ from lgzoo_pool.pool import POOL
 
 torch.set_num_threads(1)
 out = Path(sys.argv[1])
-asked, original = [], Teacher.__call__
+seen, original = [], Teacher.__call__
 
 
 def counted(self, batch):
-    asked.append(len(batch.images))
+    seen.append(len(batch.images))
     return original(self, batch)
 
 
@@ -43,7 +43,7 @@ settings = {"epochs": 2, "tuning_epochs": 2}
 made = with_settings(POOL.presets["smoke"], settings)([ancestry], [tiny_task()], Run(seed=1, folder=out / "run"))
 if is_first():
     write_tensors(out / "pool.safetensors", made.state)
-print(f"asked {sum(asked)}", flush=True)
+print(f"images {sum(seen)}", flush=True)
 """
 
 
@@ -57,12 +57,14 @@ def test_two_processes_equal_one(
         (tmp_path / place).mkdir()
     path = {"PYTHONPATH": f"{checkout}:{checkout / 'plugins'}", "OMP_NUM_THREADS": "1"}
     alone = [sys.executable, str(program), str(tmp_path / "one")]
-    told = subprocess.run(alone, env=path, check=True, capture_output=True, text=True, timeout=200).stdout
-    output = torchrun([str(program), str(tmp_path / "two")], lambda output: "asked" in output)
+    alone_output = subprocess.run(alone, env=path, check=True, capture_output=True, text=True, timeout=200).stdout
+    output = torchrun([str(program), str(tmp_path / "two")], lambda output: "images" in output)
     ours, theirs = (Tensors(tmp_path / place / "pool.safetensors") for place in ("one", "two"))
     assert set(ours) == set(theirs)
     # The mean: AdamW takes whole steps even where a gradient is nothing but rounding, as that of the keys' biases.
     apart = {name: (ours[name] - theirs[name]).abs().mean().item() for name in ours}
     assert max(apart.values()) < 5e-5, max(apart, key=lambda name: apart[name])
-    counts = [sum(int(line.split()[1]) for line in text.splitlines() if "asked" in line) for text in (told, output)]
+    counts = [
+        sum(int(line.split()[1]) for line in text.splitlines() if "images" in line) for text in (alone_output, output)
+    ]
     assert counts == [3 * 2 * 32] * 2

@@ -103,10 +103,10 @@ def test_the_fit_is_what_it_says() -> None:
     for stitch, pairs in details.layout.stitches:
         for pair in pairs:
             given = network.joined(streams_of(network, 0, images(8), pair.j + 1)[-1], stitch)
-            wanted = streams_of(network, 1, images(8), pair.k)[-1]
+            expected = streams_of(network, 1, images(8), pair.k)[-1]
             outputs += given.square().sum().item()
-            targets += wanted.square().sum().item()
-            missed += (given - wanted).square().sum().item()
+            targets += expected.square().sum().item()
+            missed += (given - expected).square().sum().item()
     assert fit["norm_ratio"]["stitches.0.0"] == pytest.approx((outputs / targets) ** 0.5, rel=1e-4)
     assert fit["missed"]["stitches.0.0"] == pytest.approx(missed / targets, rel=1e-4)
 

@@ -79,9 +79,9 @@ def test_every_descendant_is_its_path_to_the_last_bit(sizes: dict[str, Any]) -> 
 
 def test_tensors_have_the_learngenes_names() -> None:
     network, _ = stitched((2, 2))
-    wanted = {f"anchors.{i}.{name}": s for i in (0, 1) for name, s in shapes(anchors((2, 2))[i].spec).items()}
-    wanted |= {"stitches.0.0.weight": (32, 16), "stitches.0.0.bias": (32,)}
-    assert {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} == wanted
+    expected = {f"anchors.{i}.{name}": s for i in (0, 1) for name, s in shapes(anchors((2, 2))[i].spec).items()}
+    expected |= {"stitches.0.0.weight": (32, 16), "stitches.0.0.bias": (32,)}
+    assert {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()} == expected
 
 
 def test_stitches_start_as_a_function_of_seed_and_name() -> None:
@@ -121,8 +121,8 @@ def test_objectives_see_a_model() -> None:
 
 
 def gene_of(depths: tuple[int, ...] = (3, 3), **details: Any) -> tuple[StitchedNetwork, Learngene]:
-    network, told = stitched(depths, None, task="t", classes=4, **details)
-    return network, learngene(network, told)
+    network, made = stitched(depths, None, task="t", classes=4, **details)
+    return network, learngene(network, made)
 
 
 def test_another_tasks_head_is_fresh_and_a_function_of_the_seed() -> None:
@@ -176,10 +176,10 @@ def test_a_stitched_folder_opens_in_timm_and_here(tmp_path: Path) -> None:
     network, gene = gene_of()
     made = Expand(config=7)(load(gene.save(tmp_path / "learngene")), Target(task="t"), Run())
     made.save(tmp_path / "stitched")
-    wanted = network(images(), network.layout.paths[7])
+    expected = network(images(), network.layout.paths[7])
     reopened = timm.create_model(f"local-dir:{tmp_path / 'stitched'}", pretrained=True).eval()
-    assert difference(reopened(images()), wanted) == 0
-    assert difference(load_descendant(tmp_path / "stitched").model()(images()), wanted) == 0
+    assert difference(reopened(images()), expected) == 0
+    assert difference(load_descendant(tmp_path / "stitched").model()(images()), expected) == 0
 
 
 @pytest.mark.parametrize("name", ["stitches.0.1.weight", "anchors.0.blocks.2.attn.qkv.bias", "anchors.0.cls_token"])

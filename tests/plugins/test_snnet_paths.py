@@ -95,16 +95,16 @@ def test_windows_and_strides_of_other_sizes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "says"),
+    ("options", "says"),
     [
         ({"window": 0}, "window is 0"),
         ({"stride": -1}, "stride is -1"),
         ({"window": 40, "nearest": False}, "more than 10000 paths"),
     ],
 )
-def test_layouts_that_cannot_be_meant(told: dict[str, int], says: str) -> None:
+def test_layouts_that_cannot_be_meant(options: dict[str, int], says: str) -> None:
     with pytest.raises(WrongCall, match=says):
-        Layout(depths=(40, 40, 40), **told)  # type: ignore[arg-type]
+        Layout(depths=(40, 40, 40), **options)  # type: ignore[arg-type]
 
 
 def test_the_released_table_to_the_last_parameter_and_flop() -> None:

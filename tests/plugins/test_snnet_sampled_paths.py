@@ -112,10 +112,12 @@ def test_the_loss_is_the_labels_share_and_the_teachers(kind: Any) -> None:
     sampled, teacher = objective(kind)
     losses = sampled(batch())
     with torch.no_grad():
-        given, wanted = sampled.network(batch().images, sampled.path), teacher(batch().images)
-        far = divergence(given, wanted, 2.0) if kind == "soft" else functional.cross_entropy(given, wanted.argmax(1))
-        told = functional.cross_entropy(given, batch().labels)
-    assert losses["cross_entropy"].item() == pytest.approx(0.75 * told.item(), rel=1e-5)
+        given, expected = sampled.network(batch().images, sampled.path), teacher(batch().images)
+        far = (
+            divergence(given, expected, 2.0) if kind == "soft" else functional.cross_entropy(given, expected.argmax(1))
+        )
+        labels = functional.cross_entropy(given, batch().labels)
+    assert losses["cross_entropy"].item() == pytest.approx(0.75 * labels.item(), rel=1e-5)
     assert losses["distillation"].item() == pytest.approx(0.25 * far.item(), rel=1e-5)
     assert set(losses) == {"cross_entropy", "distillation"}
 
@@ -151,9 +153,11 @@ def test_stitches_and_class_tokens_alone(heads: bool) -> None:
     )  # the last anchor's
     trained(network, Run(seed=seed), replace(RECIPE, epochs=4), paths=paths)
     changed = {name for name, tensor in state(network).items() if not torch.equal(tensor, before[name])}
-    wanted = {"anchors.0.cls_token", "anchors.1.cls_token"} | {name for name in before if name.startswith("stitches.")}
-    wanted |= {name for name in before if ".head." in name} if heads else set()
-    assert changed == wanted
+    expected = {"anchors.0.cls_token", "anchors.1.cls_token"} | {
+        name for name in before if name.startswith("stitches.")
+    }
+    expected |= {name for name in before if ".head." in name} if heads else set()
+    assert changed == expected
 
 
 def test_without_class_tokens_whole_anchors_have_nothing_to_train() -> None:
@@ -182,8 +186,8 @@ def test_pixels_and_attributes_are_learnt_too() -> None:
     readers = {name: tuple(p.shape) for name, p in sampled.named_parameters() if name.startswith("objectives.")}
     assert readers["objectives.0.reader.weight"] == (4, 16)
     assert readers["objectives.1.reader.weight"] == (4, 32)
-    told = SimpleNamespace(**vars(batch()) | {"attributes": torch.zeros(6, 2)})
-    assert set(sampled(told)) == {"cross_entropy", "attributes/size", "attributes/kind"}
+    labels = SimpleNamespace(**vars(batch()) | {"attributes": torch.zeros(6, 2)})
+    assert set(sampled(labels)) == {"cross_entropy", "attributes/size", "attributes/kind"}
 
 
 @pytest.mark.slow
