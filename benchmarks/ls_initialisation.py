@@ -28,7 +28,7 @@ from learngene_zoo.families.initialisation import initial
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.storage import StateDict
-from lgzoo_pool.details import Details
+from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.least_squares import moments, solve
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
 
@@ -43,7 +43,7 @@ Solver = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 def network(specs: tuple[ViTSpec, ...]) -> StitchedNetwork:
     """The anchors with random weights, large enough that blocks do something."""
-    layout = Details.of(specs).layout
+    layout = StitchedDetails.of(specs).layout
     states = [initial(spec, seed, "fan_in") for seed, spec in enumerate(specs)]
     return network_of(specs, layout, {**anchors_state(states), **initial_stitches(specs, layout, 0)})
 

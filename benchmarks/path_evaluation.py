@@ -18,7 +18,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.evaluate import Evaluation, evaluate
-from lgzoo_pool.details import Details
+from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.evaluate import along_each, evaluate_paths
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
 from lgzoo_pool.paths import Path
@@ -46,7 +46,7 @@ def main() -> None:
     task, run = open_task(SOURCE_TASK), Run(threads=1)
     sizes = [{"width": width, "heads": heads} for width, heads in SIZES]
     specs = [ViTSpec(layers=6, classes=task.classes, image_size=32, patch_size=8, **one) for one in sizes]
-    layout = Details.of(specs).layout
+    layout = StitchedDetails.of(specs).layout
     states = anchors_state([initial(spec, seed) for seed, spec in enumerate(specs)])
     network = network_of(specs, layout, {**states, **initial_stitches(specs, layout, 0)})
     pixels = torch.randn(IMAGES, 3, 32, 32, generator=torch.Generator().manual_seed(0))

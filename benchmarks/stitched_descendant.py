@@ -28,7 +28,7 @@ from learngene_zoo.method import Target
 from learngene_zoo.storage import WEIGHTS
 from lgzoo_pool.details import read_details
 from lgzoo_pool.network import anchors_state, initial_stitches
-from lgzoo_pool.pool import Distil
+from lgzoo_pool.pool import FillPool
 
 MOST_TIME = 0.25
 PATHS = ((5, 1), (3, 3), (1, 5))  # low, high
@@ -75,7 +75,7 @@ def _compared(pool: Path, low: int, high: int, place: Path) -> dict[str, float]:
 
 def _pool() -> Learngene:
     """A pool of random numbers."""
-    config = Distil().outline([ARCHITECTURES["deit_base_patch16_224"]])
+    config = FillPool().outline([ARCHITECTURES["deit_base_patch16_224"]])
     details = read_details(config)
     specs = details.specs(config.spec)
     state = anchors_state([initial(spec, seed) for seed, spec in enumerate(specs)])

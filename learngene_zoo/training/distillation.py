@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from learngene_zoo.artifacts.ancestry import Ancestry
     from learngene_zoo.tasks.task import Task
-    from learngene_zoo.training.objectives import Labelled
+    from learngene_zoo.training.objectives import LabelledBatch
 
 Direction = Literal["teacher-student", "student-teacher"]
 Softness = Literal["soft", "hard"]  # what a teacher's logits stand for: a distribution over classes, or one class
@@ -53,7 +53,7 @@ class Features:
 
 
 # Named scalar losses from the features of the student and of the teacher.
-Imitation = Callable[[Features, Features], Mapping[str, torch.Tensor]]
+FeatureLoss = Callable[[Features, Features], Mapping[str, torch.Tensor]]
 
 
 class Teacher:
@@ -69,7 +69,7 @@ class Teacher:
     def __deepcopy__(self, memo: object) -> Teacher:
         return self
 
-    def __call__(self, batch: Labelled) -> Features:
+    def __call__(self, batch: LabelledBatch) -> Features:
         """The features of one batch, without gradients."""
         # Not inference_mode: whatever a student's trained layers take as input must be storable for their backward pass.
         with torch.no_grad(), observing(self.model, self.blocks) as seen:
@@ -88,7 +88,7 @@ class Distilled(nn.Module):
         objective: nn.Module,
         student: VisionTransformer,
         teacher: Callable[[Any], Features],
-        imitation: Imitation,
+        imitation: FeatureLoss,
         weights: tuple[float, float],
         blocks: Collection[int] = (),
     ) -> None:
@@ -97,7 +97,7 @@ class Distilled(nn.Module):
         self.teacher, self.weights, self.blocks = teacher, weights, tuple(blocks)
         self._student = (student,)  # a tuple hides it from the module's parameters: they are the objective's already
 
-    def forward(self, batch: Labelled) -> dict[str, torch.Tensor]:
+    def forward(self, batch: LabelledBatch) -> dict[str, torch.Tensor]:
         """The losses of the objective and those of the imitation, by their names."""
         target = self.teacher(batch)
         with observing(self._student[0], self.blocks) as given:
@@ -127,7 +127,7 @@ def observing(model: VisionTransformer, blocks: Collection[int] = ()) -> Iterato
         yield seen
 
 
-def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> Imitation:
+def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> FeatureLoss:
     """`{"distillation": scalar}`, the mean over images (and patches), in single precision.
 
     soft  `divergence` of the two distributions at the temperature t

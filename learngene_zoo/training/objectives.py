@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CLASS_LOSS = "cross_entropy"  # in every objective the name of the loss whose value for a guess is ln(classes)
 
 
-class Labelled(Protocol):
+class LabelledBatch(Protocol):
     """A batch of images (B, C, H, W) with labels: classes (B,), shares of classes (B, K) after mixup, or masks (B, H, W)."""
 
     @property
@@ -34,7 +34,7 @@ class Labelled(Protocol):
     def labels(self) -> torch.Tensor: ...
 
 
-class Described(Labelled, Protocol):
+class DescribedBatch(LabelledBatch, Protocol):
     """A batch whose images also have attributes, float32 (B, A), NaN where one does not apply."""
 
     @property
@@ -49,7 +49,7 @@ class Classification(nn.Module):
         self.model = model
         self.label_smoothing = label_smoothing
 
-    def forward(self, batch: Labelled) -> dict[str, torch.Tensor]:
+    def forward(self, batch: LabelledBatch) -> dict[str, torch.Tensor]:
         """`{"cross_entropy": scalar}`, in single precision whatever that of the logits."""
         logits_BK = self.model(batch.images).float()
         return {CLASS_LOSS: functional.cross_entropy(logits_BK, batch.labels, label_smoothing=self.label_smoothing)}
@@ -79,7 +79,7 @@ class ClassAndAttributes(nn.Module):
         self.outputs = [attribute.classes or 1 for attribute in self.attributes]
         self.reader = _fresh_linear(model.get_classifier().in_features, sum(self.outputs), seed)
 
-    def forward(self, batch: Described) -> dict[str, torch.Tensor]:
+    def forward(self, batch: DescribedBatch) -> dict[str, torch.Tensor]:
         """`cross_entropy` of the class and, for each attribute, `attributes/<name>` times the weight."""
         if batch.attributes is None:
             raise ValueError("this batch has no attributes")
@@ -100,7 +100,7 @@ class Segmentation(nn.Module):
         self.model = model
         self.label_smoothing = label_smoothing
 
-    def forward(self, batch: Labelled) -> dict[str, torch.Tensor]:
+    def forward(self, batch: LabelledBatch) -> dict[str, torch.Tensor]:
         """`{"cross_entropy": scalar}`, the mean over all pixels that are not ignored; 0 if there are none."""
         summed = functional.cross_entropy(
             self.model(batch.images).float(),

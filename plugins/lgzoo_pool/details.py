@@ -14,7 +14,7 @@ FREE = ("layers", "width", "heads", "classes")  # what may differ between the an
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details:
+class StitchedDetails:
     """The anchors and how they are stitched. Raises `WrongCall` for anchors that are not ordered from narrow to wide."""
 
     anchors: tuple[Segment, ...]  # from narrow to wide
@@ -33,7 +33,7 @@ class Details:
         self.layout  # noqa: B018  it raises for windows that are out of bounds
 
     @classmethod
-    def of(cls, specs: Sequence[ViTSpec], *, nearest: bool = True, window: int = 2, stride: int = 1) -> Details:
+    def of(cls, specs: Sequence[ViTSpec], *, nearest: bool = True, window: int = 2, stride: int = 1) -> StitchedDetails:
         """The details of a network of these anchors. Raises `WrongCall` if they cannot be stitched."""
         check_anchors(specs)
         anchors = tuple(Segment(layers=spec.layers, width=spec.width, heads=spec.heads) for spec in specs)
@@ -54,9 +54,9 @@ class Details:
         return {name: value for name, value in to_json(self).items() if value is not None}
 
 
-def read_details(config: LearngeneConfig) -> Details:
+def read_details(config: LearngeneConfig) -> StitchedDetails:
     """The details of a learngene. Raises `BadFile` for those that do not fit its spec."""
-    details = details_of(config, Details)
+    details = details_of(config, StitchedDetails)
     try:
         last = details.specs(config.spec)[-1]
     except WrongCall as error:

@@ -16,13 +16,13 @@ import torch
 
 from learngene_zoo.plugin import Evaluation, InputFormat, Json, Run, evaluate_each
 from lgzoo_pool.network import StitchedNetwork
-from lgzoo_pool.paths import Part, Path, Stitch
+from lgzoo_pool.paths import Path, Span, Stitch
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Task
 
 
-class Step(NamedTuple):
+class Operation(NamedTuple):
     """One thing that a path does: an anchor's stem (block -1), one of its blocks, or a stitch (of no anchor)."""
 
     anchor: int
@@ -30,7 +30,7 @@ class Step(NamedTuple):
     stitch: Stitch | None = None
 
 
-Steps = tuple[Step, ...]
+Operations = tuple[Operation, ...]
 
 
 def path_metrics(
@@ -80,7 +80,7 @@ def along_each(network: StitchedNetwork, paths: Sequence[Path]) -> Callable[[tor
     branches = {one[: _alike(before, one)] for before, one in pairwise(every)}
 
     def answers(images_BCHW: torch.Tensor) -> Iterator[torch.Tensor]:
-        kept: dict[Steps, torch.Tensor] = {(): images_BCHW}
+        kept: dict[Operations, torch.Tensor] = {(): images_BCHW}
         for steps in every:
             kept = {begun: tokens for begun, tokens in kept.items() if steps[: len(begun)] == begun}
             begun = max(kept, key=len)
@@ -95,29 +95,29 @@ def along_each(network: StitchedNetwork, paths: Sequence[Path]) -> Callable[[tor
     return answers
 
 
-def steps_of(path: Path) -> Steps:
+def steps_of(path: Path) -> Operations:
     """All that a path does before the last norm, in order."""
-    steps = [Step(path.parts[0].anchor, -1)]
+    steps = [Operation(path.parts[0].anchor, -1)]
     for stitch, part in zip([None, *path.stitches], path.parts):
         if stitch is not None:
-            steps.append(Step(-1, -1, stitch))
-        steps += [Step(part.anchor, block) for block in range(part.start, part.stop)]
+            steps.append(Operation(-1, -1, stitch))
+        steps += [Operation(part.anchor, block) for block in range(part.start, part.stop)]
     return tuple(steps)
 
 
-def _after(network: StitchedNetwork, step: Step, tokens_BND: torch.Tensor) -> torch.Tensor:
+def _after(network: StitchedNetwork, step: Operation, tokens_BND: torch.Tensor) -> torch.Tensor:
     """The tokens after a step, from those before it, or from images if it is the first."""
     if step.stitch is not None:
         return network.joined(tokens_BND, step.stitch)
     if step.block < 0:
         return network.embed(tokens_BND, step.anchor)
-    return network.through(tokens_BND, Part(step.anchor, step.block, step.block + 1))
+    return network.through(tokens_BND, Span(step.anchor, step.block, step.block + 1))
 
 
-def _sortable(steps: Steps) -> list[tuple[int, int, tuple[int, ...]]]:
+def _sortable(steps: Operations) -> list[tuple[int, int, tuple[int, ...]]]:
     return [(step.anchor, step.block, step.stitch or ()) for step in steps]
 
 
-def _alike(one: Steps, other: Steps) -> int:
+def _alike(one: Operations, other: Operations) -> int:
     """How many equal steps both begin with."""
     return next((place for place, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))

@@ -23,7 +23,7 @@ from learngene_zoo.plugin import (
     WrongCall,
     table_of,
 )
-from lgzoo_pool.details import Details, read_details
+from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.paths import Path
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ STITCH = "stitch."
 
 
 @dataclass(frozen=True)
-class Choice:
+class Candidate:
     """A path and the descendant that it is."""
 
     path: Path
@@ -69,19 +69,19 @@ def spec_of(path: Path, anchors: Sequence[ViTSpec], *, legacy: bool = False) -> 
     return spec.with_(final_norm=False) if legacy and front else spec
 
 
-def choices(config: LearngeneConfig, names: Names, *, legacy: bool = False) -> list[Choice]:
+def choices(config: LearngeneConfig, names: Names, *, legacy: bool = False) -> list[Candidate]:
     """Every path of a learngene, in the order of their numbers. Raises `BadFile` for details that are wrong."""
     details = read_details(config)
     anchors = details.specs(config.spec)
     return [
-        Choice(path, Member(spec=spec_of(path, anchors, legacy=legacy), settings=names(number, path)))
+        Candidate(path, Member(spec=spec_of(path, anchors, legacy=legacy), settings=names(number, path)))
         for number, path in enumerate(details.layout.paths)
     ]
 
 
 def choose(
     config: LearngeneConfig, names: Names, target: Target, settings: Mapping[str, Json], *, legacy: bool = False
-) -> Choice:
+) -> Candidate:
     """The path that a target and the expander's `settings` (None: any) name, with the target's classes and image size.
 
     Of several it is the one with the most parameters, then the most FLOPs. Where neither settings nor layers are named it is
@@ -99,7 +99,7 @@ def choose(
     return max(fitting, key=lambda choice: choice.member.cost())
 
 
-def _possible(every: Sequence[Choice], named: Mapping[str, Json]) -> str:
+def _possible(every: Sequence[Candidate], named: Mapping[str, Json]) -> str:
     """For each named thing the values that it can have beside the others, where there are any."""
     found = []
     for name in named:
@@ -121,7 +121,7 @@ def _numbers(values: Sequence[int]) -> str:
     return ", ".join(map(str, values))
 
 
-def build(learngene: Learngene, choice: Choice, *, task: str | None, seed: int) -> Descendant:
+def build(learngene: Learngene, choice: Candidate, *, task: str | None, seed: int) -> Descendant:
     """The descendant of a choice, its positions resized.
 
     Its head is fresh, unless `task` is the one that the learngene's heads are for. Raises `BadFile` if the learngene lacks a
@@ -140,7 +140,7 @@ def build(learngene: Learngene, choice: Choice, *, task: str | None, seed: int) 
     return assemble(spec, parts, seed=seed, mean=mean, std=std, provenance={"path": described(choice.path, details)})
 
 
-def described(path: Path, details: Details) -> Json:
+def described(path: Path, details: StitchedDetails) -> Json:
     """A path as JSON: for each part the width and the blocks of the anchor, counted from 0, without `stop`."""
     return [
         {"width": details.anchors[part.anchor].width, "start": part.start, "stop": part.stop} for part in path.parts

@@ -24,7 +24,7 @@ from torch.nn import functional
 from learngene_zoo.plugin import Features, StateDict, ViTSpec, derive_seed
 from lgzoo_pool.network import stitch_shapes
 from lgzoo_pool.paths import Layout
-from lgzoo_pool.pool_settings import ImitationSettings, Reduction, paired_levels
+from lgzoo_pool.pool_settings import ImitationSettings, PredReduction, paired_levels
 
 
 class Imitation(nn.Module):
@@ -65,7 +65,7 @@ def distance(given_BND: torch.Tensor, target_BND: torch.Tensor) -> torch.Tensor:
 
 
 def prediction_loss(
-    student: torch.Tensor, teacher: torch.Tensor, tau: float = 1.0, reduction: Reduction = "sample"
+    student: torch.Tensor, teacher: torch.Tensor, tau: float = 1.0, reduction: PredReduction = "sample"
 ) -> torch.Tensor:
     """Cross-entropy against softmax(teacher / tau); logits (B, K), of dense models (B, patches, K).
 

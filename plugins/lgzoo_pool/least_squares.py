@@ -45,18 +45,18 @@ K = TypeVar("K")
 AT_ONCE = 16  # images whose features are in memory together
 
 
-class Front(NamedTuple):
+class FrontBlock(NamedTuple):
     """The output of a block of a front anchor."""
 
     anchor: int
     block: int
 
 
-class Group(NamedTuple):
+class PairGroup(NamedTuple):
     """The pairs of one stitch that leave the same block; `ends` are the blocks that they lead to."""
 
     stitch: Stitch
-    front: Front
+    front: FrontBlock
     end: int  # the end anchor
     ends: tuple[int, ...]
 
@@ -65,19 +65,21 @@ class Group(NamedTuple):
 class Moments:
     """The sums over all images that least squares needs, in float64: X'X, X' sum Y, and sum |Y|^2."""
 
-    gram: dict[Front, torch.Tensor] = field(default_factory=dict)  # (D + 1, D + 1)
-    cross: dict[Group, torch.Tensor] = field(default_factory=dict)  # (D + 1, E)
-    norm: dict[Group, torch.Tensor] = field(default_factory=dict)  # ()
+    gram: dict[FrontBlock, torch.Tensor] = field(default_factory=dict)  # (D + 1, D + 1)
+    cross: dict[PairGroup, torch.Tensor] = field(default_factory=dict)  # (D + 1, E)
+    norm: dict[PairGroup, torch.Tensor] = field(default_factory=dict)  # ()
 
 
-def groups(layout: Layout) -> tuple[Group, ...]:
+def groups(layout: Layout) -> tuple[PairGroup, ...]:
     """All pairs of a layout, those of one stitch and one front block together."""
     found: dict[tuple[Stitch, int], list[int]] = {}
     for stitch, pairs in layout.stitches:
         for pair in pairs:
             found.setdefault((stitch, pair.j), []).append(pair.k)
     return tuple(
-        Group(stitch, Front(layout.joints[stitch.joint][0], block), layout.joints[stitch.joint][1], tuple(ends))
+        PairGroup(
+            stitch, FrontBlock(layout.joints[stitch.joint][0], block), layout.joints[stitch.joint][1], tuple(ends)
+        )
         for (stitch, block), ends in found.items()
     )
 
@@ -164,7 +166,7 @@ def fit_of(counted: Moments, stitches: StateDict) -> dict[str, Json]:
     }
 
 
-def _count(counted: Moments, every: Sequence[Group], streams: Mapping[int, Sequence[torch.Tensor]]) -> None:
+def _count(counted: Moments, every: Sequence[PairGroup], streams: Mapping[int, Sequence[torch.Tensor]]) -> None:
     """Add one batch, front block by front block, all products of one at once."""
     targets = {(group.end, end): _wide(streams[group.end][end]) for group in every for end in group.ends}
     norms = {place: target.square().sum() for place, target in targets.items()}
@@ -192,7 +194,7 @@ def _wide(tokens_BND: torch.Tensor) -> torch.Tensor:
     return tokens_RD.cpu().double() if tokens_RD.device.type == "mps" else tokens_RD.double()
 
 
-def _last_streams(every: Sequence[Group]) -> dict[int, int]:
+def _last_streams(every: Sequence[PairGroup]) -> dict[int, int]:
     """The last of each anchor's streams that is needed."""
     last: dict[int, int] = {}
     for group in every:
@@ -201,7 +203,7 @@ def _last_streams(every: Sequence[Group]) -> dict[int, int]:
     return last
 
 
-def _add_up(counted: Moments, network: StitchedNetwork, every: Sequence[Group]) -> None:
+def _add_up(counted: Moments, network: StitchedNetwork, every: Sequence[PairGroup]) -> None:
     """The sums over all processes, in each of them. A process may have had no image."""
     if world() == 1:
         return

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.plugin import StateDict, ViTSpec, derive_seed, model_of
-from lgzoo_pool.paths import Layout, Part, Path, Stitch
+from lgzoo_pool.paths import Layout, Path, Span, Stitch
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -58,7 +58,7 @@ class StitchedNetwork(nn.Module):
         tokens_BND = self.linear(stitch)(tokens_BND)
         return tokens_BND
 
-    def through(self, tokens_BND: torch.Tensor, part: Part) -> torch.Tensor:
+    def through(self, tokens_BND: torch.Tensor, part: Span) -> torch.Tensor:
         """Tokens after consecutive blocks of an anchor."""
         for block in self.anchor(part.anchor).blocks[part.start : part.stop]:
             tokens_BND = block(tokens_BND)

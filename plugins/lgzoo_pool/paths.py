@@ -32,7 +32,7 @@ class Pair(NamedTuple):
     window: int
 
 
-class Part(NamedTuple):
+class Span(NamedTuple):
     """Consecutive blocks of one anchor: `start` to `stop`, without `stop`."""
 
     anchor: int
@@ -56,7 +56,7 @@ class Stitch(NamedTuple):
 class Path:
     """One way through the anchors: their parts in order, and the stitch before each part but the first."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Span, ...]
     stitches: tuple[Stitch, ...] = ()
 
     @property
@@ -127,7 +127,7 @@ class Layout:
         """The paths through exactly these anchors that enter the first of them at the block `start`."""
         front, *others = anchors
         if not others:
-            yield Path((Part(front, start, self.depths[front]),))
+            yield Path((Span(front, start, self.depths[front]),))
             return
         if (front, others[0]) not in self.joints:
             return
@@ -136,7 +136,7 @@ class Layout:
             if pair.j < start:
                 continue
             for rest in self._through(tuple(others), pair.k):
-                parts = (Part(front, start, pair.j + 1), *rest.parts)
+                parts = (Span(front, start, pair.j + 1), *rest.parts)
                 yield Path(parts, (Stitch(joint, pair.window), *rest.stitches))
 
 

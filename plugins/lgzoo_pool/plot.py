@@ -24,7 +24,7 @@ from learngene_zoo.plugin import (
     proportion,
     settings_of,
 )
-from lgzoo_pool.details import Details, read_details
+from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.plot_grid import HIGHLIGHT, colour_of, draw_grid, grid_legend
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Point:
+class PathPoint:
     """A path in the picture: the anchors it begins and ends in, and its cost."""
 
     first: int
@@ -71,7 +71,7 @@ def picture(learngene: Learngene, expander: Expander) -> Figure:
     beside = plotting.axes_at(figure, WIDTH - EDGE - SCORES, BELOW, SCORES, tall)
     draw_grid(grid, details, paths[number])
     draw_scores(
-        beside, [Point(path.parts[0].anchor, path.last, m.cost()) for path, m in zip(paths, members)], number, found
+        beside, [PathPoint(path.parts[0].anchor, path.last, m.cost()) for path, m in zip(paths, members)], number, found
     )
     plotting.legend_below(figure, grid, grid_legend(paths[number]))
     plotting.legend_below(figure, beside, scores_legend(found))
@@ -80,7 +80,7 @@ def picture(learngene: Learngene, expander: Expander) -> Figure:
     return figure
 
 
-def title(config: LearngeneConfig, details: Details) -> str:
+def title(config: LearngeneConfig, details: StitchedDetails) -> str:
     """How many blocks, stitches and paths there are."""
     layout, blocks = details.layout, sum(anchor.layers for anchor in details.anchors)
     stitches = len(layout.stitches)
@@ -96,7 +96,7 @@ def caption(member: Member, result: str) -> str:
     return f"the path drawn: {', '.join(filter(None, words))}"
 
 
-def chosen(members: Sequence[Member], details: Details, expander: Expander) -> int:
+def chosen(members: Sequence[Member], details: StitchedDetails, expander: Expander) -> int:
     """The number of the path that the expander's settings name, of several the largest; if they name none, one of the middle."""
     values = {setting.name: setting.default for setting in settings_of(expander)}
     named = {name: value for name, value in values.items() if name in members[0].settings and value is not None}
@@ -109,7 +109,7 @@ def chosen(members: Sequence[Member], details: Details, expander: Expander) -> i
     return max(fitting, key=lambda number: members[number].cost())
 
 
-def _middle(members: Sequence[Member], details: Details) -> int:
+def _middle(members: Sequence[Member], details: StitchedDetails) -> int:
     """The path of median FLOPs, of those stitched to the last anchor, with as many blocks as it has if there are any."""
     last = len(details.anchors) - 1
     stitched = [number for number, path in enumerate(details.layout.paths) if path.stitches and path.last == last]
@@ -144,7 +144,7 @@ def _bad(why: str) -> BadFile:
     return BadFile(f"metrics of the learngene, paths: {why}; extract or fetch it again")
 
 
-def draw_scores(axes: Axes, points: Sequence[Point], number: int, found: Scores | None) -> None:
+def draw_scores(axes: Axes, points: Sequence[PathPoint], number: int, found: Scores | None) -> None:
     """A point per path: filled with the colour of the anchor it ends in, ringed with that of the one it begins in."""
     most = max(one.cost.flops for one in points)
     scale, unit = (1e9, "G") if most >= 1e9 else (1e6, "M")
@@ -176,7 +176,7 @@ def _best(axes: Axes, xs: Sequence[float], ys: Sequence[float]) -> None:
     axes.step(costs, best, where="post", color=plotting.LINE, linewidth=6, zorder=1)
 
 
-def _intervals(axes: Axes, xs: Sequence[float], found: Scores, points: Sequence[Point]) -> None:
+def _intervals(axes: Axes, xs: Sequence[float], found: Scores, points: Sequence[PathPoint]) -> None:
     if found.metric != "accuracy":
         return
     for x, value, one in zip(xs, found.values, points):

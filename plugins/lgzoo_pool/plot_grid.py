@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.plugin import plotting
-from lgzoo_pool.details import Details
+from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.paths import Path, Stitch
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def colour_of(anchor: int) -> str:
     return ANCHORS[anchor % len(ANCHORS)]
 
 
-def draw_grid(axes: Axes, details: Details, path: Path) -> None:
+def draw_grid(axes: Axes, details: StitchedDetails, path: Path) -> None:
     """Draw everything, with the path highlighted."""
     grid = Grid(axes, details, path)
     grid.streams()
@@ -44,7 +44,7 @@ def draw_grid(axes: Axes, details: Details, path: Path) -> None:
 class Grid:
     """The axes, and the places of everything on them."""
 
-    def __init__(self, axes: Axes, details: Details, path: Path) -> None:
+    def __init__(self, axes: Axes, details: StitchedDetails, path: Path) -> None:
         self.axes, self.details, self.path = axes, details, path
         self.columns = max(anchor.layers for anchor in details.anchors)
         # Deep anchors have narrow blocks; stem and head stay as wide as their words.

@@ -40,10 +40,10 @@ from learngene_zoo.plugin import (
     Work,
     once,
 )
-from lgzoo_pool.details import Details, read_details
+from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.expand import build, choices, choose, spec_of
 from lgzoo_pool.paths import Path
-from lgzoo_pool.pool_settings import POOL_TRAINING, AuxiliarySettings, Images, PoolSettings, TuningSettings
+from lgzoo_pool.pool_settings import POOL_TRAINING, AuxiliarySettings, PoolImages, PoolSettings, TuningSettings
 from lgzoo_pool.settings import DEIT, work_of
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distil(Extractor):
+class FillPool(Extractor):
     """Distil two auxiliary models from the ancestry model, stitch them, and fine-tune all paths together."""
 
     settings: PoolSettings = field(default=PoolSettings(), metadata=FLAT)
@@ -59,13 +59,13 @@ class Distil(Extractor):
     def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
         """The anchors are the auxiliary models; the spec is the wide one's."""
         low, high = self.settings.auxiliaries(ancestries[0])
-        return LearngeneConfig(method=POOL.name, spec=high, details=Details.of([low, high]).json())
+        return LearngeneConfig(method=POOL.name, spec=high, details=StitchedDetails.of([low, high]).json())
 
     def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
         """Both auxiliary models and the fine-tuning of the pool; not the teacher's."""
         ancestry, settings = ancestries[0], self.settings
         specs = settings.auxiliaries(ancestry)
-        paths = [spec_of(path, specs) for path in Details.of(specs).layout.paths]
+        paths = [spec_of(path, specs) for path in StitchedDetails.of(specs).layout.paths]
         parts = [
             work_of([part, spec], [spec], settings.training, images[0], ancestry, settings.imitates)
             for part, spec in zip(settings.distillations(), specs)
@@ -80,7 +80,7 @@ class Distil(Extractor):
         ancestry, task, settings = ancestries[0], tasks[0], self.settings
         config = self.outline([ancestry.spec])
         specs = [spec.with_(classes=task.classes, dense=task.dense) for spec in settings.auxiliaries(ancestry.spec)]
-        images = Images(task=task, input_format=ancestry.input_format, seed=run.seed)
+        images = PoolImages(task=task, input_format=ancestry.input_format, seed=run.seed)
         needed = settings.imitates or settings.guided != "none"
         teacher, taught = teacher_for(ancestry, task, settings.teaching, run) if needed else (None, {})
 
@@ -99,7 +99,7 @@ class Distil(Extractor):
 
 
 def distil(
-    settings: AuxiliarySettings, spec: ViTSpec, teacher: Descendant | None, images: Images, run: Run
+    settings: AuxiliarySettings, spec: ViTSpec, teacher: Descendant | None, images: PoolImages, run: Run
 ) -> tuple[StateDict, Json]:
     """Step 1: one auxiliary model, trained on labels and to imitate the ancestry model; and its matrices W and M."""
     from learngene_zoo.plugin import (
@@ -141,7 +141,7 @@ def fine_tune(
     models: Sequence[Part],
     ancestry: ViTSpec,
     teacher: Descendant | None,
-    images: Images,
+    images: PoolImages,
     run: Run,
 ) -> tuple[StateDict, Json]:
     """Steps 2 and 3: start the stitches, train one path in every step, and evaluate all of them."""
@@ -152,7 +152,7 @@ def fine_tune(
     from lgzoo_pool.network import anchors_state, initial_stitches, network_of, under
     from lgzoo_pool.sampled_paths import SampledPaths
 
-    layout, device, recipe = Details.of(specs).layout, open_device(run), settings.paths.recipe
+    layout, device, recipe = StitchedDetails.of(specs).layout, open_device(run), settings.paths.recipe
     anchors = anchors_state([under("model.", model.state) for model in models])
     network = network_of(specs, layout, {**anchors, **initial_stitches(specs, layout, run.seed)}).to(device)
     counted = moments(network, some_images(images.task, images.input_format, settings.stitch_images, run))
@@ -183,7 +183,7 @@ def path_settings(number: int, path: Path) -> Mapping[str, Json]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expand(Expander):
+class TakePath(Expander):
     """Take one path through the pool."""
 
     axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
@@ -220,12 +220,12 @@ POOL = Method(
     name="pool",
     title="two models distilled from the ancestry and stitched together; every path through their blocks is a model",
     paper="Shi, Xia, Yang, Chen, Kou, Geng. Building Variable-Sized Models via Learngene Pool. AAAI 2024",
-    expander=Expand(),
-    details=Details,
+    expander=TakePath(),
+    details=StitchedDetails,
     presets={
         # Three or four minutes on one core with the bundled ancestry model. With so few steps stitches must start well, and
         # labels would undo the distillation: the ancestry keeps its share of the loss (docs/methods/pool.md).
-        "mini": Distil(
+        "mini": FillPool(
             settings=PoolSettings(
                 init="fan_in",
                 stitch="ls",
@@ -236,12 +236,12 @@ POOL = Method(
                 teaching=replace(POOL_TRAINING, epochs=4, images=6000),
             )
         ),
-        "paper": Distil(
+        "paper": FillPool(
             settings=PoolSettings(
                 training=_PAPER, tuning=replace(_PAPER, epochs=50), teaching=replace(_PAPER, epochs=30)
             )
         ),
-        "smoke": Distil(
+        "smoke": FillPool(
             settings=PoolSettings(
                 blocks=2,
                 init="fan_in",

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import Bounds, Recipe, ViTSpec, WrongCall, check_bounds
-from lgzoo_pool.settings import TRAINING, Guidance, PathSettings
+from lgzoo_pool.settings import TRAINING, PathSettings, TeacherTargets
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Batches, InputFormat, Run, Task
 
 Init = Literal["timm", "fan_in"]
-Reduction = Literal["sample", "entries"]
-Start = Literal["tm", "pinv", "ls"]
+PredReduction = Literal["sample", "entries"]
+StitchStart = Literal["tm", "pinv", "ls"]
 
 LEVELS = 3  # low, middle and high
 POOL_TRAINING = replace(TRAINING, lr=1e-3)
@@ -42,17 +42,17 @@ class PoolSettings:
     ] = 1
     alpha: Annotated[float, "weight of the labels' loss; with 1 there is no teacher", Bounds(least=0, most=1)] = 0.1
     tau: Annotated[float, "temperature of the ancestry's logits", Bounds(above=0)] = 1.0
-    pred_reduction: Annotated[Reduction, "mean over images, or over images and classes as in the authors' code"] = (
+    pred_reduction: Annotated[PredReduction, "mean over images, or over images and classes as in the authors' code"] = (
         "sample"
     )
     stitch: Annotated[
-        Start, "initialisation of the stitches: the matrices' transpose, their pseudo-inverse, or least squares"
+        StitchStart, "initialisation of the stitches: the matrices' transpose, their pseudo-inverse, or least squares"
     ] = "tm"
     stitch_images: Annotated[
         int, "images for least squares, and for measuring how well the stitches fit", Bounds(least=1)
     ] = 100
     guidance: Annotated[
-        Guidance | None,
+        TeacherTargets | None,
         "targets from the ancestry in the fine-tuning: its class or logits (default: soft; with alpha 1 none)",
     ] = None
     guidance_share: Annotated[float, "weight of the ancestry's loss in the fine-tuning", Bounds(least=0, most=1)] = 0.5
@@ -78,7 +78,7 @@ class PoolSettings:
         return self.alpha < 1
 
     @property
-    def guided(self) -> Guidance:
+    def guided(self) -> TeacherTargets:
         """The ancestry's targets in the fine-tuning."""
         return self.guidance or ("none" if self.alpha == 1 else "soft")
 
@@ -139,7 +139,7 @@ class ImitationSettings:
     levels: int
     alpha: float
     tau: float
-    reduction: Reduction
+    reduction: PredReduction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,13 +155,13 @@ class AuxiliarySettings:
 class TuningSettings:
     """How a pool's stitches start, and its fine-tuning."""
 
-    stitch: Start
+    stitch: StitchStart
     stitch_images: int
     paths: PathSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images:
+class PoolImages:
     """A task's training images. Which and in which order is a function of the whole run's seed, equal for all parts."""
 
     task: Task

@@ -13,7 +13,7 @@ from typing import Literal
 
 from learngene_zoo.plugin import Json, Recipe, ViTSpec, Work, to_json
 
-Guidance = Literal["hard", "soft", "none"]
+TeacherTargets = Literal["hard", "soft", "none"]
 
 # What both papers train with, but for epochs, batch size and learning rate: DeiT's settings, as SN-Net released them.
 DEIT = Recipe(min_lr=1e-6, warmup=5, drop_path=0.1, label_smoothing=0.1, mixup=0.8, cutmix=1.0, augment="rand")
@@ -26,7 +26,7 @@ class PathSettings:
     """The training of all paths of a network, one in each step: see `sampled_paths.py`."""
 
     recipe: Recipe
-    guidance: Guidance
+    guidance: TeacherTargets
     share: float = 0.0  # the teacher's part of the loss
     temperature: float = 1.0
     evaluated: int | None = None  # validation images; None: all, 0: none

@@ -40,10 +40,18 @@ from learngene_zoo.plugin import (
     derive_seed,
     once,
 )
-from lgzoo_pool.details import Details
+from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.expand import build, choices, choose
 from lgzoo_pool.paths import Layout, Path
-from lgzoo_pool.settings import DEIT, TRAINING, Guidance, LeastSquaresSettings, NetworkSettings, PathSettings, work_of
+from lgzoo_pool.settings import (
+    DEIT,
+    TRAINING,
+    LeastSquaresSettings,
+    NetworkSettings,
+    PathSettings,
+    TeacherTargets,
+    work_of,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Part, Run, StateDict, Task
@@ -63,7 +71,7 @@ class Join(Extractor):
     ] = "ls"
     stitch_images: Annotated[int, "training images for least squares", Bounds(least=1)] = 100
     trained: Annotated[Literal["all", "stitches"], "what to train: all weights, or stitches and class tokens"] = "all"
-    guidance: Annotated[Guidance, "targets from the widest anchor: its class, its logits, or none"] = "hard"
+    guidance: Annotated[TeacherTargets, "targets from the widest anchor: its class, its logits, or none"] = "hard"
     share: Annotated[float, "weight of the teacher's loss; the labels have the rest", Bounds(least=0, most=1)] = 0.5
     temperature: Annotated[float, "temperature of the logits with soft guidance", Bounds(above=0)] = 1.0
     judged: Annotated[
@@ -79,7 +87,7 @@ class Join(Extractor):
     def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
         """The joint training; least squares and the evaluation take seconds."""
         widest = ancestries[-1]
-        paths = [member.spec for member in Expand().family(self.outline(ancestries))]
+        paths = [member.spec for member in TakeConfiguration().family(self.outline(ancestries))]
         depends = [self, list(ancestries)]
         return [work_of(depends, paths, self.training, images[0], widest, self.guidance != "none")]
 
@@ -107,8 +115,8 @@ class Join(Extractor):
         config = replace(self.outline(specs), details=details.json(), metrics={**metrics, **network.record})
         return Learngene(config=config, state=network.state)
 
-    def _details(self, specs: Sequence[ViTSpec]) -> Details:
-        return Details.of(specs, nearest=self.nearest, window=self.window, stride=self.stride)
+    def _details(self, specs: Sequence[ViTSpec]) -> StitchedDetails:
+        return StitchedDetails.of(specs, nearest=self.nearest, window=self.window, stride=self.stride)
 
     def _training(self) -> NetworkSettings:
         paths = PathSettings(
@@ -198,7 +206,7 @@ def path_settings(number: int, path: Path) -> Mapping[str, Json]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expand(Expander):
+class TakeConfiguration(Expander):
     """Take one configuration."""
 
     axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
@@ -223,8 +231,8 @@ SNNET = Method(
     name="snnet",
     title="whole models of several widths stitched together; every way from a narrow into a wide one is a model",
     paper="Pan, Cai, Zhuang. Stitchable Neural Networks. CVPR 2023",
-    expander=Expand(),
-    details=Details,
+    expander=TakeConfiguration(),
+    details=StitchedDetails,
     presets={
         # 36 paths share the steps: with fewer images, or the paper's low learning rate, stitched ones hardly improve on chance.
         "mini": Join(

@@ -24,7 +24,7 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.fit import training_images
 from learngene_zoo.training.loop import train
-from lgzoo_pool.details import Details
+from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.least_squares import moments, solve, some_images
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
 from lgzoo_pool.paths import Path as NetworkPath
@@ -41,17 +41,17 @@ def anchors(depths: tuple[int, ...] = (3, 3), **sizes: Any) -> list[Ancestry]:
 
 def stitched(
     depths: tuple[int, ...] = (3, 3), sizes: dict[str, Any] | None = None, **settings: Any
-) -> tuple[StitchedNetwork, Details]:
+) -> tuple[StitchedNetwork, StitchedDetails]:
     """A network of tiny anchors with random stitches."""
     made = anchors(depths, **(sizes or {}))
     specs = [ancestry.spec for ancestry in made]
     stitching = {name: settings.pop(name) for name in ("nearest", "window", "stride") if name in settings}
-    details = replace(Details.of(specs, **stitching), **settings)
+    details = replace(StitchedDetails.of(specs, **stitching), **settings)
     state = {**anchors_state([a.state for a in made]), **initial_stitches(specs, details.layout, 0)}
     return network_of(specs, details.layout, state), details
 
 
-def learngene(network: StitchedNetwork, details: Details, **sizes: Any) -> Learngene:
+def learngene(network: StitchedNetwork, details: StitchedDetails, **sizes: Any) -> Learngene:
     """A network's tensors as SN-Net's learngene."""
     spec = anchors(tuple(anchor.layers for anchor in details.anchors), **sizes)[-1].spec
     state = {name: tensor.detach().clone() for name, tensor in network.state_dict().items()}

@@ -29,8 +29,8 @@ from learngene_zoo.training.distillation import teacher_for
 from lgzoo_pool.details import read_details
 from lgzoo_pool.imitation import stitch_weight
 from lgzoo_pool.network import network_of, under
-from lgzoo_pool.pool import POOL, Distil, Expand, distil
-from lgzoo_pool.pool_settings import Images, PoolSettings
+from lgzoo_pool.pool import POOL, FillPool, TakePath, distil
+from lgzoo_pool.pool_settings import PoolImages, PoolSettings
 
 SMOKE = POOL.presets["smoke"]
 
@@ -75,7 +75,7 @@ def test_every_part_says_what_it_found(pool: Learngene) -> None:
     assert metrics["low"]["training_images"] == metrics["tuning"]["training_images"] == 32
     assert 0 <= metrics["high"]["validation_accuracy"] <= 1
     assert metrics["tuning"]["stitches"]["norm_ratio"]["mean"] > 0
-    family = [(m.settings["low"], m.settings["high"]) for m in Expand().family(pool.config)]
+    family = [(m.settings["low"], m.settings["high"]) for m in TakePath().family(pool.config)]
     assert [(row["low"], row["high"]) for row in metrics["paths"]] == family
     assert all(row["images"] == 12 for row in metrics["paths"])
 
@@ -106,7 +106,7 @@ def _matrices(found: Learngene, **settings: Any) -> torch.Tensor:
     chosen, ancestry, task, run = with_settings(SMOKE, settings).settings, knowing(), tiny_task(), Run(seed=1)
     teacher, _ = teacher_for(ancestry, task, chosen.teaching, run)
     spec = chosen.auxiliaries(ancestry.spec)[0].with_(classes=3)
-    images = Images(task=task, input_format=ancestry.input_format, seed=run.seed)
+    images = PoolImages(task=task, input_format=ancestry.input_format, seed=run.seed)
     state, _ = distil(chosen.distillations()[0], spec, teacher, images, run.part("low"))
     model = under("model.", state)
     anchor = {name: found.state[f"anchors.0.{name}"] for name in model}
@@ -219,21 +219,21 @@ def test_a_descendant_is_its_path_through_the_pool(pool: Learngene) -> None:
     network = network_of(specs, details.layout, pool.state)
     images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     target = Target(task="tiny", classes=3, dense=False)
-    members = Expand().family(pool.config)
+    members = TakePath().family(pool.config)
     for member, path in zip(members, details.layout.paths, strict=True):
-        own = Expand(**member.settings)(pool, target, Run())
+        own = TakePath(**member.settings)(pool, target, Run())
         with torch.no_grad():
             assert torch.equal(own.model()(images), network(images, path))
-        fresh = Expand(**member.settings)(pool, replace(target, task="other"), Run())
+        fresh = TakePath(**member.settings)(pool, replace(target, task="other"), Run())
         assert "head.weight" in own.inherited
         assert "head.weight" not in fresh.inherited
         assert not torch.equal(fresh.state["head.weight"], own.state["head.weight"])
 
 
 def test_layers_alone_take_the_largest_path(pool: Learngene) -> None:
-    found = Expand()(pool, Target(layers=2, classes=5), Run())
+    found = TakePath()(pool, Target(layers=2, classes=5), Run())
     assert (found.spec.width, found.spec.front) == (32, ())
-    stitched = Expand()(pool, Target(layers=3, classes=5), Run())
+    stitched = TakePath()(pool, Target(layers=3, classes=5), Run())
     assert [(s.layers, s.width) for s in stitched.spec.segments] == [(1, 16), (2, 32)]
 
 
@@ -252,7 +252,7 @@ def test_paths_that_the_pool_does_not_have(
     pool: Learngene, tmp_path: Path, settings: dict[str, int], target: dict[str, int], says: str
 ) -> None:
     with pytest.raises(WrongCall, match=says):
-        lifecycle.expand(pool, expander=Expand(**settings), target=Target(**target), out=tmp_path / "out")
+        lifecycle.expand(pool, expander=TakePath(**settings), target=Target(**target), out=tmp_path / "out")
     assert not list(tmp_path.iterdir())
 
 
@@ -290,15 +290,15 @@ def test_widths_and_heads(ancestry: ViTSpec, settings: dict[str, int], widths: l
 )
 def test_widths_that_cannot_be_stitched(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongCall, match=says):
-        with_settings(Distil(), settings).outline([MINI])
+        with_settings(FillPool(), settings).outline([MINI])
 
 
 def test_an_ancestry_with_fewer_blocks_than_levels(tmp_path: Path) -> None:
     shallow = MINI.with_(layers=2)
     with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has only 2 blocks"):
-        Distil().outline([shallow])
-    assert with_settings(Distil(), {"low_levels": 2}).outline([shallow]).spec.layers == 6
-    assert with_settings(Distil(), {"alpha": 1.0, "stitch": "ls"}).outline([shallow]).spec.layers == 6
+        FillPool().outline([shallow])
+    assert with_settings(FillPool(), {"low_levels": 2}).outline([shallow]).spec.layers == 6
+    assert with_settings(FillPool(), {"alpha": 1.0, "stitch": "ls"}).outline([shallow]).spec.layers == 6
     with pytest.raises(WrongCall, match="low_levels is 3, but the ancestry model has only 2 blocks"):
         _extract(tmp_path, tiny_ancestry(layers=2), blocks=3, low_levels=3)
     assert not list(tmp_path.iterdir())
@@ -358,12 +358,12 @@ def test_details_of_another_number_of_models_are_refused(pool: Learngene, anchor
     every = [{"layers": 2, "width": 8, "heads": 1}, *one][-anchors:]
     config = replace(pool.config, details={**pool.config.details, "anchors": every})
     with pytest.raises(BadFile, match="details of the pool learngene"):
-        Expand().family(config)
+        TakePath().family(config)
 
 
 def test_the_paths_survive_the_folder(pool: Learngene, tmp_path: Path) -> None:
     kept = load(pool.save(tmp_path / "pool"))
-    assert Expand().family(kept.config) == Expand().family(pool.config)
+    assert TakePath().family(kept.config) == TakePath().family(pool.config)
     assert kept.config.metrics["paths"] == pool.config.metrics["paths"]
 
 
@@ -378,7 +378,7 @@ def test_what_the_work_depends_on_tells_arms_apart_where_they_differ() -> None:
         "one level": {"low_levels": 1},
     }
     base = {"training": recipe, "tuning": recipe}
-    works = {name: Distil(settings=PoolSettings(**base, **arm)).work([MINI], [1000]) for name, arm in arms.items()}
+    works = {name: FillPool(settings=PoolSettings(**base, **arm)).work([MINI], [1000]) for name, arm in arms.items()}
     assert all([part.images for part in parts] == [300] * 3 for parts in works.values())
     depends = {name: [part.depends for part in parts] for name, parts in works.items()}
     assert depends["tm"][:2] == depends["ls"][:2]

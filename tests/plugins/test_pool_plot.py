@@ -19,9 +19,9 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Expander
 from learngene_zoo.plotting import tint
 from lgzoo_pool import plot
-from lgzoo_pool.details import Details
+from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.plot_grid import ANCHORS, HIGHLIGHT, colour_of
-from lgzoo_pool.pool import POOL, Expand
+from lgzoo_pool.pool import POOL, TakePath
 from lgzoo_pool.snnet import SNNET
 
 SIZES = [(16, 1), (64, 4), (128, 8)]
@@ -30,7 +30,7 @@ SIZES = [(16, 1), (64, 4), (128, 8)]
 def learngene(depths: Sequence[int] = (3, 3), method: str = "pool", **metrics: Any) -> Learngene:
     shapes = zip(depths, SIZES)
     specs = [ViTSpec(layers=layers, width=width, heads=heads, classes=4) for layers, (width, heads) in shapes]
-    details = Details.of(specs).json()
+    details = StitchedDetails.of(specs).json()
     return Learngene(config=LearngeneConfig(method=method, spec=specs[-1], details=details, metrics=metrics), state={})
 
 
@@ -77,10 +77,10 @@ def points(figure: Any) -> list[tuple[float, float]]:
 
 
 def test_the_path_of_the_settings_is_highlighted() -> None:
-    figure = picture(learngene(), Expand(low=2, high=1))
+    figure = picture(learngene(), TakePath(low=2, high=1))
     assert (filled(figure, 0), filled(figure, 1)) == ([True, True, False], [False, False, True])
     assert bold(figure) == [[1, 2]]
-    one = picture(learngene(), Expand(low=3, high=0))
+    one = picture(learngene(), TakePath(low=3, high=0))
     assert (filled(one, 0), filled(one, 1), bold(one)) == ([True] * 3, [False] * 3, [])
 
 
@@ -101,7 +101,7 @@ def test_without_settings_it_is_a_path_of_the_middle() -> None:
 
 
 def test_all_pairs_are_drawn_and_those_of_the_same_layer_told_apart() -> None:
-    figure = picture(learngene((4, 4)), Expand(low=2, high=2))
+    figure = picture(learngene((4, 4)), TakePath(low=2, high=2))
     slanted = [line for line in figure.axes[0].lines if line.get_ydata()[0] != line.get_ydata()[1]]
     assert len(slanted) == 3 * 4 - 2
     # The pair (1, 2) came with the window of the blocks 1 and 2, as did (2, 1) and (2, 2).
@@ -110,7 +110,7 @@ def test_all_pairs_are_drawn_and_those_of_the_same_layer_told_apart() -> None:
 
 
 def test_points_are_what_was_measured_of_each_path() -> None:
-    figure = picture(learngene(**scored()), Expand(low=2, high=1))
+    figure = picture(learngene(**scored()), TakePath(low=2, high=1))
     members = list(POOL.expander.family(learngene().config))
     expected = [(one.cost().flops / 1e6, 50 + 2 * one.settings["low"] + 10 * one.settings["high"]) for one in members]
     found = points(figure)
@@ -157,7 +157,7 @@ def test_the_file_is_reproducible(tmp_path: Path, suffix: str) -> None:
 
 def test_a_path_outside_the_pool_is_not_drawn(tmp_path: Path) -> None:
     with pytest.raises(WrongCall, match="no path with low 1 and high 1"):
-        lifecycle.plot(learngene(), tmp_path / "pool.png", expander=Expand(low=1, high=1))
+        lifecycle.plot(learngene(), tmp_path / "pool.png", expander=TakePath(low=1, high=1))
     assert not list(tmp_path.iterdir())
 
 

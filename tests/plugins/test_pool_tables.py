@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo.families.timm_config import architecture
-from lgzoo_pool.pool import Distil, Expand
+from lgzoo_pool.pool import FillPool, TakePath
 from lgzoo_pool.pool_settings import PoolSettings
 
 # low, high, parameters, FLOPs. The paper prints 13.26 G for 0/9, which is 13.22 by its own count.
@@ -47,7 +47,7 @@ def rows(text: str) -> list[tuple[int, ...]]:
 def family(blocks: int) -> dict[tuple[int, int], tuple[int, int]]:
     ancestry = architecture(DEIT)
     assert ancestry is not None
-    members = Expand().family(Distil(settings=PoolSettings(blocks=blocks)).outline([ancestry]))
+    members = TakePath().family(FillPool(settings=PoolSettings(blocks=blocks)).outline([ancestry]))
     costs = {(m.settings["low"], m.settings["high"]): m.cost("fvcore") for m in members}
     assert len(costs) == len(members)
     return {path: (cost.params, cost.flops) for path, cost in costs.items()}

@@ -23,8 +23,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.evaluate import evaluate
-from lgzoo_pool.details import Details, read_details
-from lgzoo_pool.snnet import Expand
+from lgzoo_pool.details import StitchedDetails, read_details
+from lgzoo_pool.snnet import TakeConfiguration
 
 METHOD = registry.load("snnet")
 TASK = tiny_task(classes=4)
@@ -118,7 +118,7 @@ def test_windows_and_far_stitches_are_kept_in_the_details() -> None:
     assert (layout.nearest, layout.window, layout.stride) == (False, 1, 1)
     assert len(layout.paths) == 3 + 3 * 2 + 3
     number = max(range(len(layout.paths)), key=lambda place: len(layout.paths[place].parts))
-    assert len(Expand(config=number)(gene, Target(), Run()).spec.front) == 2
+    assert len(TakeConfiguration(config=number)(gene, Target(), Run()).spec.front) == 2
 
 
 def built(gene: Learngene, **sizes: Any) -> Descendant:
@@ -215,7 +215,7 @@ def test_settings_that_cannot_be_meant(settings: dict[str, Any], says: str) -> N
         with_settings(METHOD.extractor, settings)
 
 
-GOOD = Details.of([shape(width=16, heads=1), shape()]).json()
+GOOD = StitchedDetails.of([shape(width=16, heads=1), shape()]).json()
 
 
 @pytest.mark.parametrize(

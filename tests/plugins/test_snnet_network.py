@@ -22,7 +22,7 @@ from learngene_zoo.tasks.task import Attribute
 from learngene_zoo.training.objectives import ClassAndAttributes
 from lgzoo_pool.expand import build, choices, choose
 from lgzoo_pool.network import Along, StitchedNetwork, initial_stitches, network_of, stitch_shapes
-from lgzoo_pool.snnet import Expand, path_settings
+from lgzoo_pool.snnet import TakeConfiguration, path_settings
 
 VARIANTS: list[dict[str, Any]] = [
     {},
@@ -162,7 +162,7 @@ def test_legacy_leaves_the_last_norm_out_of_stitched_paths_alone() -> None:
 @torch.no_grad()
 def test_an_anchor_is_a_plain_folder(tmp_path: Path) -> None:
     network, gene = gene_of()
-    made = Expand(config=1)(gene, Target(task="t"), Run())
+    made = TakeConfiguration(config=1)(gene, Target(task="t"), Run())
     made.save(tmp_path / "anchor")
     assert read_json(tmp_path / "anchor" / "config.json")["architecture"] == "vit_base_patch16_224", (
         "timm knows it alone"
@@ -174,7 +174,7 @@ def test_an_anchor_is_a_plain_folder(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_a_stitched_folder_opens_in_timm_and_here(tmp_path: Path) -> None:
     network, gene = gene_of()
-    made = Expand(config=7)(load(gene.save(tmp_path / "learngene")), Target(task="t"), Run())
+    made = TakeConfiguration(config=7)(load(gene.save(tmp_path / "learngene")), Target(task="t"), Run())
     made.save(tmp_path / "stitched")
     expected = network(images(), network.layout.paths[7])
     reopened = timm.create_model(f"local-dir:{tmp_path / 'stitched'}", pretrained=True).eval()
@@ -192,9 +192,9 @@ def test_a_learngene_without_what_a_path_needs(name: str, tmp_path: Path) -> Non
     ]
     number = choice.member.settings["config"]
     with pytest.raises(BadFile, match=f"lacks the tensor {name}"):
-        Expand(config=number)(load(broken), Target(), Run())
-    assert Expand(config=1)(load(broken), Target(), Run()).spec.width == 32, "other paths do not need it"
+        TakeConfiguration(config=number)(load(broken), Target(), Run())
+    assert TakeConfiguration(config=1)(load(broken), Target(), Run()).spec.width == 32, "other paths do not need it"
     shorter = Learngene(config=gene.config, state={**gene.state, name: gene.state[name][:1]})
     if gene.state[name].shape[0] > 1:
         with pytest.raises(BadFile, match=f"for the tensor {name}, got"):
-            Expand(config=number)(shorter, Target(), Run())
+            TakeConfiguration(config=number)(shorter, Target(), Run())

@@ -13,7 +13,7 @@ from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import with_settings
 from lgzoo_pool.expand import spec_of
-from lgzoo_pool.paths import Layout, Part, Path, Stitch, pairs
+from lgzoo_pool.paths import Layout, Path, Span, Stitch, pairs
 
 RELEASED = json.loads((FilePath(__file__).parents[1] / "data" / "snnet_release.json").read_text())["rows"]
 DEIT = [f"timm:deit_{size}_patch16_224" for size in ("tiny", "small", "base")]
@@ -49,9 +49,9 @@ def test_as_many_configurations_as_the_released_code_has() -> None:
 def test_anchors_come_first_then_joint_by_joint() -> None:
     layout = Layout(depths=(3, 3, 3))
     assert layout.joints == ((0, 1), (1, 2))
-    assert layout.paths[:3] == tuple(Path((Part(anchor, 0, 3),)) for anchor in range(3))
-    assert layout.paths[4] == Path((Part(0, 0, 1), Part(1, 1, 3)), (Stitch(0, 0),))
-    assert layout.paths[-1] == Path((Part(1, 0, 3), Part(2, 2, 3)), (Stitch(1, 1),))
+    assert layout.paths[:3] == tuple(Path((Span(anchor, 0, 3),)) for anchor in range(3))
+    assert layout.paths[4] == Path((Span(0, 0, 1), Span(1, 1, 3)), (Stitch(0, 0),))
+    assert layout.paths[-1] == Path((Span(1, 0, 3), Span(2, 2, 3)), (Stitch(1, 1),))
     assert layout.paths[-1].layers == 4
     assert Stitch(1, 0).name == "stitches.1.0"
 
