@@ -1,16 +1,8 @@
-"""The canvas: where things lie on N pictures at once, how one is laid over another, and how pictures are finished.
+"""The canvas: frames in which things lie, layers, random draws, colours, and how pictures are finished.
 
-Beside it: `outlines` (shapes), `fills` (patterns, backgrounds, clutter), `colours`, and `dice` (draws, read by name).
-
-Everything is float32 and computed element by element with numpy: no matrix product, no sum along an axis, no loop over N. So
-a picture is the same, bit by bit, whoever it is made with. Shapes: NSS is (N, SIZE, SIZE), N3SS has colours, and what an
-argument gives per picture is (N,) or a plain number.
-
-`Dice`: the draws of N pictures, read one stream after the other by what they are for.
-
-Colours of N pictures, float32 (N, 3) from 0 to 1, drawn so that what is painted can be told from what is behind it.
-
-What a painter knows of its pictures, in the words of `attributes`. All are float32 (N,).
+`outlines` has shapes, `fills` patterns and backgrounds. Everything is float32 and computed element by element with numpy: no
+matrix product, no sum along an axis, no loop over N. So a picture is the same, bit by bit, whichever pictures are made with it.
+Shapes: NSS is (N, SIZE, SIZE), N3SS has colours; an argument given per picture is (N,) or a plain number.
 """
 
 from __future__ import annotations
@@ -30,7 +22,7 @@ _AXIS = ((np.arange(SIZE, dtype=np.float32) * 2 + 1) / SIZE - 1).astype(np.float
 
 
 class Frame(NamedTuple):
-    """Where every pixel lies for somebody who stands at the frame's centre: x to the right, y down, NSS each.
+    """Where every pixel lies as seen from the frame's centre: x to the right, y down, NSS each.
 
     In its units the frame reaches from -1 to 1; a picture's pixel is `pixel` wide, (N, 1, 1).
     """
@@ -137,7 +129,7 @@ def finish(picture: np.ndarray, grain: np.ndarray, strength: Number = 0.1) -> to
 
 
 class Dice:
-    """Reads float32 (N, K) draws in [0, 1) stream by stream. Every method gives one value for each picture."""
+    """Random draws, float32 (N, K) in [0, 1), read one stream after the other. Every method returns one value per picture."""
 
     def __init__(self, draws_NK: np.ndarray) -> None:
         self._draws = np.ascontiguousarray(draws_NK.T)

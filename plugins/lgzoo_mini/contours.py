@@ -16,7 +16,7 @@ from itertools import product
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, Frame, any_colour, apart, cover, finish, frame, hue_of, mix, over, wide
+from lgzoo_mini.canvas import Dice, Frame, any_colour, apart, cover, finish, frame, hues, mix, over, pose, wide
 from lgzoo_mini.fills import gradient
 from lgzoo_mini.generator import Generator, Picture
 from lgzoo_mini.outlines import polar
@@ -86,20 +86,15 @@ def attributes(
     ink: np.ndarray,
     paper: np.ndarray,
 ) -> dict[str, np.ndarray]:
-    """What the pictures can be asked. A contour of diameter `size` is pi `size` long, in pictures."""
+    """The attributes of the pictures. A contour of diameter `size` is pi `size` long, in pictures."""
     low, high = np.log2(np.array(CYCLES, dtype=np.float32))
     cycles = np.log2(frequency / (np.float32(np.pi) * size))
     return {
         "lobes": lobes,
         "frequency": (cycles - low) / (high - low) * 2 - 1,
         "amplitude": ripple * np.float32(2 / (AMPLITUDES[-1] * (1 + JITTER))) - 1,
-        **dict(zip(("ink_hue_x", "ink_hue_y"), hue_of(ink))),
-        **dict(zip(("paper_hue_x", "paper_hue_y"), hue_of(paper))),
-        "x": x,
-        "y": y,
-        "size": 2 * size - 1,
-        "angle_x": np.cos(2 * angle),  # of the direction it is stretched in
-        "angle_y": np.sin(2 * angle),
+        **hues(ink, paper),
+        **pose(x, y, size, 2 * angle),  # the direction it is stretched in has no head
     }
 
 

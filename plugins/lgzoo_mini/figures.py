@@ -1,7 +1,7 @@
-"""`figures`: is there somebody walking? Daimler's counterpart: two classes, grey, low contrast, blurred.
+"""`figures`: is a person walking? Daimler's counterpart: two classes, grey, low contrast, blurred.
 
 A walker is made of strokes: a head, a trunk, two jointed legs and two jointed arms. What is not a walker has the same
-strokes, arranged as nobody walks: scattered, in each other's places, upside down, as posts or as branches. The held-out
+strokes, arranged as no walker's are: scattered, in each other's places, upside down, as posts or as branches. The held-out
 classes are other things made of as many strokes. Shapes: N pictures, S strokes; the rest as in `canvas`.
 """
 
@@ -24,7 +24,7 @@ ARRANGEMENTS = ("scattered", "exchanged", "upside down", "posts", "branches")
 
 
 def walker(dice: Dice) -> Strokes:
-    """Somebody walking to the right, about two high, who may be seen from the front. Takes 8 draws."""
+    """A person walking to the right, about two units high, or seen from the front. Takes 8 draws."""
     phase, swing, broad = dice.turn(), dice.between(0.1, 0.55), dice.between(0.02, 0.14)
     lean, girth = dice.between(-0.03, 0.12), dice.between(0.13, 0.2)
     stride, bend = np.sin(phase) * swing, dice.between(0.2, 0.7)

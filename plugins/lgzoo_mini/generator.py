@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SIZE = 32  # pixels of a picture's side
 
-GRAIN = 3 * SIZE * SIZE  # values of noise a picture gets
+GRAIN = 3 * SIZE * SIZE  # values of noise per picture
 
 
 class Picture(NamedTuple):
@@ -33,7 +33,7 @@ class Picture(NamedTuple):
 
 
 # class numbers int64 (N,), draws float32 (N, K) in [0, 1), grain uint8 (N, GRAIN) -> pictures. It computes element by
-# element (no matrix product over N), so that a picture does not depend on which others are made with it.
+# element (no matrix product over N), so that a picture does not depend on the others it is made with.
 Paint = Callable[[np.ndarray, np.ndarray, np.ndarray], Picture]
 
 
@@ -44,18 +44,18 @@ class Generator:
     name: str
     classes: tuple[str, ...]
     held_out: tuple[str, ...] = ()
-    streams: int  # draws a picture takes
+    streams: int  # random draws per picture
     paint: Paint
 
     def pictures(self, classes_N: np.ndarray, key: int, indices: Sequence[int] | np.ndarray) -> Picture:
-        """The pictures at `indices` of these classes; `key` tells tasks and splits apart."""
+        """The pictures at `indices` of these classes; `key` distinguishes tasks and splits."""
         grain = noise(derive_seed(key, "grain"), indices, GRAIN)
         return self.paint(classes_N, uniform(key, indices, self.streams), grain)
 
 
 @dataclass(frozen=True)
 class Generated:
-    """`images` pictures of a generator's target classes, in equal numbers. What is pickled is this recipe."""
+    """`images` pictures of a generator's target classes, in equal numbers. It holds no pictures, so it is cheap to pickle."""
 
     generator: Generator
     name: str  # of the split

@@ -1,15 +1,13 @@
 """`glyphs`: which of 300 letters of seven alphabets, as if written on paper. Omniglot's counterpart.
 
-Outlines of up to seven DejaVu faces, turned, stretched, sheared and shifted; mostly dark ink on light paper. The
-held-out letters are of other alphabets, so nothing the source task shows is a letter to be learnt here.
+Outlines of up to seven DejaVu faces, turned, stretched, sheared and shifted; mostly dark ink on light paper. The 116 held-out
+letters are of six other alphabets, so that `source` shows no letter of the target task.
 
-The letters of `glyphs`: 300 of seven alphabets for the target task, 116 of six others for the source task alone.
-
-Chosen from the letters of DejaVu Sans, in a shuffled order, so that at 32 pixels no two look alike. On masks of 16 x
-16 pixels: the cosine of two target letters is below 0.8; of a held-out letter and any other below 0.86, and of a
-held-out and a target letter also when both are stretched to fill their box; of a held-out letter and a digit of any
-face, turned and stretched or not, below 0.83. Held-out letters that still remind of a digit or of a Latin letter were
-struck out by eye. The choice is written down, not computed, so that the classes never move.
+The letters were chosen from those of DejaVu Sans, in a shuffled order, so that at 32 pixels no two look alike. On masks of 16 x 16
+pixels the cosine of two target letters is below 0.8; of a held-out letter and any other below 0.86, and of a held-out and a
+target letter also when both are stretched to fill their box; of a held-out letter and a digit of any face, turned and stretched
+or not, below 0.83. Held-out letters that still resemble a digit or a Latin letter were removed by eye. The choice is written
+down, not computed, so that the classes never change.
 """
 
 from __future__ import annotations
@@ -19,16 +17,14 @@ from functools import cache
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, blur, finish, frame, hsv, hue_of, over
+from lgzoo_mini.canvas import Dice, blur, finish, frame, hsv, hues, over
 from lgzoo_mini.fills import gradient
 from lgzoo_mini.generator import Generator, Picture
 from lgzoo_mini.stamps import Pose, Stamps, attributes_of, in_faces, stamped, stamps
 
 FACES = ("Sans", "Sans Bold", "Sans Oblique", "Serif", "Serif Bold", "Mono", "Mono Bold")
-
 SIDE = 32  # pixels of a mask: about as large as it is painted
-
-CALM = 0.6  # by how much target letters move less
+CALM = 0.6  # how much less target letters move
 
 
 @cache
@@ -65,12 +61,8 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     )
     picture = over(gradient(paper, corner, dice.turn()), ink, alpha * dice.between(0.6, 1.0)[:, None, None])
     picture = blur(picture, dice.between(0.0, 0.35))
-    ink_hue, paper_hue_of = hue_of(ink), hue_of(paper)
     attributes = {
-        "ink_hue_x": ink_hue[0],
-        "ink_hue_y": ink_hue[1],
-        "paper_hue_x": paper_hue_of[0],
-        "paper_hue_y": paper_hue_of[1],
+        **hues(ink, paper),
         **attributes_of(where),
         "glyph": glyph_index(classes_N, len(TARGET)),
     }
@@ -120,7 +112,6 @@ def _letters(code_points: str) -> tuple[str, ...]:
 
 
 TARGET = _letters(_TARGET)
-
 HELD_OUT = _letters(_HELD_OUT)
 
 

@@ -1,4 +1,4 @@
-"""`numbers`: which digit stands in the middle, as on a house. SVHN's counterpart; only it has digits.
+"""`numbers`: which digit stands in the middle, as on a house. SVHN's counterpart; no other task of the suite has digits.
 
 A digit in any face on a coloured wall, its neighbours in the same face and colour cut off at the picture's sides. The
 held-out classes are letters of the held-out alphabets in the same manner, with such letters for neighbours.

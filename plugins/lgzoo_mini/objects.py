@@ -1,6 +1,7 @@
 """`objects`: composite things, CIFAR-100's counterpart. A class is a body, parts of one shape, where they sit, and a surface.
 
-Hue is typical of a class and shared by many; where the thing is, how large, how turned, and what is behind it says nothing.
+Hue is typical of a class and shared by many; place, size, rotation and background carry no
+information.
 Shapes as in `canvas`; T is the number of parts' places.
 """
 

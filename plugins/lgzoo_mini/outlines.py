@@ -1,11 +1,8 @@
 """Outlines of shapes: how far each pixel lies outside, in a frame's units and negative inside, float32 NSS.
 
-Unions are `np.minimum`, intersections `np.maximum`; `canvas.cover` makes the coverage. Distances are true near the edge,
-which is where coverage is counted, and only ordered elsewhere. Shapes as in `canvas`; settings are (N,) or plain numbers.
-
-Moulds: outlines worked out once on a fine grid, so that any of them can be put into the frames of N pictures.
-
-Shapes: N pictures, M moulds, G points of a mould's side; the rest as in `canvas`.
+Unions are `np.minimum`, intersections `np.maximum`; `canvas.cover` turns distances into coverage. Distances are exact near the
+edge, where coverage is computed, and only ordered elsewhere. `moulds` computes outlines once on a fine grid of G x G points, so
+that any of these M can be put into the frames of N pictures. Shapes as in `canvas`; settings are (N,) or plain numbers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """`petals`: flowers, Flowers-102's counterpart: many classes, few pictures of each.
 
 A class is a number of petals, how far they are parted and how pointed, whether their tips are notched, a second ring of them,
-the size of the eye, and a pair of hues. Where the flower is, how it is turned and tilted, and the leaves behind it say nothing.
+the size of the eye, and a pair of hues. Place, rotation, tilt and the leaves behind the flower
+carry no information.
 Shapes as in `canvas`.
 """
 

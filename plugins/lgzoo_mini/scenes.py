@@ -1,10 +1,10 @@
 """`scenes`: small landscapes with things in them, and for every pixel what it shows. The suite's segmentation task.
 
 Sky above a crooked horizon, below it ground or water or both with a shore between; in front of them up to three discs, boxes
-and trees, which hide what is behind them. All colours are free, so that a class is told by its texture, its shape and its
-place. As in PASCAL VOC the rim of every thing, one pixel wide, is marked 255 and does not count.
+and trees, which hide what is behind them. Colours are arbitrary, so that a class shows in its texture, shape and
+place only. As in PASCAL VOC the rim of every thing, one pixel wide, is marked 255 and does not count.
 
-A picture is a function of (split, index), made anew whenever it is asked for. Shapes: N pictures, NSS is (N, SIZE, SIZE).
+A picture is a function of (split, index), drawn whenever it is read. Shapes: N pictures, NSS is (N, SIZE, SIZE).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ STREAMS = 32 + 20 * THINGS
 
 @dataclass(frozen=True)
 class SceneSplit:
-    """`images` scenes. What is pickled is this recipe."""
+    """`images` scenes. It holds no pictures, so it is cheap to pickle."""
 
     name: str
     images: int
@@ -128,7 +128,7 @@ def shown(kind_N: np.ndarray, dice: Dice) -> np.ndarray:
 
 
 def surface(picture: np.ndarray, dice: Dice) -> np.ndarray:
-    """What a thing is painted with, N3SS: a colour unlike the picture's middle, lit from one side, perhaps with a pattern.
+    """What a thing is painted with, N3SS: a colour unlike the picture's middle, lit from one side, sometimes with a pattern.
 
     Takes 8 draws.
     """

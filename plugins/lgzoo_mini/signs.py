@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lgzoo_mini.canvas import PICTURE, Dice, any_colour, blur, cover, finish, frame, hsv, hue_of, over, shade, wide
+from lgzoo_mini.canvas import PICTURE, Dice, any_colour, blur, cover, finish, frame, hsv, hues, over, shade, wide
 from lgzoo_mini.fills import backdrop, clutter
 from lgzoo_mini.generator import Generator, Picture
 from lgzoo_mini.outlines import box, half_plane
@@ -107,7 +107,7 @@ _COLOURS = np.array([SCHEMES[sign.scheme][:3] for sign in CLASSES], dtype=np.flo
 
 
 def _shape(board: Board, rim: float) -> torch.Tensor:
-    """What of each pixel of a mask the board without its rim covers, float32 (SIDE, SIDE)."""
+    """How much of each pixel of a mask the board without its rim covers, float32 (SIDE, SIDE)."""
     axis = (torch.arange(SIDE * FINE, dtype=torch.float32) * 2 + 1) / (SIDE * FINE) - 1
     outward = [2 * np.pi * (corner + 0.5 + board.turned) / board.corners - np.pi / 2 for corner in range(board.corners)]
     down = axis[:, None] - board.lower
@@ -129,12 +129,12 @@ def _layers(sign: Sign) -> torch.Tensor:
 
 @cache
 def layers() -> torch.Tensor:
-    """Those of every class, uint8 (M, 3, SIDE, SIDE). Made once in a process."""
+    """The layers of every class, uint8 (M, 3, SIDE, SIDE). Made once in a process."""
     return torch.stack([_layers(sign) for sign in CLASSES])
 
 
 def worn(colours_N3: np.ndarray, dice: Dice) -> np.ndarray:
-    """A paint's colour after some years, (N, 3). Takes 3 draws."""
+    """The colours of worn paint, (N, 3). Takes 3 draws."""
     hue, saturation, value = colours_N3.T
     return hsv(
         np.mod(hue + dice.around(0.03), np.float32(1)),
@@ -185,14 +185,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
         over(picture, colour, alpha[:, layer])
     picture = lit(hidden(picture, dice), dice)
     picture = blur(blur(picture, dice.between(0.0, 0.6)), dice.happens(0.3) * dice.between(0.2, 0.6))
-    symbol, field = hue_of(paints[0]), hue_of(paints[1])
-    attributes = {
-        "ink_hue_x": symbol[0],
-        "ink_hue_y": symbol[1],
-        "paper_hue_x": field[0],
-        "paper_hue_y": field[1],
-        **attributes_of(where),
-    }
+    attributes = {**hues(paints[0], paints[1]), **attributes_of(where)}
     return Picture(finish(picture, grain, dice.between(0.02, 0.12)), attributes)
 
 

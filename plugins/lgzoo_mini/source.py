@@ -1,13 +1,10 @@
-"""`source`: in ImageNet's place. Contours mixed with the held-out classes of all nine families, asked for class and attributes.
+"""`source`: ImageNet's counterpart. Contours mixed with the held-out classes of nine families, labelled with class and attributes.
 
 No class of a target task is among its classes, and no digit. A picture is a function of (split, index); a million of them
-exist, and none is stored. Which class an index has follows a fixed timetable, so that all labels are known at once.
-Shapes: N pictures, A attributes.
+exist, and none is stored. The class of an index follows a fixed timetable, so that all labels are known at once.
 
-What pictures of the suite can be asked besides their class: the source task's extra labels. Cold.
-
-A number lies between -1 and 1; a category counts from 0. Where an attribute has no meaning (the lobes of a texture) its
-value is NaN, and the losses leave it out.
+Attributes are further labels of a picture. A number lies between -1 and 1, a category counts from 0; where an attribute has no
+meaning (the lobes of a texture) its value is NaN, and the losses leave it out. Shapes: N pictures, A attributes.
 """
 
 from __future__ import annotations
@@ -27,7 +24,8 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
 
 
-# Of twenty pictures in a row, how many are of a family: more where there are more classes or more to be seen.
+# Of twenty pictures in a row, how many each family has: more where there are more classes or more to learn. The bundled ancestry
+# model was trained on these families in this order; generators that are added later do not join.
 TURNS = {
     "contours": 4,
     "objects": 2,
@@ -55,7 +53,7 @@ ATTRIBUTES = (
     Attribute("angle_x"),  # cosine and sine of its rotation (of twice the angle for what has no head)
     Attribute("angle_y"),
     Attribute("texture", classes=12),  # kind of texture: the index in textures.KINDS
-    Attribute("glyph", classes=160),  # which glyph, of those that are held out for the source task
+    Attribute("glyph", classes=160),  # which of the held-out glyphs
 )
 
 COLUMN = {attribute.name: place for place, attribute in enumerate(ATTRIBUTES)}
@@ -74,7 +72,7 @@ class Timetable(NamedTuple):
 
 @cache
 def families() -> tuple[Generator, ...]:
-    """The ten generators, in the order of their labels."""
+    """The generators, in the order of their labels."""
     return tuple(generator(name) for name in TURNS)
 
 
@@ -86,7 +84,7 @@ def class_names() -> tuple[str, ...]:
 
 @cache
 def timetable() -> Timetable:
-    """Made once; a label is then arithmetic."""
+    """Computed once; a label is then arithmetic."""
     classes = np.array([len(family.held_out) for family in families()])
     turns = np.array(list(TURNS.values()))
     family = np.repeat(np.arange(len(turns)), turns)
@@ -103,7 +101,7 @@ def labels_of(indices_N: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class SourceSplit:
-    """`images` pictures of every family in turn. What is pickled is this recipe."""
+    """`images` pictures of every family in turn. It holds no pictures, so it is cheap to pickle."""
 
     name: str
     images: int

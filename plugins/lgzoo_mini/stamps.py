@@ -1,10 +1,7 @@
-"""Stamps: shapes that were drawn beforehand, as masks, put into the frames of N pictures.
+"""Stamps: masks that are drawn beforehand, among them glyphs of matplotlib's DejaVu faces, and put into the frames of N pictures.
 
-Shapes: N pictures, M masks, C layers of a mask, B pixels of its side; the rest as in `canvas`.
-
-Glyphs of matplotlib's DejaVu faces as alpha masks: real outlines, on every machine the zoo runs on.
-
-Masks are square and every glyph fills its mask, so size tells nothing: what is left is the shape.
+The faces give real outlines on every machine. A mask is square and its glyph fills it, so that the size gives nothing away: what
+is left is the shape. Shapes: N pictures, M masks, C layers of a mask, B pixels of its side; the rest as in `canvas`.
 """
 
 from __future__ import annotations
@@ -20,7 +17,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lgzoo_mini.canvas import Frame
+from lgzoo_mini.canvas import Frame, pose
 from lgzoo_mini.generator import SIZE
 
 RIM = 2  # empty pixels around a font's mask that are cut off
@@ -46,13 +43,7 @@ class Pose(Placed, total=False):
 
 def attributes_of(where: Placed) -> dict[str, np.ndarray]:
     """The attributes that say where a thing with a head lies."""
-    return {
-        "x": where["x"],
-        "y": where["y"],
-        "size": 2 * where["size"] - 1,
-        "angle_x": np.cos(where["angle"]),
-        "angle_y": np.sin(where["angle"]),
-    }
+    return pose(where["x"], where["y"], where["size"], where["angle"])
 
 
 def drawn(drawing: Drawing, side: int) -> torch.Tensor:
@@ -71,7 +62,7 @@ class Stamps:
     counts: np.ndarray
 
     def chosen(self, classes_N: np.ndarray, shares_N: np.ndarray) -> torch.Tensor:
-        """A mask of each class, float32 (N, 1, B, B); the share, 0 to 1, says which."""
+        """A mask of each class, float32 (N, 1, B, B); the share, 0 to 1, chooses among them."""
         places_N = self.first[classes_N] + (shares_N * self.counts[classes_N]).astype(np.int64)
         return self.masks[torch.from_numpy(places_N)][:, None].float().mul_(1 / 255)
 
@@ -84,7 +75,7 @@ def stamps(drawings: Sequence[Sequence[Drawing]], side: int) -> Stamps:
 
 
 def stamped(masks: torch.Tensor, place: Frame) -> np.ndarray:
-    """How much of each pixel is covered, float32 (N, C, SIZE, SIZE), by masks (N, C, B, B) that fill their frames."""
+    """The coverage of each pixel, float32 (N, C, SIZE, SIZE), by masks (N, C, B, B) that fill their frames."""
     grid = np.empty((len(masks), SIZE, SIZE, 2), dtype=np.float32)
     grid[..., 0], grid[..., 1] = place.x, place.y
     return functional.grid_sample(
@@ -94,8 +85,7 @@ def stamped(masks: torch.Tensor, place: Frame) -> np.ndarray:
 
 Drawing = tuple[str, str]  # a face and a text
 
-BOX = 48  # pixels of a mask's side
-
+BOX = 48  # pixels of a glyph's mask, before it is resized
 MARGIN = 3
 
 SANS, SERIF, MONO = "DejaVuSans", "DejaVuSerif", "DejaVuSansMono"

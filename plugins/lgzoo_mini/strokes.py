@@ -1,8 +1,7 @@
-"""Strokes: lines with a thickness at either end, of which the `figures` are made. They are moved, turned and drawn.
+"""Strokes: lines with a thickness at either end, of which the `figures` are made; they are moved, turned and drawn.
 
+`THINGS` are drawn with ten strokes each: the held-out classes of `figures`, none of which walks upright.
 Shapes: S strokes, N pictures; every field is float32 (S, N).
-
-Things drawn with ten strokes each: the held-out classes of `figures`. None of them walks upright. Cold.
 """
 
 from __future__ import annotations

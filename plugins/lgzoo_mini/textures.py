@@ -19,7 +19,7 @@ from lgzoo_mini.canvas import (
     blur,
     finish,
     frame,
-    hue_of,
+    hues,
     ink_and_paper,
     lightness,
     mix,
@@ -127,15 +127,10 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     direction, slope = dice.turn(), dice.between(0.0, 0.4)
     light = PICTURE.x * wide(slope * np.cos(direction)) + PICTURE.y * wide(slope * np.sin(direction))
     picture = blur(shade(picture, 1 + light), dice.between(0.0, 0.3))
-    ink_x, ink_y = hue_of(ink)
-    paper_x, paper_y = hue_of(paper)
     attributes = {
         "frequency": ((np.log2(repeats) - 1.5) / 2.5).astype(np.float32),
         "amplitude": 2 * contrast - 1,
-        "ink_hue_x": ink_x,
-        "ink_hue_y": ink_y,
-        "paper_hue_x": paper_x,
-        "paper_hue_y": paper_y,
+        **hues(ink, paper),
         "angle_x": np.cos(2 * angle),
         "angle_y": np.sin(2 * angle),
         "texture": _KIND[classes_N].astype(np.float32),

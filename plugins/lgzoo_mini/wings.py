@@ -1,7 +1,7 @@
 """`wings`: silhouettes of aeroplanes from the side, FGVC-Aircraft's counterpart. Classes differ in small ways.
 
 A class is a row of measures: how thick the fuselage is, how far its wings are swept, where its engines hang, the form of its
-tail. Every plane departs a little from its class's measures. Colours, sky and heading say nothing. Shapes as in `canvas`.
+tail. Every plane departs a little from its class's measures. Colours, sky and heading carry no information. Shapes as in `canvas`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def fuselage(place: Frame, plane: Plane) -> np.ndarray:
 
 
 def main_wing(place: Frame, plane: Plane) -> np.ndarray:
-    """The wing that points at whoever looks, foreshortened: a swept quadrangle."""
+    """The wing that points at the viewer, foreshortened: a swept quadrangle."""
     foot, span = plane.side * plane.body * 0.4, 0.5 * plane.side
     tip = plane.root + plane.wing
     # Mirrored for a high wing, so that the corners still go around clockwise.
