@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Literal
 
-from learngene_zoo.plugin import ViTSpec, WrongCall, derive_seed, unknown
+from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, derive_seed, unknown
 
 SetName = Literal["vits-1k", "tal", "tal+"]
 
@@ -73,7 +73,7 @@ def rule_of(name: SetName) -> Rule:
     return Rule(widths=widths, patch_sizes=(2, 4), image_size=32, classes=10)
 
 
-def scaled(name: SetName, ancestry: ViTSpec) -> Rule:
+def scaled(name: SetName, ancestry: Spec) -> Rule:
     """The rule of the same form with an ancestry model's head width, patches, images and classes. Raises `WrongCall`.
 
     Widths are multiples of the head width. Their bounds relate to the ancestry's width as the paper's do to 768, rounded up
@@ -95,7 +95,7 @@ def scaled(name: SetName, ancestry: ViTSpec) -> Rule:
     )
 
 
-def _heads(width: int, ancestry: ViTSpec) -> int:
+def _heads(width: int, ancestry: Spec) -> int:
     """The heads of a paper's width after scaling to an ancestry model, rounded up."""
     return -(-width * ancestry.heads // PAPER_WIDTH)
 
@@ -106,7 +106,7 @@ def _form(name: SetName) -> tuple[Sequence[tuple[int, int]], int, range]:
     return _FORMS[name]
 
 
-def draws(rule: Rule, seed: int = SEED) -> Iterator[ViTSpec]:
+def draws(rule: Rule, seed: int = SEED) -> Iterator[Spec]:
     """An endless stream of architectures, in the order of the official generators."""
     from numpy.random import RandomState
 
@@ -128,7 +128,7 @@ def draws(rule: Rule, seed: int = SEED) -> Iterator[ViTSpec]:
 
 def architectures(
     rule: Rule, *, hold_out: Sequence[str] = (), count: int = COUNT, seed: int = SEED
-) -> tuple[ViTSpec, ...]:
+) -> tuple[Spec, ...]:
     """The first `count` draws that are not held out, with repetitions.
 
     `hold_out` lists sizes: `12x96` (layers x width), `12` (layers, with any width) or `x96` (a width, at any depth). Raises
@@ -155,7 +155,7 @@ def _held_out(text: str) -> tuple[int | None, int | None]:
     return layers, alone if width is None else width
 
 
-def at(specs: Sequence[ViTSpec], seed: int, index: int) -> ViTSpec:
+def at(specs: Sequence[Spec], seed: int, index: int) -> Spec:
     """The architecture number `index` of a training: a function of the arguments alone.
 
     The set is traversed again and again, each time in another order, as the official data loader does.
@@ -169,12 +169,12 @@ def _order(count: int, seed: int, passed: int) -> tuple[int, ...]:
     return tuple(sorted(range(count), key=lambda number: derive_seed(seed, "architecture", passed, number)))
 
 
-def drawn(name: SetName, hold_out: Sequence[str], ancestry: ViTSpec) -> tuple[ViTSpec, ...]:
+def drawn(name: SetName, hold_out: Sequence[str], ancestry: Spec) -> tuple[Spec, ...]:
     """The architectures of training: a set scaled to the ancestry model, without the held-out sizes. Raises `WrongCall`."""
     return tuple(plain(spec, ancestry) for spec in architectures(scaled(name, ancestry), hold_out=hold_out))
 
 
-def plain(spec: ViTSpec, ancestry: ViTSpec) -> ViTSpec:
+def plain(spec: Spec, ancestry: Spec) -> Spec:
     """The plain ViT, as hypernetworks predict it, with the size of `spec` and the images of `ancestry`.
 
     None of the ancestry's tensors is inherited, so neither are its LayerScale, registers and so on.
@@ -191,6 +191,6 @@ def plain(spec: ViTSpec, ancestry: ViTSpec) -> ViTSpec:
     )
 
 
-def widths(ancestry: ViTSpec) -> range:
+def widths(ancestry: Spec) -> range:
     """Every multiple of the ancestry's head width, up to its own width."""
     return range(ancestry.head_width, ancestry.width + 1, ancestry.head_width)

@@ -20,7 +20,7 @@ from learngene_zoo.plugin import (
     Json,
     LearngeneConfig,
     Recipe,
-    ViTSpec,
+    Spec,
     Work,
     WrongCall,
     check_bounds,
@@ -137,7 +137,7 @@ class Stage:
 
 
 def stages(
-    curriculum: Curriculum, step: MetaStep, hypernet: HypernetSpec, training: Recipe, tuning: Recipe, ancestry: ViTSpec
+    curriculum: Curriculum, step: MetaStep, hypernet: HypernetSpec, training: Recipe, tuning: Recipe, ancestry: Spec
 ) -> tuple[Stage, Stage]:
     """The settings of both stages; the second has a task layer if there is to be one."""
     conditioned = hypernet.with_(task=ancestry.width) if curriculum.task_layer else hypernet
@@ -169,7 +169,7 @@ def two_steps(recipe: Recipe) -> Recipe:
     return replace(recipe, epochs=1, images=32, batch_size=16, warmup=0.0)
 
 
-def outline(method: str, stage: Stage, ancestry: ViTSpec, *, known: bool = True) -> LearngeneConfig:
+def outline(method: str, stage: Stage, ancestry: Spec, *, known: bool = True) -> LearngeneConfig:
     """The config that an extraction writes whose last stage is `stage`.
 
     Without `known` the hypernetwork comes from a file and its size is left out. Raises `WrongCall` if the hypernetwork cannot
@@ -182,14 +182,14 @@ def outline(method: str, stage: Stage, ancestry: ViTSpec, *, known: bool = True)
     return LearngeneConfig(method=method, spec=plain(ancestry, ancestry), details=details.json())
 
 
-def _check_reach(stage: Stage, rule: Rule, ancestry: ViTSpec) -> None:
+def _check_reach(stage: Stage, rule: Rule, ancestry: Spec) -> None:
     architectures(rule, hold_out=stage.step.hold_out, count=0)  # refuses what is not a size
     for width in sorted({width for _, width in rule.sizes}):
         widest = ancestry.with_(width=width, heads=width // ancestry.head_width)
         check_target(stage.hypernet, plain(widest, ancestry))
 
 
-def work(curriculum: Curriculum, both: tuple[Stage, Stage], ancestry: ViTSpec, images: Sequence[int]) -> list[Work]:
+def work(curriculum: Curriculum, both: tuple[Stage, Stage], ancestry: Spec, images: Sequence[int]) -> list[Work]:
     """Estimated cost of both stages; `images` are the training images of the tasks of stage 2."""
     (first, second), parts = both, []
     if curriculum.source is not None:
@@ -205,7 +205,7 @@ def work(curriculum: Curriculum, both: tuple[Stage, Stage], ancestry: ViTSpec, i
     return parts
 
 
-def _part(stage: Stage, images: int, ancestry: ViTSpec, depends: Json) -> Work:
+def _part(stage: Stage, images: int, ancestry: Spec, depends: Json) -> Work:
     specs = drawn(stage.step.architectures, stage.step.hold_out, ancestry)
     layers = sum(spec.layers * spec.width for spec in specs) / len(specs) / ancestry.width
     return Work(

@@ -21,7 +21,7 @@ from math import isqrt
 import torch
 from torch import Tensor
 
-from learngene_zoo.plugin import ViTSpec, WrongCall, shapes
+from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, shapes
 
 Shape = tuple[int, ...]
 
@@ -63,7 +63,7 @@ class Graph:
     Tensors are int64 and shared by all graphs of one depth: do not write into them. Node 0 is the input.
     """
 
-    spec: ViTSpec
+    spec: Spec
     types: Tensor  # (N,) indices into `TYPES`
     names: tuple[str | None, ...]  # timm's name of the node's parameter; None without one
     shapes: tuple[Shape | None, ...]  # of that parameter; the position embedding's is (1, d, rows, columns)
@@ -109,7 +109,7 @@ class Graph:
         )
 
 
-def graph_of(spec: ViTSpec, *, msa: bool = True, sink: tuple[int, int] | None = None, cutoff: int = CUTOFF) -> Graph:
+def graph_of(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = None, cutoff: int = CUTOFF) -> Graph:
     """The graph of the model that `spec` describes.
 
     With `msa` every block has a node for its softmax, as in traces by torch 1 and so presumably in the training of the released
@@ -140,10 +140,12 @@ def graph_of(spec: ViTSpec, *, msa: bool = True, sink: tuple[int, int] | None = 
     )
 
 
-def check(spec: ViTSpec) -> None:
+def check(spec: Spec) -> None:
     """Raises `WrongCall` unless `spec` is a plain ViT, as torchvision's are; the message names the first obstacle."""
+    if not isinstance(spec, ViTSpec):
+        raise WrongCall(f"hypernetworks do not predict models of the family {spec.family!r}; expected a plain ViT")
     obstacles = {
-        "blocks of several widths": bool(spec.front),
+        "blocks of several widths": spec.stitched,
         "a dense head": spec.dense,
         "no classes": spec.classes == 0,
         "layer scale": spec.layer_scale is not None,

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from learngene_zoo.plugin import (
     BadFile,
     Run,
+    Spec,
     StateDict,
-    ViTSpec,
     derive_seed,
     open_device,
     shapes,
@@ -154,7 +154,7 @@ def hypernet_of(spec: HypernetSpec, state: StateDict, *, trainable: bool = False
     return hypernet.requires_grad_(trainable).train(trainable)
 
 
-def predicted(hypernet: Hypernet, spec: ViTSpec, embedding: Tensor | None, run: Run, *, head: bool = True) -> StateDict:
+def predicted(hypernet: Hypernet, spec: Spec, embedding: Tensor | None, run: Run, *, head: bool = True) -> StateDict:
     """The tensors of one model, on the CPU, computed on the run's device; without the head's if `head` is False."""
     device = open_device(run)
     hypernet.to(device).eval()

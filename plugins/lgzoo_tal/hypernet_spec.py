@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from learngene_zoo.plugin import LIMITS, Bounds, ViTSpec, WrongCall, check_bounds
+from learngene_zoo.plugin import LIMITS, Bounds, Spec, WrongCall, check_bounds
 
 Decoder = Literal["conv", "low_rank"]
 TaskForm = Literal["residual", "plain"]
@@ -135,7 +135,7 @@ def reach(size: int, widest: int) -> int:
     return widest if made >= widest / 2 else made
 
 
-def check_target(spec: HypernetSpec, target: ViTSpec) -> None:
+def check_target(spec: HypernetSpec, target: Spec) -> None:
     """Raises `WrongCall` for an image of one patch, and if a low-rank decoder's factors have too few rows for a tensor."""
     if target.patches == 1:
         raise WrongCall(

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, Recipe, ViTSpec, Work
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, Recipe, Spec, Work
 from lgzoo_tal import config
 from lgzoo_tal.config import PUBLISHED, Curriculum, MetaStep, Stage, check_recipes, short, two_steps
 from lgzoo_tal.hypernet_spec import LowRank
@@ -77,11 +77,11 @@ class MetaTrain(Extractor):
         }
         return learngene_of(outline, source, others, first, seconds, embeddings)
 
-    def stages(self, ancestry: ViTSpec) -> tuple[Stage, Stage]:
+    def stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
         """The settings of both stages."""
         return config.stages(self.curriculum, self.step, self.hypernet.spec(), self.training, self.tuning, ancestry)
 
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The learngene of plain ViTs of the ancestry's size. Raises `WrongCall` if the decoder cannot predict such models."""
         return config.outline(NAME, self.stages(ancestries[0])[1], ancestries[0], known=self.released is None)
 
@@ -89,14 +89,14 @@ class MetaTrain(Extractor):
         """Whether anything is trained."""
         return self.released is None
 
-    def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """The cost of both stages."""
         return config.work(self.curriculum, self.stages(ancestries[0]), ancestries[0], images)
 
 
 def meta_train(
     stage: Stage,
-    ancestry: ViTSpec,
+    ancestry: Spec,
     input_format: InputFormat,
     tasks: tuple[Task, ...],
     before: Part | None,

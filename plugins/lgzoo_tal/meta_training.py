@@ -13,9 +13,9 @@ from learngene_zoo.plugin import (
     LearngeneConfig,
     Part,
     Run,
+    Spec,
     StateDict,
     Task,
-    ViTSpec,
     WrongCall,
     derive_seed,
     details_of,
@@ -104,7 +104,7 @@ class MetaTraining:
         self,
         stage: Stage,
         hypernet: Hypernet,
-        ancestry: ViTSpec,
+        ancestry: Spec,
         input_format: InputFormat,
         tasks: Sequence[Task],
         run: Run,
@@ -164,7 +164,7 @@ class MetaTraining:
             yield f"{spec.layers}x{spec.width}", round(value, 4)
 
 
-def evaluated_sizes(architectures: Sequence[ViTSpec]) -> list[ViTSpec]:
+def evaluated_sizes(architectures: Sequence[Spec]) -> list[Spec]:
     """The widest architectures of the smallest, the middle and the largest depth."""
     depths = sorted({spec.layers for spec in architectures})
     chosen = sorted({depths[0], depths[len(depths) // 2], depths[-1]})

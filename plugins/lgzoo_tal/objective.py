@@ -24,7 +24,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from learngene_zoo.plugin import CLASS_LOSS, Attribute, ViTSpec, attribute_loss, empty
+from learngene_zoo.plugin import CLASS_LOSS, Attribute, Spec, attribute_loss, empty
 from lgzoo_tal.architectures import at
 from lgzoo_tal.graph import SINK, Graph, graph_of
 from lgzoo_tal.guidance import Guide, Linear, random_matrix
@@ -59,7 +59,7 @@ class MetaObjective(nn.Module):
     def __init__(
         self,
         hypernet: Hypernet,
-        architectures: Sequence[ViTSpec],
+        architectures: Sequence[Spec],
         lessons: Sequence[Lesson],
         seed: int,
         *,
@@ -85,7 +85,7 @@ class MetaObjective(nn.Module):
                 total[name] = total[name] + loss if name in total else loss
         return {name: loss / self.meta_batch for name, loss in total.items()}
 
-    def architecture(self, draw: int) -> ViTSpec:
+    def architecture(self, draw: int) -> Spec:
         """The architecture of a draw; draws are counted from 0 over all steps."""
         return at(self.architectures, self.seed, draw)
 
@@ -140,7 +140,7 @@ def total_norm(parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
     return torch.stack([tensor.float().norm() for tensor in parameters.values()]).sum()
 
 
-def tokens_of(spec: ViTSpec, parameters: Mapping[str, torch.Tensor], images_BCHW: torch.Tensor) -> torch.Tensor:
+def tokens_of(spec: Spec, parameters: Mapping[str, torch.Tensor], images_BCHW: torch.Tensor) -> torch.Tensor:
     """All tokens after the last norm, (B, N, D), of the model with these parameters; gradients flow into them.
 
     Parameters beyond the last norm, such as the head's, are ignored.
@@ -166,10 +166,10 @@ class _Body(nn.Module):
 
 
 @lru_cache(maxsize=512)  # a set has a few hundred shapes at most, and a module without weights is small
-def _body(spec: ViTSpec) -> _Body:
+def _body(spec: Spec) -> _Body:
     return _Body(empty(spec))
 
 
 @lru_cache(maxsize=256)
-def _graph(spec: ViTSpec, sink: tuple[int, int] | None, device: torch.device) -> Graph:
+def _graph(spec: Spec, sink: tuple[int, int] | None, device: torch.device) -> Graph:
     return graph_of(spec, sink=sink).to(device)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy import ndarray
 
-from learngene_zoo.plugin import BadFile, Expander, Learngene, Run, ViTSpec, details_of, plotting
+from learngene_zoo.plugin import BadFile, Expander, Learngene, Run, Spec, details_of, plotting
 from lgzoo_tal.embedding import embedding_for
 from lgzoo_tal.graph import graph_of
 from lgzoo_tal.learngene import Details
@@ -63,7 +63,7 @@ def picture(learngene: Learngene, expander: Expander) -> Figure:
     return figure
 
 
-def sizes(learngene: Learngene, expander: Expander) -> list[ViTSpec]:
+def sizes(learngene: Learngene, expander: Expander) -> list[Spec]:
     """The expander's family; of a large one evenly spaced depths and widths, with the smallest and the largest."""
     specs = [member.spec for member in expander.family(learngene.config)]
     depths = thinned(sorted({spec.layers for spec in specs}), MOST // 2)
@@ -79,7 +79,7 @@ def thinned(values: Sequence[int], count: int) -> list[int]:
 
 
 @torch.no_grad()
-def graph_embeddings(learngene: Learngene, details: Details, specs: Sequence[ViTSpec]) -> list[Cloud]:
+def graph_embeddings(learngene: Learngene, details: Details, specs: Sequence[Spec]) -> list[Cloud]:
     """The graph embeddings (len(specs), h) of these sizes, for every task that the encoder distinguishes.
 
     These are the tasks with a stored embedding or with a hypernetwork of their own. A model has as many classes as its task.

@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from numpy import array, mean, ndarray
 
-from learngene_zoo.plugin import ViTSpec, count_params, human_count, plotting
+from learngene_zoo.plugin import Spec, count_params, human_count, plotting
 
 LARGEST, CROWDED, SMALLEST = (
     15.0,
@@ -37,7 +37,7 @@ class Cloud:
 
     task: str | None
     number: int  # of the task, which determines its colour
-    specs: tuple[ViTSpec, ...]
+    specs: tuple[Spec, ...]
     points: ndarray  # (len(specs), h), or (len(specs), 2) in the plane of the map
 
     @property
@@ -95,13 +95,13 @@ def size_legend(clouds: Sequence[Cloud]) -> list[Line2D]:
     return [Line2D([], [], markersize=diameter(size), label=label, **style) for size, label in zip(shown, labels)]
 
 
-def _runs(specs: Sequence[ViTSpec]) -> Iterator[list[int]]:
+def _runs(specs: Sequence[Spec]) -> Iterator[list[int]]:
     """The indices of the models of each width, by increasing depth."""
     for width in sorted({spec.width for spec in specs}):
         yield sorted((at for at, spec in enumerate(specs) if spec.width == width), key=lambda at: specs[at].layers)
 
 
-def _by_layers(axes: Axes, specs: Sequence[ViTSpec]) -> Any:
+def _by_layers(axes: Axes, specs: Sequence[Spec]) -> Any:
     """From a number of layers to its colour; draws the colour bar."""
     depths = sorted({spec.layers for spec in specs})
     steps = [DARKEST + (BRIGHTEST - DARKEST) * at / max(len(depths) - 1, 1) for at in range(len(depths))]
@@ -135,7 +135,7 @@ def _widths_dominate(clouds: Sequence[Cloud]) -> bool:
     return 1 < len(widths) <= MOST_WIDTHS and float(widths.var(axis=0).sum()) >= float(tasks.var(axis=0).sum())
 
 
-def _centres(clouds: Sequence[Cloud], kind: Callable[[Cloud, ViTSpec], int]) -> ndarray:
+def _centres(clouds: Sequence[Cloud], kind: Callable[[Cloud, Spec], int]) -> ndarray:
     """(kinds, 2) the mean place of the models of each kind."""
     found: dict[int, list[ndarray]] = {}
     for cloud in clouds:

@@ -16,8 +16,8 @@ from learngene_zoo.plugin import (
     Learngene,
     LearngeneConfig,
     Member,
+    Spec,
     Target,
-    ViTSpec,
     WrongCall,
     details_of,
 )
@@ -70,7 +70,7 @@ class Predict(Expander):
         return replace(made, inherited=made.inherited - {"cls_token"})  # always zeros
 
 
-def spec_of(target: Target, spec: ViTSpec) -> ViTSpec:
+def spec_of(target: Target, spec: Spec) -> Spec:
     """The shape of a target. If only its width is given, heads keep the width that they have in `spec`. Raises `WrongCall`."""
     if target.dense:
         raise WrongCall("hypernetworks predict no dense head; choose a classification task")

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, Recipe, ViTSpec, Work, WrongCall
+from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, Recipe, Spec, Work, WrongCall
 from lgzoo_tal import config, logah
 from lgzoo_tal.config import PUBLISHED, Curriculum, Guidance, MetaStep, Stage, check_recipes, short, two_steps
 from lgzoo_tal.hypernet_spec import LowRank, TaskForm, TaskPlace
@@ -84,7 +84,7 @@ class MetaTrain(Extractor):
         }
         return learngene_of(self.outline([ancestry.spec]), source, others, first, seconds, embeddings)
 
-    def stages(self, ancestry: ViTSpec) -> tuple[Stage, Stage]:
+    def stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
         """The settings of both stages."""
         hypernet = self.hypernet.spec()
         first, second = config.stages(self.curriculum, self.step, hypernet, self.training, self.tuning, ancestry)
@@ -93,11 +93,11 @@ class MetaTrain(Extractor):
         guidance = self.guide if self.guidance else None
         return replace(first, guidance=guidance), replace(second, hypernet=hypernet, freeze=self.freeze)
 
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The learngene of plain ViTs of the ancestry's size. Raises `WrongCall` if the decoder cannot predict such models."""
         return config.outline(NAME, self.stages(ancestries[0])[1], ancestries[0])
 
-    def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """The cost of both stages."""
         return config.work(self.curriculum, self.stages(ancestries[0]), ancestries[0], images)
 
@@ -119,7 +119,7 @@ def stage_1(stage: Stage, ancestry: Ancestry, source: Task, run: Run) -> tuple[S
 
 def stage_2(
     stage: Stage,
-    ancestry: ViTSpec,
+    ancestry: Spec,
     input_format: InputFormat,
     tasks: tuple[Task, ...],
     before: Part | None,
