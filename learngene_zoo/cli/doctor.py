@@ -77,7 +77,7 @@ def _package(name: str) -> Row:
 
 
 def _compute() -> Iterator[Row]:
-    """Threads and devices; asking torch takes a moment."""
+    """Threads and devices; importing torch takes a moment."""
     yield _row("cpu cores", "info", os.cpu_count())
     try:
         import torch
@@ -121,7 +121,7 @@ def _tasks() -> Iterator[Row]:
 
 
 def _hub() -> Row:
-    """Asked for by name only: nothing else here touches the network."""
+    """Only on request: nothing else here accesses the network."""
     from urllib.error import URLError
     from urllib.request import urlopen
 
@@ -136,13 +136,13 @@ def _hub() -> Row:
 command = click.Command(
     "doctor",
     callback=doctor,
-    help="What is installed here, which methods and tasks work, and what does not. Exits 1 if something is broken.",
+    help="Report what is installed, which methods and tasks work, and what does not. Exits with 1 if something is broken.",
     epilog="\b\nExamples:\n  lgzoo doctor\n  lgzoo doctor --task folder:photos\n  lgzoo doctor --hub",
     params=[
         click.Option(
-            ["--task"], help="Fetch one row of this task, print its columns and sizes and what is missing instead."
+            ["--task"], help="Instead, fetch one row of this task and print its columns, sizes and what is missing."
         ),
-        click.Option(["--hub"], is_flag=True, help="Also ask whether the Hub can be reached."),
+        click.Option(["--hub"], is_flag=True, help="Also check whether the Hub can be reached."),
         offline_option(),
         json_option(),
     ],

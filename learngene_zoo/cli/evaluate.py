@@ -17,7 +17,7 @@ from learngene_zoo.storage import new_file, write_json
 
 
 def evaluate(model: Path | None, task: str | None, split: Literal["train", "validation", "test"], **given: Any) -> None:
-    """Measure the model; print the number, and write it where asked."""
+    """Measure the model, print the number, and write it if `-o` is given."""
     job = job_of(given)
     if job.place is not None and job.place.exists() and not job.force:
         raise Refused(f"{job.place} already exists; choose another place with -o, or replace it with --force")
@@ -42,21 +42,21 @@ def evaluate(model: Path | None, task: str | None, split: Literal["train", "vali
 command = click.Command(
     "evaluate",
     callback=evaluate,
-    help="The accuracy of a model on one split of a task, or its mIoU where pixels have classes, with its 95 % interval.\n\n"
+    help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its 95 % interval.\n\n"
     "MODEL is a folder (default: ./finetuned, else ./descendant).",
     epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json",
     params=[
         model_argument(),
         click.Option(
             ["--task"],
-            help="What to measure on (default: the task of the catalogue that the model was trained for, else digits).",
+            help="Task to measure on (default: the task of the catalogue that the model was trained for, else digits).",
         ),
         click.Option(
             ["--split"],
             type=click.Choice(["train", "validation", "test"]),
             default="test",
             show_default=True,
-            help="Which part of it.",
+            help="Split of the task.",
         ),
         *job_options(None, "Also write the numbers into this JSON file."),
     ],

@@ -1,4 +1,4 @@
-"""`lgzoo expand [LEARNGENE]`: the learngene is found first, then its method's own options are understood."""
+"""`lgzoo expand [LEARNGENE]`: the learngene is found first, because its method decides which options there are."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.cli.job import job_of, job_options
-from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, options_of, size_options
+from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, options_of, size_options
 from learngene_zoo.cli.output import print_made
 from learngene_zoo.errors import BadFile, WrongCall, ZooError
 from learngene_zoo.method import Budget, Method, Target
 from learngene_zoo.text import shell_word
 
 DEFAULT = Path("learngene")
-FOUND = "learngene_zoo.cli.expand"  # where a context keeps what its line named
+FOUND = "learngene_zoo.cli.expand"  # where a context keeps the learngene that its command line names
 
 
 def find(reference: str | None) -> Path:
-    """The folder of the learngene that a line means. Raises `WrongCall` if there is none."""
+    """The folder of the learngene that is named, else the default one. Raises `WrongCall` if there is none."""
     if reference is not None:
         return shelf.find(reference)
     if DEFAULT.is_dir():
         return DEFAULT
     ready = ", ".join(shelf.names()) or "empty"
     raise WrongCall(
-        f"there is no learngene at ./{DEFAULT}; make one with `lgzoo extract lsamd`, or name one of the shelf ({ready})"
+        f"there is no learngene at ./{DEFAULT}; make one with `lgzoo extract lsamd`, or name one on the shelf ({ready})"
     )
 
 
@@ -38,7 +38,7 @@ class ExpandCommand(SettingsCommand):
     """Its options depend on the learngene: those of the expander of the method that made it come last."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Find the learngene among the words, add its expander's options, and parse as ever."""
+        """Find the learngene among the words, then parse with its expander's options as well."""
         try:
             ctx.meta[FOUND] = self._find(args)
         except ZooError:
@@ -121,22 +121,20 @@ command = ExpandCommand(
     "expand",
     callback=expand,
     help="Build a descendant of any size from a learngene.\n\n"
-    "LEARNGENE is a folder or a name of the shelf (default: ./learngene). By size, or the largest that fits a budget: 20M "
-    "is 20 million parameters, 3G are 3 billion multiply-adds, 15ms is the time of one image on this machine. "
-    "Its method's own options: lgzoo expand LEARNGENE --help.",
+    "LEARNGENE is a folder or a name on the shelf (default: ./learngene). Name sizes, or budgets to get the largest model "
+    "that fits; 1 FLOP is one multiply-add. What is not named is as in the learngene. "
+    "lgzoo expand LEARNGENE --help also shows the options of its method.",
     epilog="\b\nExamples:\n  lgzoo expand --layers 7\n  lgzoo expand lsamd --layers 9 --task digits -o nine\n"
     "  lgzoo expand --max-params 20M --max-latency 15ms\n  lgzoo expand lsamd --layers 9 --control shuffled",
     params=[
         click.Argument(["learngene"], required=False),
         *size_options(),
-        click.Option(["--max-params"], type=Count(), help="The most parameters, as 20M."),
-        click.Option(["--max-flops"], type=Count(), help="The most FLOPs of one image, as 3G."),
-        click.Option(["--max-latency"], type=Seconds(), help="The longest time of one image here, as 15ms."),
+        *budget_options(),
         click.Option(
             ["--control"],
             type=click.Choice(CONTROLS),
-            help="Build the model without what it would inherit, for comparison: shuffled permutes the entries of every "
-            "inherited tensor; stem inherits only the patch embedding, tokens, positions and final norm.",
+            help="Build the model without part of what it would inherit, for comparison: shuffled permutes the entries of "
+            "every inherited tensor; stem inherits only the patch embedding, tokens, positions and final norm.",
         ),
         *job_options("descendant"),
     ],

@@ -16,16 +16,16 @@ from learngene_zoo.method import Method, Target, family
 
 
 def ancestry_option() -> click.Option:
-    """`--ancestry`, as often as the method takes ancestries."""
-    help_text = "timm:NAME, hf-hub:ORG/REPO[@REV], a folder, a .safetensors file, or bundled; may be repeated."
+    """`--ancestry`, once per ancestry model."""
+    help_text = "timm:NAME, hf-hub:ORG/REPO[@REV], a folder, a .safetensors file, or bundled; can be repeated."
     return click.Option(["--ancestry"], multiple=True, help=help_text)
 
 
 def preset_option(method: Method) -> click.Option:
-    """`--preset`; a name that does not exist is the lifecycle's error, with the nearest one that does."""
+    """`--preset`; lifecycle refuses unknown names, with the nearest known one."""
     default = next((name for name, preset in method.presets.items() if preset is method.extractor), "mini")
     names = ", ".join(method.presets)
-    return click.Option(["--preset"], help=f"Where the other settings come from: {names}.", show_default=default)
+    return click.Option(["--preset"], help=f"Values of the settings that are not given: {names}.", show_default=default)
 
 
 def build(method: Method) -> click.Command:
@@ -45,7 +45,7 @@ def build(method: Method) -> click.Command:
         where = "" if str(job.out) == "learngene" else f" {job.out}"
         print_made(job.out, job, f"lgzoo expand{where} --layers {_a_depth(made, method)}   (all: lgzoo show {job.out})")
 
-    task = click.Option(["--task"], multiple=True, help="A task to train on; may be repeated (lgzoo list tasks).")
+    task = click.Option(["--task"], multiple=True, help="A task to train on; can be repeated (lgzoo list tasks).")
     return SettingsCommand(
         method.name,
         callback=extract,
@@ -63,7 +63,7 @@ def build(method: Method) -> click.Command:
 
 
 def _a_depth(made: Learngene, method: Method) -> int:
-    """A number of layers that this learngene can build; 7 if it can."""
+    """The number of layers nearest to 7 that this learngene can build."""
     members = family(made.config, method.expander, Target())
     return min((member.spec.layers for member in members), key=lambda layers: abs(layers - 7), default=7)
 

@@ -1,4 +1,4 @@
-"""What every command that computes is told in the same words: where, how, and how loudly."""
+"""The options that all commands share: where the result goes, how to compute, what to print."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Job:
     """The common options of one call."""
 
     run: Run
-    place: Path | None  # None: the result is only printed
+    place: Path | None  # None: the result is printed and not written
     force: bool
     quiet: bool
     as_json: bool
@@ -37,26 +37,26 @@ def json_option() -> click.Option:
 
 
 def offline_option() -> click.Option:
-    """`--offline`, on every command that might ask the network."""
-    return click.Option(["--offline"], is_flag=True, help="Use what is on this machine; never ask the network.")
+    """`--offline`, on every command that may access the network."""
+    return click.Option(["--offline"], is_flag=True, help="Use what is on this machine; never access the network.")
 
 
-def job_options(out: str | None, out_help: str = "Where the result is written.") -> list[click.Option]:
-    """The options that become a `Job`. `out` is the default place of the result; None: it is only written if asked."""
+def job_options(out: str | None, out_help: str = "Path of the result.") -> list[click.Option]:
+    """The options that become a `Job`. `out` is the default path of the result; None: it is written only if `-o` is given."""
     return [
         click.Option(
             ["-o", "--out"], type=click.Path(path_type=Path), default=out, show_default=out is not None, help=out_help
         ),
-        click.Option(["--force"], is_flag=True, help="Replace what is there already."),
+        click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         click.Option(["--resume"], is_flag=True, help="Continue an interrupted run."),
-        click.Option(["--device"], default=Run.device, show_default=True, help="cpu, cuda, cuda:1, mps."),
-        click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="All chance."),
+        click.Option(["--device"], default=Run.device, show_default=True, help="Device: cpu, cuda, cuda:1, mps."),
+        click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Random seed."),
         click.Option(
             ["--precision"],
             type=click.Choice(["fp32", "bf16", "fp16"]),
             default="fp32",
             show_default=True,
-            help="Numbers of the forward pass.",
+            help="Floating-point precision (autocast).",
         ),
         click.Option(["--threads"], type=click.IntRange(1, MOST_THREADS), help="CPU threads.  [default: all cores]"),
         click.Option(
@@ -64,10 +64,10 @@ def job_options(out: str | None, out_help: str = "Where the result is written.")
             type=click.IntRange(0, MOST_THREADS),
             default=0,
             show_default=True,
-            help="Processes that load images.",
+            help="Worker processes that load images.",
         ),
-        click.Option(["--tracker"], help="Also log to one of accelerate's trackers, as tensorboard."),
-        click.Option(["--quiet", "-q"], is_flag=True, help="No progress and no advice."),
+        click.Option(["--tracker"], help="Also log to one of accelerate's trackers, e.g. tensorboard."),
+        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
         offline_option(),
         json_option(),
     ]

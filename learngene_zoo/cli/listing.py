@@ -107,7 +107,7 @@ def _short(row: Row) -> Row:
 command = click.Command(
     "list",
     callback=listing,
-    help="The methods, learngenes and tasks that there are.",
+    help="List methods, learngenes and tasks.",
     epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list tasks --json",
     params=[click.Argument(["noun"], required=False, metavar="[methods|learngenes|tasks]"), json_option()],
 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(click.Group):
-    """`table` says of every command where it lies (`package.module:ATTRIBUTE`) and its one line of help."""
+    """`table` has, for every command, where it is defined (`package.module:ATTRIBUTE`) and its one line of help."""
 
     kind = "command"  # what its members are called in errors
 
@@ -53,8 +53,12 @@ class LazyGroup(click.Group):
         """The command that the first word names. Raises `WrongCall` with the nearest name if there is none."""
         known = self.list_commands(ctx)
         if args[0] not in known and not args[0].startswith("-") and not ctx.resilient_parsing:
-            raise unknown(self.kind, args[0], known)
+            self.refuse(args[0])
         return super().resolve_command(ctx, args)
+
+    def refuse(self, name: str) -> NoReturn:
+        """Raises `WrongCall` for a name that is not in the table."""
+        raise unknown(self.kind, name, self.table)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The section of the help that lists the commands."""
@@ -62,7 +66,7 @@ class LazyGroup(click.Group):
             formatter.write_dl(self.summaries(ctx))
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names and options that begin as what was typed."""
+        """Names and options that begin with what was typed."""
         from click.shell_completion import CompletionItem
 
         names = [CompletionItem(name, help=text) for name, text in self.summaries(ctx) if name.startswith(incomplete)]
@@ -97,19 +101,25 @@ def _open_streams() -> None:
 HERE = "learngene_zoo.cli"
 
 TABLE = {
-    "list": (f"{HERE}.listing:command", "Methods, learngenes and tasks that there are."),
-    "show": (f"{HERE}.show:command", "One of them: the sizes it can build and what they cost."),
-    "plan": (f"{HERE}.plan:command", "Every size a method would build, before anything is computed."),
-    "train": (f"{HERE}.train:command", "Train an ancestry model, or any size from scratch."),
+    "list": (f"{HERE}.listing:command", "List methods, learngenes and tasks."),
+    "show": (
+        f"{HERE}.show:command",
+        "Show a method, learngene, model, task or suite.",
+    ),
+    "plan": (f"{HERE}.plan:command", "List every size that a method would build, with its cost."),
+    "train": (f"{HERE}.train:command", "Train an ancestry model, or a model of any size, from scratch."),
     "extract": (f"{HERE}.extract:command", "Condense an ancestry model into a learngene."),
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
-    "finetune": (f"{HERE}.finetune:command", "Train a model on a task."),
-    "evaluate": (f"{HERE}.evaluate:command", "The accuracy of a model on a task."),
+    "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
+    "evaluate": (f"{HERE}.evaluate:command", "Measure a model on a task."),
     "plot": (f"{HERE}.plot:command", "Draw a learngene as PNG or SVG."),
-    "bench": (f"{HERE}.bench:command", "Methods against their controls and scratch, on a suite of tasks."),
-    "demo": (f"{HERE}.demo:command", "The whole story on the bundled models, in minutes."),
-    "doctor": (f"{HERE}.doctor:command", "What is installed here, and what does not work."),
-    "completion": (f"{HERE}.completion:command", "Print a completion script for bash, zsh or fish."),
+    "bench": (
+        f"{HERE}.bench:command",
+        "Compare methods with controls and scratch on a suite of tasks.",
+    ),
+    "demo": (f"{HERE}.demo:command", "Run a small comparison with what is bundled, in minutes."),
+    "doctor": (f"{HERE}.doctor:command", "Report what is installed and what does not work."),
+    "completion": (f"{HERE}.main:completion", "Print a completion script for bash, zsh or fish."),
 }
 
 EPILOG = """\b
@@ -130,9 +140,33 @@ Examples:
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="lgzoo", message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show tracebacks (allowed anywhere on the line).")
+@click.option(
+    "--debug", is_flag=True, expose_value=False, help="Show tracebacks (allowed anywhere on the command line)."
+)
 def main() -> None:
     """Vision Transformers of any size from one pretrained ancestry model.
 
     Condense it once into a learngene, then build descendants of every size from that.
     """
+
+
+SHELLS = {
+    "bash": 'eval "$(lgzoo completion bash)"   in ~/.bashrc',
+    "zsh": 'eval "$(lgzoo completion zsh)"   in ~/.zshrc',
+    "fish": "lgzoo completion fish > ~/.config/fish/completions/lgzoo.fish",
+}
+
+
+@click.command(
+    "completion",
+    help="Print a completion script for bash, zsh or fish.",
+    epilog="\b\nTo use it:\n" + "\n".join(f"  {line}" for line in SHELLS.values()),
+)
+@click.argument("shell", type=click.Choice(list(SHELLS)), metavar="[bash|zsh|fish]")
+def completion(shell: str) -> None:
+    """Print the script that makes the shell complete commands, options and methods."""
+    from click.shell_completion import get_completion_class
+
+    script = get_completion_class(shell)
+    assert script is not None, shell
+    click.echo(script(main, {}, "lgzoo", "_LGZOO_COMPLETE").source())

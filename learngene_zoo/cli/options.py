@@ -1,8 +1,6 @@
-"""Options out of settings: a frozen dataclass gives the options, and what the user typed gives the dataclass back.
+"""Options derived from settings: a frozen dataclass gives the options, and what the user typed gives the dataclass back.
 
-A group with one sub-command per registered method; each method's own settings are its options.
-
-`[MODEL]`: the model that a command means when none is named.
+Also the group with one sub-command per registered method, and the argument `[MODEL]` of commands that take one.
 """
 
 from __future__ import annotations
@@ -10,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -45,6 +43,12 @@ class SizeOption(SettingOption):
     section = "Sizes"
 
 
+class BudgetOption(click.Option):
+    """An upper bound of the size."""
+
+    section = "Sizes"
+
+
 def options_of(
     settings: Any,
     without: Container[str] = (),
@@ -57,8 +61,17 @@ def options_of(
 
 
 def size_options(*without: str) -> list[click.Option]:
-    """What to build. What is not given comes from the learngene."""
+    """What to build; `chosen(Target())` reads it back."""
     return options_of(Target(), without=("dense", *without), kind=SizeOption)
+
+
+def budget_options() -> list[click.Option]:
+    """The fields of a `Budget`."""
+    return [
+        BudgetOption(["--max-params"], type=Count(), help="at most this many parameters, e.g. 20M"),
+        BudgetOption(["--max-flops"], type=Count(), help="at most this many FLOPs per image, e.g. 3G"),
+        BudgetOption(["--max-latency"], type=Seconds(), help="at most this time per image on this machine, e.g. 15ms"),
+    ]
 
 
 class SettingsCommand(click.Command):
@@ -68,7 +81,7 @@ class SettingsCommand(click.Command):
         """A section for each."""
         sections: dict[str, list[tuple[str, str]]] = {"Sizes": [], "Settings": [], "Options": []}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
+            record = None if isinstance(parameter, click.Argument) else parameter.get_help_record(ctx)
             if record is not None:
                 sections[getattr(parameter, "section", "Options")].append(record)
         for title, records in sections.items():
@@ -98,7 +111,7 @@ def _parameter(setting: Setting) -> str:
 
 
 def _shown(default: Any) -> str:
-    """The end of an option's help; a default of None goes without saying."""
+    """The end of an option's help; a default of None is not shown."""
     if default is None or default == ():
         return ""
     if isinstance(default, bool):
@@ -126,7 +139,7 @@ def _joined(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | Non
 
 
 class SettingType(click.ParamType):
-    """The text of one option to a setting's value: commas separate repeated ones, `none` is None where that is allowed."""
+    """From the text of an option to a setting's value: commas separate repeated ones, `none` is None where that is allowed."""
 
     name = "setting"
 
@@ -135,7 +148,7 @@ class SettingType(click.ParamType):
 
     @property
     def metavar(self) -> str:
-        """What stands for the value in the help."""
+        """The placeholder of the value in the help."""
         one = "|".join(self.setting.choices) if self.setting.choices else _KINDS[self.setting.kind].split()[-1].upper()
         many = f"{one},..." if self.setting.repeated else one
         return f"[{many}]" if self.setting.choices else many
@@ -205,15 +218,20 @@ class MethodGroup(LazyGroup):
         """The command of one method."""
         return self.build(registry.load(cmd_name)) if cmd_name in registry.references() else None
 
+    def refuse(self, name: str) -> NoReturn:
+        """Raises `WrongCall` for an unknown method, and `BadFile` for one that cannot be used."""
+        registry.load(name)
+        raise AssertionError(name)
+
     def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
-        """Names and titles; a plugin that does not load is listed as such."""
+        """Names and titles; a plugin that does not load is listed as broken."""
         good, broken = registry.methods()
         lost = {plugin.name: "(broken: see lgzoo doctor)" for plugin in broken}
         return sorted({**lost, **{method.name: method.title for method in good}}.items())
 
 
 def model_argument() -> click.Argument:
-    """A folder; optional, because the commands before this one have default places."""
+    """A folder; optional, because the commands that make models have default places."""
     return click.Argument(["model"], required=False, type=click.Path(path_type=Path))
 
 
@@ -224,8 +242,8 @@ def model_of(named: Path | None, *places: str) -> Path:
     """
     folder = named or next((Path(place) for place in places if Path(place).is_dir()), None)
     if folder is None:
-        wanted = " or ".join(f"./{place}" for place in places)
-        raise WrongCall(f"there is no model at {wanted}; build one with `lgzoo expand --layers 7`, or name a folder")
+        searched = " or ".join(f"./{place}" for place in places)
+        raise WrongCall(f"there is no model at {searched}; build one with `lgzoo expand --layers 7`, or name a folder")
     if not folder.is_dir():
         raise WrongCall(f"there is no model at {folder}; build one with `lgzoo expand --layers 7 -o {folder}`")
     if kind_of(folder) == "learngene":

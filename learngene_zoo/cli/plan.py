@@ -1,4 +1,4 @@
-"""`lgzoo plan METHOD`: every size it would build, with its cost, before anything is computed."""
+"""`lgzoo plan METHOD`: every size that it would build, with its cost, before anything is computed."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
 
 
 def front_text(spec: Spec) -> str:
-    """The segments before the last as `layers x width`, such as "4x192+5x384"; "" for a plain model."""
+    """The segments before the last as `layers x width`, such as "4x192+5x384"; empty for a plain model."""
     return "+".join(f"{segment.layers}x{segment.width}" for segment in spec.sizes[:-1])
 
 
 def convention_option() -> click.Option:
-    """`--convention`: whose way of counting."""
+    """`--convention`: how parameters and FLOPs are counted."""
     return click.Option(
         ["--convention"],
         type=click.Choice(list(get_args(Convention))),
@@ -88,7 +88,7 @@ def build(method: Method) -> click.Command:
     return SettingsCommand(
         method.name,
         callback=plan,
-        help=f"Every size that {method.name} would build, smallest first. Nothing is computed.",
+        help=f"List every size that {method.name} would build, smallest first, without computing anything.",
         epilog=f"\b\nExamples:\n  lgzoo plan {method.name}\n"
         f"  lgzoo plan {method.name} --ancestry timm:deit_base_patch16_224 --classes 100 --json",
         params=[
@@ -107,7 +107,7 @@ def build(method: Method) -> click.Command:
 command = MethodGroup(
     "plan",
     build=build,
-    help="Every size a method would build from an ancestry model, with its cost, before anything is computed.",
+    help="List every size that a method would build from an ancestry model, with its cost, without computing anything.",
     epilog="\b\nExample:\n"
     "  lgzoo plan lsamd --ancestry timm:deit_base_patch16_224 --keep 1,4,5,7,8 --convention thop --classes 100",
 )

@@ -1,4 +1,4 @@
-"""`lgzoo plot LEARNGENE`: the picture that its method draws of a learngene."""
+"""`lgzoo plot [LEARNGENE]`: the picture that its method draws of a learngene."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from learngene_zoo.cli.output import print_lines, print_row
 
 
 def plot(learngene: str | None, out: Path, force: bool, as_json: bool, **given: Any) -> None:
-    """Draw it and print where it is."""
+    """Draw it and print its path."""
     folder, method = click.get_current_context().meta[FOUND]
     path = lifecycle.plot(folder, out, expander=chosen(method.expander), force=force)
     if as_json:
@@ -27,10 +27,11 @@ def plot(learngene: str | None, out: Path, force: bool, as_json: bool, **given: 
 command = ExpandCommand(
     "plot",
     callback=plot,
-    help="Draw a learngene as its method draws it: for LSAMD, which data set took which block; for a pool, its "
-    "blocks and stitches with the path that its expander's options name; for TAL, what its encoder makes of every size "
-    "for every task, and how similar the tasks are.\n\n"
-    "LEARNGENE is a folder or a name of the shelf (default: ./learngene). Its options: lgzoo plot LEARNGENE --help.",
+    help="Draw a learngene as its method does: for LSAMD, which blocks each data set chose; for a pool, its blocks and "
+    "stitches, with the path that its expander's options name; for TAL, its encoder's embedding of every size for every "
+    "task, and how similar the tasks are.\n\n"
+    "LEARNGENE is a folder or a name on the shelf (default: ./learngene). lgzoo plot LEARNGENE --help also shows the options "
+    "of its method.",
     epilog="\b\nExamples:\n  lgzoo plot\n  lgzoo plot lsamd -o paths.svg\n  lgzoo plot learngene --low 3 --high 3 -o pool.png",
     params=[
         click.Argument(["learngene"], required=False),
@@ -39,9 +40,9 @@ command = ExpandCommand(
             type=click.Path(path_type=Path, dir_okay=False),
             default="learngene.png",
             show_default=True,
-            help="The picture; its suffix says PNG or SVG.",
+            help="Path of the picture, which ends in .png or .svg.",
         ),
-        click.Option(["--force"], is_flag=True, help="Replace what is there already."),
+        click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         json_option(),
     ],
 )

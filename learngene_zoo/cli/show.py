@@ -17,6 +17,7 @@ from learngene_zoo.cli.output import Row, print_row, print_rows
 from learngene_zoo.cli.plan import convention_option, front_text, size_rows
 from learngene_zoo.errors import WrongCall, ZooError, unknown
 from learngene_zoo.families.cost import Convention, cost
+from learngene_zoo.method import AXES
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks import catalogue
@@ -73,7 +74,7 @@ def _suites() -> dict[str, tuple[str, ...]]:
 
 
 def _heading(as_json: bool, **facts: Json) -> None:
-    """What a table of sizes cannot say; people read it above the table."""
+    """Facts above a table of sizes; not in JSON."""
     if not as_json:
         print_row({name: value for name, value in facts.items() if value not in (None, "", [], {})}, as_json=False)
         click.echo()
@@ -106,7 +107,7 @@ def _learngene(folder: Path, convention: Convention, as_json: bool) -> None:
         "licence": config.licence,
         "seed": config.seed,
     }
-    # A method's own records may have the same names; they come after ours and take the place of none.
+    # A method's own records may have the same names; they come after ours and replace none of them.
     _heading(as_json, **{**facts, **_flat(config.details), **_flat(config.metrics), **facts})
     print_rows(_with_accuracy(size_rows(members, convention), config.metrics), as_json)
 
@@ -126,10 +127,7 @@ def _flat(values: Json) -> dict[str, Json]:
 
 
 def _with_accuracy(rows: list[Row], metrics: Json) -> list[Row]:
-    """Rows with the accuracies that the metrics hold of them.
-
-    Under `descendants` those that the shelf measured, of so many layers; under `paths` an extraction's own, by settings.
-    """
+    """Rows with the accuracies in the metrics: `descendants`, by layers, and an extraction's own `paths`, by settings."""
     descendants, paths = (_objects(metrics.get(name)) for name in ("descendants", "paths"))
     by_layers = {item["layers"]: item for item in descendants if "layers" in item}
     extra = [{**by_layers.get(row["layers"], {}), **_agreeing(row, paths)} for row in rows]
@@ -137,7 +135,7 @@ def _with_accuracy(rows: list[Row], metrics: Json) -> list[Row]:
 
 
 def _agreeing(row: Row, measured: list[dict[str, Json]]) -> dict[str, Json]:
-    """The first of what was measured that has a name in common with a row and says nothing else of it."""
+    """The first measurement whose values agree with the row in every name that they share, at least one."""
     for item in measured:
         common = item.keys() & row.keys()
         if common and all(item[name] == row[name] for name in common):
@@ -159,12 +157,8 @@ def _model(folder: Path, convention: Convention) -> Row:
     metric = "validation_mIoU" if spec.dense else "validation_accuracy"
     return {
         "model": str(folder),
-        "layers": spec.layers,
-        "width": spec.width,
-        "heads": spec.heads,
+        **{name: getattr(spec, name) for name in AXES},
         **({"front": front_text(spec)} if spec.stitched else {}),
-        "classes": spec.classes,
-        "image_size": spec.image_size,
         "params": found.params,
         "flops": found.flops,
         "method": ours.get("method"),
@@ -204,9 +198,9 @@ def _drawn(task: Task, sheet: Path, split: str, force: bool) -> Path:
 command = click.Command(
     "show",
     callback=show,
-    help="What a method or a learngene can build and what it costs; what a model, a task or a suite of tasks is.\n\n"
-    "NAME is a method, a learngene of the shelf, a task or a suite, one's own data (folder:PATH), or a folder. With -o, "
-    "pictures of a task are drawn, some of each class.",
+    help="Show what a method or a learngene can build and what it costs, or describe a model, a task or a suite of tasks.\n\n"
+    "NAME is a method, a learngene on the shelf, a task, a suite, your own data (folder:PATH), or a folder. With -o, "
+    "some images of each class of a task are drawn.",
     epilog="\b\nExamples:\n  lgzoo show lsamd\n  lgzoo show ./learngene\n  lgzoo show digits --json\n  lgzoo show mini"
     "\n  lgzoo show objects --sheet objects.png\n  lgzoo show folder:photos -o photos.png",
     params=[
@@ -214,13 +208,17 @@ command = click.Command(
         click.Option(
             ["-o", "--sheet"],
             type=click.Path(path_type=Path, dir_okay=False),
-            help="Draw a sheet of the task's pictures, a row for each class (at most 20), as this PNG.",
+            help="Draw images of the task into this PNG, one row for each class (at most 20).",
         ),
         click.Option(
-            ["--split"], type=click.Choice(SPLITS), default="train", show_default=True, help="The images of the sheet."
+            ["--split"],
+            type=click.Choice(SPLITS),
+            default="train",
+            show_default=True,
+            help="Split of the images that are drawn.",
         ),
         convention_option(),
-        click.Option(["--force"], is_flag=True, help="Replace the sheet that is there already."),
+        click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),
         offline_option(),
         json_option(),
     ],

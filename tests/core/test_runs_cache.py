@@ -158,7 +158,7 @@ def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
 
 
 def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
-    part = computing(Computation(clock, seconds=20))
+    computing(Computation(clock, seconds=20))
     for name in "ab":
         once(run_in(tmp_path, name), teacher, Settings())
     maker, taker = (taken(tmp_path / name, tmp_path / "parts") for name in "ab")
