@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_COLUMNS = 4  # panels of learning curves side by side
+LEAST_SEEDS = 3  # of an interval that is drawn
 MOST_SIZES = 4  # sizes with learning curves; of more the smallest, the middle and the largest are drawn
 _MARKERS = ("o", "^", "v", "P", "X", "*")
 _DASHES: Mapping[str | None, Any] = {None: "-", "shuffled": (0, (5, 2)), "stem": (0, (1, 1.5))}
@@ -121,7 +122,9 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look])
         xs = [line.params * 1.012 ** (index - (len(arms) - 1) / 2) for line in own]
         panel.plot(xs, [100 * line.value.value for line in own], label=arm, zorder=3, **looks[arm].line)
         for x, line in zip(xs, own):
-            _interval(panel, x, line.value, looks[arm].colour)
+            ends = _drawn_interval(line.value)
+            if ends:
+                panel.plot([x, x], ends, color=looks[arm].colour, linewidth=1.1, alpha=0.8, zorder=2)
             drawn_at[line.params, 100 * line.value.value] = x
     front = [(drawn_at[point], point[1]) for point in pareto_front(list(drawn_at))]
     panel.plot(
@@ -131,9 +134,11 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look])
     _parameter_axis(panel, sorted({line.params for line in lines}))
 
 
-def _interval(panel: Axes, x: float, found: Average, colour: str) -> None:
-    if found.low is not None and found.high is not None:
-        panel.plot([x, x], [100 * found.low, 100 * found.high], color=colour, linewidth=1.1, alpha=0.8, zorder=2)
+def _drawn_interval(found: Average) -> tuple[float, float] | None:
+    """The interval in per cent. That of two seeds has one degree of freedom and would fill the panel: it is not drawn."""
+    if found.low is None or found.high is None or found.seeds < LEAST_SEEDS:
+        return None
+    return 100 * found.low, 100 * found.high
 
 
 def _parameter_axis(panel: Axes, params: Sequence[int]) -> None:
@@ -192,10 +197,10 @@ def _curve(panel: Axes, own: dict[int, Line], budgets: Sequence[int], look: Look
     xs = [budgets.index(epochs) for epochs in sorted(found)]
     values = [found[epochs] for epochs in sorted(found)]
     panel.plot(xs, [100 * one.value for one in values], label=arm, zorder=3, **{**look.line, "markersize": 4})
-    if all(one.low is not None for one in values):
-        lows, highs = ([100 * (end or 0.0) for end in ends] for ends in zip(*((one.low, one.high) for one in values)))
-        shade = 0.08 if look.colour == GREY else 0.12
-        panel.fill_between(xs, lows, highs, color=look.colour, alpha=shade, linewidth=0)
+    bands = [ends for ends in map(_drawn_interval, values) if ends]
+    if len(bands) == len(xs):
+        lows, highs = zip(*bands)
+        panel.fill_between(xs, lows, highs, color=look.colour, alpha=0.08 if look.colour == GREY else 0.12, linewidth=0)
 
 
 def _short(task: str) -> str:
@@ -212,7 +217,8 @@ def caption(name: str) -> str:
     kind, _, rest = name.partition("-")
     if kind == "pareto":
         return (
-            "Models by their parameters, with the smallest and the largest budget: average over tasks, 95 % intervals over seeds. "
+            "Models by their parameters, with the smallest and the largest budget: average over tasks, with 95 % intervals over "
+            "three or more seeds. "
             "Arms of one size are drawn slightly apart; an arm whose average lacks a task is not drawn."
         )
     if kind == "cost":
@@ -223,4 +229,4 @@ def caption(name: str) -> str:
     size = rest.rpartition("-")[2]
     layers, _, width = size.partition("x")
     shown = f"{layers} layers{f' of width {width}' if width else ''}" if layers.isdigit() else size.replace("_", " ")
-    return f"{shown}: average and every task; bands are 95 % intervals over seeds."
+    return f"{shown}: average and every task; bands are 95 % intervals over three or more seeds."

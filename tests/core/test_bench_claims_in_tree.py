@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from learngene_zoo.bench.claim_cells import cells_of, tuning_cells
 from learngene_zoo.bench.claim_file import load_claim, names
+from learngene_zoo.bench.claims import read_verdict
+from learngene_zoo.bench.results import read_rows
 from learngene_zoo.bench.verdict import judge
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import to_json
@@ -35,6 +38,17 @@ def test_arms_of_one_name_are_one_arm_in_every_claim() -> None:
 def test_all_claims_on_a_method_are_planned_for_a_few_hours(method: str, hours: float) -> None:
     claims = [load_claim(name) for name in names() if name.startswith(method)]
     assert 0 < sum(claim.minutes for claim in claims) < 60 * hours
+
+
+@pytest.mark.parametrize("name", ["lsamd-scratch", "pool-18", "tal-parts"])
+def test_kept_rows_give_the_kept_verdict(name: str, checkout: Path) -> None:
+    """So the keys of cells, by which rows are found, and the statistics are what they were when the claims were decided."""
+    kept = checkout / "benchmarks" / "results" / "claims"
+    _, before = read_verdict(kept / f"{name}.json")
+    found = judge(load_claim(name), read_rows(kept / "results.jsonl"))
+    numbers = [[(one.what, one.value, one.low, one.high) for one in verdict.findings] for verdict in (before, found)]
+    assert numbers[0] == numbers[1]
+    assert (before.verdict, before.cells, before.means) == (found.verdict, found.cells, found.means)
 
 
 def test_what_the_learngene_saves_is_the_papers_sum() -> None:
