@@ -145,7 +145,7 @@ def extract(
     opened = [open_ancestry(source, offline=run.offline) for source in sources]
     check_families(method, [ancestry.spec for ancestry in opened])
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
-    needed = references if extractor.needs_tasks() and method.uses_tasks(extractor) else []
+    needed = references if extractor.needs_tasks() else []
     data = [open_task(reference, offline=run.offline) for reference in needed]
     check_distinct(data)
     settings = {

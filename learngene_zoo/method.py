@@ -128,9 +128,11 @@ class Expander(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a part of an extraction takes, known before it is begun: images through so many layers of the ancestry's width."""
+    """What a part of an extraction computes, known before it begins: images, times layers of the ancestry's width."""
 
-    depends: Json  # all that the part depends on beside its seed: where parts are shared, equal ones are done once
+    depends: Json = (
+        None  # all that the part depends on beside its seed: where parts are shared, equal ones are done once
+    )
     images: int  # over all epochs
     trained: float  # layers that each passes forward and back
     asked: float = 0.0  # layers that each passes forward only
@@ -150,9 +152,6 @@ class Method:
     tasks: Tasks = "many"  # what the extraction trains on; "one" and "many" need at least one
     details: type | None = None  # what `config.details` of its learngenes hold, as a frozen dataclass: see `details_of`
     inherits: bool = True  # whether descendants get anything from the learngene but its shape
-    uses_tasks: Callable[[Extractor], bool] = lambda extractor: True  # False where settings make data needless
-    # From the settings, the ancestries and the tasks' numbers of training images; None: the ancestry is trained on each task.
-    work: Callable[[Extractor, Sequence[Spec], Sequence[int]], Iterable[Work]] | None = None
     plot: str | None = None  # "package.module:function", which draws: (learngene, expander) -> matplotlib Figure
 
     @property

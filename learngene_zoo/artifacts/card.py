@@ -47,6 +47,7 @@ def learngene_card(config: LearngeneConfig) -> str:
             f"lgzoo expand FOLDER --layers {config.spec.layers}"
         ),
         "`FOLDER` is this folder. Each descendant is a folder that timm opens; its own card says how.",
+        f"Descendants are built under the control {_code(config.control)}." if config.control else "",
         "## How it was made",
         _ancestries(config.ancestries),
         _tasks(config.tasks),

@@ -27,6 +27,7 @@ from learngene_zoo.plugin import (
     Part,
     Recipe,
     Spec,
+    Work,
     check_bounds,
     derive_seed,
     once,
@@ -43,6 +44,7 @@ from lgzoo_baselines.stored_sizes import (
     check_depths,
     outline_of,
     stored,
+    work_of,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +86,10 @@ class Distil(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The ancestry model's shape with the deepest of the depths."""
         return outline_of(DISTILLATION.name, self.depths, ancestries[0])
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """One training for each depth; the teacher's fine-tuning is not counted."""
+        return work_of(self.depths, self.each.training, images[0], taught_by=ancestries[0].layers)
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Prepare the teacher, then train the sizes one after the other, each a part of the run; their heads are dropped."""

@@ -20,6 +20,7 @@ from learngene_zoo.plugin import (
     Part,
     Recipe,
     Spec,
+    Work,
     derive_seed,
     once,
 )
@@ -35,6 +36,7 @@ from lgzoo_baselines.stored_sizes import (
     check_depths,
     outline_of,
     stored,
+    work_of,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +63,10 @@ class Pretrain(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The ancestry model's shape with the deepest of the depths."""
         return outline_of(PRETRAIN_FINETUNE.name, self.depths, ancestries[0])
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """One training for each depth."""
+        return work_of(self.depths, self.training, images[0])
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Train them one after the other, each a part of the run; their heads are dropped."""

@@ -21,6 +21,7 @@ from learngene_zoo.plugin import (
     Recipe,
     Spec,
     Target,
+    Work,
     WrongCall,
     details_of,
     to_json,
@@ -51,6 +52,12 @@ def outline_of(method: str, depths: Sequence[int], ancestry: Spec) -> LearngeneC
     """The ancestry model's shape with the deepest of the depths."""
     details = Details(depths=tuple(sorted(depths)))
     return LearngeneConfig(method=method, spec=ancestry.with_(layers=details.depths[-1]), details=to_json(details))
+
+
+def work_of(depths: Sequence[int], recipe: Recipe, images: int, taught_by: int = 0) -> list[Work]:
+    """The work of training a model of each depth, with a teacher of `taught_by` layers."""
+    shown = min(recipe.images or images, images) * recipe.epochs
+    return [Work(images=shown, trained=layers, asked=taught_by) for layers in depths]
 
 
 def stored(config: LearngeneConfig, parts: Mapping[int, Part], metrics: Mapping[str, Json]) -> Learngene:

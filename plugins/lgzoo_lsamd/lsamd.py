@@ -34,6 +34,7 @@ from learngene_zoo.plugin import (
     Part,
     Spec,
     Target,
+    Work,
     WrongCall,
     derive_seed,
     from_json,
@@ -83,6 +84,11 @@ class Search(Extractor):
             raise WrongCall(f"keep names block {outside[0]}, but the ancestry model has blocks 1 to {spec.layers}")
         details = Details(kept=tuple(sorted(self.keep))) if self.keep else Details(top=self.top_of(spec))
         return LearngeneConfig(method=LSAMD.name, spec=spec, details=details.json())
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """Each search trains one block per layer, or both with the gate "both"."""
+        recipe, layers = self.each.training, ancestries[0].layers * (2 if self.each.gate == "both" else 1)
+        return [Work(images=min(recipe.images or count, count) * recipe.epochs, trained=layers) for count in images]
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Search on every task, each a part of the run; keep the selected blocks with stem and final norm."""
@@ -201,6 +207,5 @@ LSAMD = Method(
     },
     tasks="many",
     details=Details,
-    uses_tasks=lambda search: search.needs_tasks(),
     plot="lgzoo_lsamd.plot:picture",
 )

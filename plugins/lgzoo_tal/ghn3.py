@@ -134,7 +134,5 @@ GHN3 = Method(
     },
     tasks="many",
     details=Details,
-    uses_tasks=lambda extractor: extractor.needs_tasks(),
-    work=lambda extractor, ancestries, images: extractor.work(ancestries, images),
     plot="lgzoo_tal.plot:picture",
 )

@@ -165,6 +165,5 @@ TAL = Method(
     },
     tasks="many",
     details=Details,
-    work=lambda extractor, ancestries, images: extractor.work(ancestries, images),
     plot="lgzoo_tal.plot:picture",
 )

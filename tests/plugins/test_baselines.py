@@ -120,6 +120,15 @@ def test_training_really_changes_the_weights() -> None:
     )
 
 
+def test_the_work_of_an_extraction_is_every_size_over_all_epochs() -> None:
+    spec = tiny_ancestry().spec
+    settings = {"depths": (1, 3), "epochs": 2, "images": 30}
+    for method, asked in (("pretrain_finetune", 0), ("distillation", spec.layers)):
+        works = with_settings(registry.load(method).extractor, settings).work([spec], [48])
+        assert [(work.images, work.trained, work.asked) for work in works] == [(60, 1, asked), (60, 3, asked)]
+        assert with_settings(registry.load(method).extractor, settings).work([spec], [10])[0].images == 20
+
+
 def test_a_size_that_was_not_pretrained_is_refused() -> None:
     learngene = made("pretrain_finetune", depths=(1, 3), epochs=0)
     with pytest.raises(WrongCall, match="no model with 2 layers is stored; choose 1, 3 layers"):

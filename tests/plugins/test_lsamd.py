@@ -99,6 +99,12 @@ def test_only_a_search_needs_tasks() -> None:
     assert not Search(keep=(1, 3)).needs_tasks()
 
 
+def test_the_work_of_a_search_is_one_block_per_layer_and_image() -> None:
+    search = with_settings(Search(), {"epochs": 2, "images": 30})
+    assert [(work.images, work.trained) for work in search.work([DEIT], [48, 20])] == [(60, 12), (40, 12)]
+    assert [work.trained for work in with_settings(search, {"gate": "both"}).work([DEIT], [48])] == [24]
+
+
 def test_each_task_has_its_learning_rate() -> None:
     search = Search(task_lr=("objects=1e-4", "folder:a=b=2e-3"))
     assert search.on(tiny_task("objects")).training.lr == 1e-4
