@@ -199,7 +199,7 @@ def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock:
 def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    computing(Computation(clock, seconds=20))
+    part = computing(Computation(clock, seconds=20))
 
     def extract(name: str, *, out: Path, run: Run, **settings: object) -> Learngene:
         own = Run(folder=out.with_name(f"{out.name}.run"), seed=run.seed, shared=run.shared)
