@@ -18,7 +18,7 @@ from machine import medians, write
 from learngene_zoo.families.model import _shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal import graph
-from lgzoo_tal.graph import MOST_CUTOFF, Graph, graph_of
+from lgzoo_tal.graph import CUTOFF, Graph, graph_of
 
 MOST_MILLISECONDS = 5.0
 LAYERS = (12, 24)
@@ -26,7 +26,7 @@ LAYERS = (12, 24)
 
 def cached(spec: ViTSpec) -> Graph:
     """Its depth was met before."""
-    return graph_of(spec, cutoff=MOST_CUTOFF)
+    return graph_of(spec)
 
 
 def uncached(spec: ViTSpec) -> Graph:
@@ -42,7 +42,7 @@ def searched(edges: networkx.DiGraph) -> torch.Tensor:
     for start, reached in networkx.all_pairs_shortest_path_length(edges):
         row = found[start]
         for end, steps in reached.items():
-            row[end] = steps
+            row[end] = steps if steps <= CUTOFF else 0
     return torch.tensor(found)
 
 

@@ -35,7 +35,6 @@ CONV, MSA, SUM, INPUT, BIAS, NORM, POSITIONS = (
 )
 
 CUTOFF = 50  # the longest path that counts, in the released code; ViTs of up to 20 blocks have no longer one
-MOST_CUTOFF = 254  # the last row of the edge embedding
 
 SINK = ("sink.weight", "sink.bias")
 
@@ -109,21 +108,19 @@ class Graph:
         )
 
 
-def graph_of(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = None, cutoff: int = CUTOFF) -> Graph:
+def graph_of(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = None) -> Graph:
     """The graph of the model that `spec` describes.
 
     With `msa` every block has a node for its softmax, as in traces by torch 1 and so presumably in the training of the released
     checkpoints; traces of fused attention by torch 2 have none. `sink` is the shape (out, in) of one more linear layer, called
-    `SINK`, that reads the last norm beside the head. Paths of more than `cutoff` edges do not count.
+    `SINK`, that reads the last norm beside the head.
 
     Raises `WrongCall` for a spec with tensors that hypernetworks do not predict, and for a sink that does not fit.
     """
     check(spec)
     if sink is not None and (sink[0] < 1 or sink[1] != spec.width):
         raise WrongCall(f"the sink's shape is {sink}; it must be (out, {spec.width}), since its input is the last norm")
-    if not 1 <= cutoff <= MOST_CUTOFF:
-        raise WrongCall(f"cutoff is {cutoff}; it must lie between 1 and {MOST_CUTOFF}")
-    topology = _topology(spec.layers, msa, sink is not None, cutoff)
+    topology = _topology(spec.layers, msa, sink is not None)
     side = isqrt(spec.patches)
     known = {**shapes(spec), "pos_embed": (1, spec.width, side, side)}
     if sink is not None:
@@ -215,7 +212,7 @@ def _nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # the tensors are cached, and a later caller may need gradients
-def _topology(layers: int, msa: bool, sink: bool, cutoff: int) -> _Topology:
+def _topology(layers: int, msa: bool, sink: bool) -> _Topology:
     nodes = _nodes(layers, msa, sink)
     names = tuple(node.name for node in nodes)
     paths = _paths(nodes)
@@ -223,7 +220,7 @@ def _topology(layers: int, msa: bool, sink: bool, cutoff: int) -> _Topology:
     if sink:  # head and sink are parallel
         paths[-4:-2, -2:] = 0
         paths[-2:, -4:-2] = 0
-    paths.masked_fill_(paths > cutoff, 0)
+    paths.masked_fill_(paths > CUTOFF, 0)
     direct = paths == 1
     return _Topology(
         types=torch.tensor([node.kind for node in nodes], device="cpu"),

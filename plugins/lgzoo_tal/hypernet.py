@@ -14,7 +14,7 @@ function of the hypernetwork, the spec and the task.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -133,25 +133,24 @@ class Hypernet(nn.Module):
         yield from self.decoder(nodes, [group for group in groups if not is_vector(group)])
 
 
-def hypernet_of(spec: HypernetSpec, state: StateDict, *, trainable: bool = False) -> Hypernet:
-    """A hypernetwork with these tensors: frozen and sharing their memory, or `trainable` with memory of its own.
-
-    Raises `BadFile` if a tensor is missing, unexpected or of another shape.
-    """
+def hypernet_of(spec: HypernetSpec, state: StateDict) -> Hypernet:
+    """A frozen hypernetwork that shares the memory of these tensors. Raises `BadFile` as `check_shapes` does."""
+    check_shapes(spec, shapes_in(state))
     hypernet = Hypernet(spec, seed=None)
-    expected, found = {name: tuple(tensor.shape) for name, tensor in hypernet.state_dict().items()}, shapes_in(state)
+    hypernet.load_state_dict({name: state[name].float() for name in hypernet.state_dict()}, strict=True, assign=True)
+    return hypernet.requires_grad_(False).eval()
+
+
+def check_shapes(spec: HypernetSpec, found: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises `BadFile` if a tensor of the hypernetwork is missing, unexpected or of another shape."""
+    expected = {name: tuple(tensor.shape) for name, tensor in Hypernet(spec, seed=None).state_dict().items()}
     for name, shape in expected.items():
         if found.get(name) != shape:
             got = f"got {found[name]}" if name in found else "it is missing"
             raise BadFile(f"expected the hypernetwork's tensor {name} to have shape {shape}, {got}")
     extra = next((name for name in found if name not in expected), None)
     if extra is not None:
-        raise BadFile(f"got a tensor {extra}, which this hypernetwork does not have")
-    tensors = {name: state[name].float() for name in expected}
-    if trainable:
-        tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    hypernet.load_state_dict(tensors, strict=True, assign=True)
-    return hypernet.requires_grad_(trainable).train(trainable)
+        raise BadFile(f"got a tensor {extra!r:.80}, which this hypernetwork does not have")
 
 
 def predicted(hypernet: Hypernet, spec: Spec, embedding: Tensor | None, run: Run, *, head: bool = True) -> StateDict:

@@ -13,14 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from learngene_zoo.plugin import (
-    LIMITS,
-    BadFile,
-    Json,
-    TaskRecord,
-    WrongCall,
-    to_json,
-)
+from learngene_zoo.plugin import LIMITS, BadFile, Json, TaskRecord, WrongCall, to_json
 from lgzoo_tal.hypernet_spec import HypernetSpec
 
 DECODERS = ("decoder", "decoder_1d", "bias_class")  # the modules of a decoder in the released code

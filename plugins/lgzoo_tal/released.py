@@ -29,7 +29,7 @@ from learngene_zoo.plugin import (
     sha256,
 )
 from lgzoo_tal.checkpoints import Stored, read_checkpoint
-from lgzoo_tal.hypernet import Hypernet
+from lgzoo_tal.hypernet import check_shapes
 from lgzoo_tal.hypernet_spec import Decoder, HypernetSpec
 from lgzoo_tal.learngene import Details, Release, learngene_name
 
@@ -100,7 +100,10 @@ def read(path: Path) -> tuple[HypernetSpec, StateDict]:
     except WrongCall as error:
         raise BadFile(f"{path} does not describe a hypernetwork: {error}") from error
     _check_config(spec, config, path)
-    _check_shapes(spec, stored, path)
+    try:
+        check_shapes(spec, {name: tensor.shape for name, tensor in stored.items()})
+    except BadFile as error:
+        raise BadFile(f"{path}: {error}") from error
     return spec, {name: _numbers(tensor, name, path) for name, tensor in stored.items()}
 
 
@@ -180,19 +183,6 @@ def _check_config(spec: HypernetSpec, config: Mapping[str, Any], path: Path) -> 
         if type(found) not in (int, bool) or found != value:
             shown = found if type(found) in (int, bool) else type(found).__name__
             raise BadFile(f"{path}: {name} is {shown} in its config, but {value} by its tensors; it is another variant")
-
-
-def _check_shapes(spec: HypernetSpec, stored: Mapping[str, Stored], path: Path) -> None:
-    expected = {name: tuple(tensor.shape) for name, tensor in Hypernet(spec, None).state_dict().items()}
-    if missing := sorted(expected.keys() - stored.keys()):
-        raise BadFile(f"{path} lacks {len(missing)} tensors of such a hypernetwork, first of all {missing[0]}")
-    if extra := sorted(stored.keys() - expected.keys()):
-        raise BadFile(
-            f"{path} holds {len(extra)} tensors that such a hypernetwork does not have, first of all {extra[0]!r:.80}"
-        )
-    for name, shape in expected.items():
-        if stored[name].shape != shape:
-            raise BadFile(f"{path}: expected {name} to have shape {shape}, got {stored[name].shape}")
 
 
 def _numbers(stored: Stored, name: str, path: Path) -> torch.Tensor:

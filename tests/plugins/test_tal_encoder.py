@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,13 +45,6 @@ def test_the_edge_bias_is_the_pairs_own() -> None:
     embedded = attention.edge_embed["embed"](read.distances + 2)
     pairs = torch.cat((embedded, embedded.transpose(0, 1)), dim=2)
     assert_close(attention.edge_bias(read), attention.proj_e(pairs).permute(2, 0, 1))
-
-
-def test_a_path_beyond_the_edge_embedding_is_refused() -> None:
-    read = graph()
-    far = replace(read, distances=read.distances * 20)
-    with pytest.raises(WrongCall, match="use fewer layers"):
-        Hypernet(SPEC, seed=0).encode(far, torch.zeros(6))
 
 
 def test_a_fresh_task_layer_changes_nothing_and_a_trained_one_does() -> None:

@@ -197,7 +197,7 @@ def test_tensors_of_another_variant_are_refused(learngene: Learngene) -> None:
         with pytest.raises(BadFile, match=f"expected the hypernetwork's tensor .*{says}"):
             expand(learngene.with_config(details=wrong))
     more = {**learngene.state, "encoder.gnn.7.ln1.weight": torch.zeros(16)}
-    with pytest.raises(BadFile, match=r"got a tensor gnn\.7\.ln1\.weight"):
+    with pytest.raises(BadFile, match=r"got a tensor 'gnn\.7\.ln1\.weight'"):
         expand(replace(learngene, state=more))
 
 

@@ -18,7 +18,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.model import shapes
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_tal.graph import CUTOFF, MOST_CUTOFF, NORM, SINK, TYPES, Graph, graph_of
+from lgzoo_tal.graph import CUTOFF, NORM, SINK, TYPES, Graph, graph_of
 
 TRACED = json.loads((Path(__file__).parents[1] / "data" / "tal" / "graphs.json").read_text())
 TARGET = ViTSpec(layers=2, width=48, heads=3, patch_size=4, image_size=32, classes=10)
@@ -43,7 +43,7 @@ def by_hand(layers: int, msa: bool, sink: bool) -> list[tuple[int, int]]:
     return edges + ([(node + 1, node + 4), (node + 4, node + 5)] if sink else [])
 
 
-def searched(graph: Graph, cutoff: int) -> Tensor:
+def searched(graph: Graph) -> Tensor:
     """Distances by breadth-first search along the direct edges."""
     following: list[list[int]] = [[] for _ in range(len(graph))]
     for start, end in graph.edges.tolist():
@@ -58,7 +58,7 @@ def searched(graph: Graph, cutoff: int) -> Tensor:
                     seen[after] = seen[node] + 1
                     queue.append(after)
         for end, steps in seen.items():
-            found[start, end] = steps if steps <= cutoff else 0
+            found[start, end] = steps if steps <= CUTOFF else 0
     return found
 
 
@@ -104,11 +104,11 @@ def test_nodes_and_edges_of_any_depth(layers: int, msa: bool) -> None:
 
 
 @BOTH
-@pytest.mark.parametrize(("layers", "cutoff"), [(1, CUTOFF), (5, 7), (12, CUTOFF), (22, CUTOFF), (24, MOST_CUTOFF)])
-def test_distances_are_those_of_a_search(layers: int, cutoff: int, msa: bool) -> None:
-    graph = graph_of(small(layers), msa=msa, sink=(9, 24), cutoff=cutoff)  # it holds the graph without a sink
-    assert torch.equal(graph.distances, searched(graph, cutoff))
-    assert int(graph.distances.max()) <= cutoff
+@pytest.mark.parametrize("layers", [1, 5, 12, 22, 24])
+def test_distances_are_those_of_a_search(layers: int, msa: bool) -> None:
+    graph = graph_of(small(layers), msa=msa, sink=(9, 24))  # it contains the graph without a sink
+    assert torch.equal(graph.distances, searched(graph))
+    assert int(graph.distances.max()) <= CUTOFF
 
 
 @BOTH
@@ -210,10 +210,7 @@ def test_what_no_hypernetwork_makes_is_refused_by_name(changes: dict[str, Any], 
     assert "\n" not in str(caught.value)
 
 
-def test_a_sink_that_does_not_read_the_last_norm_and_a_cutoff_out_of_range_are_refused() -> None:
+def test_a_sink_that_does_not_read_the_last_norm_is_refused() -> None:
     for sink in ((48, 25), (0, 24)):
         with pytest.raises(WrongCall, match=r"must be \(out, 24\)"):
             graph_of(small(2), sink=sink)
-    for cutoff in (0, MOST_CUTOFF + 1):
-        with pytest.raises(WrongCall, match=f"between 1 and {MOST_CUTOFF}"):
-            graph_of(small(2), cutoff=cutoff)

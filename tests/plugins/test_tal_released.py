@@ -101,9 +101,12 @@ def changed(**changes: torch.Tensor | None) -> State:
     [
         ({"a": torch.zeros(1)}, "lacks the tensor shape_enc.embed_spatial.weight; it is not a checkpoint of GHN-3"),
         (changed(embed__weight=None), "lacks the tensor embed.weight"),
-        (changed(ln__weight=None), "lacks 1 tensors of such a hypernetwork, first of all ln.weight"),
-        (changed(more=torch.zeros(1)), "holds 1 tensors that such a hypernetwork does not have, first of all 'more'"),
-        (changed(ln__bias=torch.zeros(17)), r"expected ln.bias to have shape \(16,\), got \(17,\)"),
+        (
+            changed(ln__weight=None),
+            r"expected the hypernetwork's tensor ln.weight to have shape \(16,\), it is missing",
+        ),
+        (changed(more=torch.zeros(1)), "got a tensor 'more', which this hypernetwork does not have"),
+        (changed(ln__bias=torch.zeros(17)), r"tensor ln.bias to have shape \(16,\), got \(17,\)"),
         (changed(ln__bias=torch.full((16,), torch.nan)), "ln.bias holds values that are not finite"),
         (
             changed(embed__weight=torch.zeros(15, 18)),
