@@ -1,7 +1,7 @@
 """Parts of a run that are computed once: `once(run, function, settings, inputs)`.
 
-What is passed is the key: the function's name, the part's own settings, its inputs, its seed and the run's precision. A part that a run has
-finished is loaded, not repeated. Where runs share parts (`Run.shared`), any other run with the same key takes it from there:
+What is passed is the key: the function's name, the part's own settings, its inputs, its seed and the run's precision. A
+part that a run has finished is loaded, not repeated. Where runs share parts (`Run.shared`), any other run with the same key takes it from there:
 `FOLDER/<key>` holds a part as a run holds it, metrics, checkpoints until it is finished, and `done`. Of several processes one
 computes and the others wait; after an interruption any of them continues from the checkpoint. `cost.json` says what the part
 took, and a note in the folder of every run that used it refers to it, so what a run would have taken alone is known (`taken`).

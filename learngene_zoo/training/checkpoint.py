@@ -1,7 +1,7 @@
 """Checkpoints of a training: `checkpoint-<step>` folders of safetensors and JSON, written whole or not at all.
 
-A checkpoint holds what changes in training: the objective's weights, AdamW's moments, the moving average and the step. It
-holds no state of a random number generator, since every draw is a function of the step.
+A checkpoint holds what changes in training: the objective's weights, AdamW's moments, the moving average and the step.
+It holds no state of a random number generator, since every draw is a function of the step.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ NAMES = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}  # of the precisions, in 
 
 
 def open_device(run: Run) -> torch.device:
-    """The device of a run; sets torch's number of threads to `run.threads`. Under torchrun each process gets its own GPU.
+    """The device of a run; also sets torch's number of threads. Under torchrun each process gets its own GPU.
 
     Raises `WrongCall` for an unknown device, `Unavailable` for one that this machine does not have.
     """
@@ -63,8 +63,8 @@ def _gpu(device: torch.device) -> torch.device:
 def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Accelerator:
     """A new accelerator with the run's precision; trainings in one process may differ in theirs.
 
-    `unused` allows parameters without a gradient. Raises `WrongCall` or `Unavailable` for a precision that the device does not
-    support, `Unavailable` if the processes did not find each other.
+    `unused` allows parameters without a gradient. Raises `WrongCall` or `Unavailable` for a precision that the device
+    does not support, `Unavailable` if the processes did not find each other.
     """
     from accelerate import Accelerator, DistributedDataParallelKwargs
     from accelerate.state import AcceleratorState

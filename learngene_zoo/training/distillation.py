@@ -1,8 +1,8 @@
-"""Distillation: a student learns from labels and, in the same pass, from what a frozen teacher computes for the same images.
+"""Distillation: a student learns from labels and, in the same pass, from what a frozen teacher computes.
 
-`Distilled` is the objective of every such training. What it compares is up to the function that it is given: `logits_loss`
-compares answers; a method may compare features, which `observing` reads off passes that are made anyway. `teacher_for`
-makes a teacher out of an ancestry model.
+`Distilled` is the objective of every such training. What it compares is up to the function that it is given:
+`logits_loss` compares answers; a method may compare features, which `observing` reads off passes that are made anyway.
+`teacher_for` makes a teacher out of an ancestry model.
 
 Shapes: B images, N tokens, D width, K classes. In logits of dense models K comes last, after the patches.
 """
@@ -59,7 +59,8 @@ FeatureLoss = Callable[[Features, Features], Mapping[str, torch.Tensor]]
 class Teacher:
     """A frozen model: from a batch to its features, those of `blocks` and the logits.
 
-    It is not a module, so that an objective that asks it neither trains nor saves it, nor copies it for a moving average.
+    It is not a module, so that an objective that asks it neither trains nor saves it, nor copies it for a moving
+    average.
     """
 
     def __init__(self, model: VisionTransformer, blocks: Collection[int] = ()) -> None:
@@ -71,7 +72,7 @@ class Teacher:
 
     def __call__(self, batch: LabelledBatch) -> Features:
         """The features of one batch, without gradients."""
-        # Not inference_mode: whatever a student's trained layers take as input must be storable for their backward pass.
+        # Not inference_mode: the input of layers that are trained must be storable for their backward pass.
         with torch.no_grad(), observing(self.model, self.blocks) as seen:
             self.model(batch.images)
         return seen
@@ -167,8 +168,9 @@ def divergence(
 def teacher_for(ancestry: Ancestry, task: Task, recipe: Recipe, run: Run) -> tuple[Descendant, dict[str, Any]]:
     """The ancestry model with a head for the task, and the metrics of its fine-tuning.
 
-    An ancestry model that was trained for the task keeps its head: nothing is computed, and the metrics are empty. Otherwise
-    `Descendant.for_task` gives the head, and the whole model is fine-tuned by `recipe`, as the part `teacher` of the run.
+    An ancestry model that was trained for the task keeps its head: nothing is computed, and the metrics are empty.
+    Otherwise `Descendant.for_task` gives the head, and the whole model is fine-tuned by `recipe`, as the part `teacher`
+    of the run.
     """
     mean, std = ancestry.record.mean, ancestry.record.std
     own = assemble(ancestry.spec, ancestry.state, seed=run.seed, mean=mean, std=std, class_names=ancestry.class_names)

@@ -129,7 +129,8 @@ class Engine:
         images = len(batch[0])
         if images == 0:
             raise WrongCall(
-                f"a batch of {self.recipe.batch_size} images leaves none for one of {world()} processes; set a larger --batch-size"
+                f"a batch of {self.recipe.batch_size} images leaves none for one of {world()} processes; "
+                "set a larger --batch-size"
             )
         parts = (None if part is None else part.to(self.device, non_blocking=True) for part in batch)
         batch = type(batch)(*parts)

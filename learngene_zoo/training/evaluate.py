@@ -50,8 +50,8 @@ def evaluate(
     """The top-1 accuracy of a classifier, or the mIoU of a dense model, in the run's precision.
 
     Under torchrun the processes share the images. The model moves to the run's device and is otherwise unchanged: every
-    module keeps its mode, no gradient is touched. `images` evaluates on the first N only. Raises `TrainingFailed` for logits
-    that are not finite, `BadData` for an empty split.
+    module keeps its mode, no gradient is touched. `images` evaluates on the first N only. Raises `TrainingFailed` for
+    logits that are not finite, `BadData` for an empty split.
     """
 
     def answers(images_BCHW: torch.Tensor) -> tuple[torch.Tensor]:
@@ -71,9 +71,10 @@ def evaluate_each(
     batch_size: int | None = None,
     images: int | None = None,
 ) -> tuple[Evaluation, ...]:
-    """`evaluate` for several models at once: `answers` yields the logits of each for a batch of images, always in one order.
+    """`evaluate` for several models at once: `answers` yields the logits of each for a batch, always in one order.
 
-    Every image is read once for all of them, and one set of logits is in memory at a time. `model` holds the parameters.
+    Every image is read once for all of them, and one set of logits is in memory at a time. `model` holds the
+    parameters.
     """
     from learngene_zoo.tasks.batches import open_loader
 

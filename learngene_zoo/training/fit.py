@@ -40,14 +40,14 @@ def fit(
 ) -> Descendant:
     """Train all weights of `start` on a task; the accuracy or mIoU on validation images goes into the provenance.
 
-    `guard` stops a training that does not improve on chance; `watch` is called with the model after every epoch; without
-    `judge` the model is not evaluated. Raises `WrongCall` for a model whose head does not fit the task.
+    `guard` stops a training that does not improve on chance; `watch` is called with the model after every epoch;
+    without `judge` the model is not evaluated. Raises `WrongCall` for a model whose head does not fit the task.
     """
     if (start.spec.classes, start.spec.dense) != (task.classes, task.dense):
         each = {True: "pixel", False: "image"}
         raise WrongCall(
-            f"{task.name} needs a head for {task.classes} classes per {each[task.dense]}, got one for {start.spec.classes} per "
-            f"{each[start.spec.dense]}; `Descendant.for_task` makes it"
+            f"{task.name} needs a head for {task.classes} classes per {each[task.dense]}, got one for "
+            f"{start.spec.classes} per {each[start.spec.dense]}; `Descendant.for_task` makes it"
         )
     model = start.model()
     objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
@@ -78,7 +78,7 @@ def _validated(model: nn.Module, start: Descendant, task: Task, run: Run) -> dic
 
 
 def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
-    """Shuffled and augmented batches of the task's training split in this input format, as many images as the recipe has.
+    """Shuffled and augmented batches of a task's training images in this input format, as many as the recipe has.
 
     Raises `WrongCall` for mixup or cutmix on a task with attributes or masks, which cannot be mixed.
     """
@@ -101,8 +101,9 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
 def stalled(steps: Iterator[Step], classes: int) -> Iterator[Step]:
     """The same steps, checked once: after a tenth of the budget, and at least 50 steps.
 
-    Raises `TrainingFailed` if the mean cross-entropy of the classes over the second half of the steps until then is within
-    2 % of ln(classes), that of a guess; other losses do not count. A training resumed after that point is not checked again.
+    Raises `TrainingFailed` if the mean cross-entropy of the classes over the second half of the steps until then is
+    within 2 % of ln(classes), that of a guess; other losses do not count. A training resumed after that point is not
+    checked again.
     """
     chance, losses = math.log(classes), []
     for step in steps:
@@ -113,7 +114,7 @@ def stalled(steps: Iterator[Step], classes: int) -> Iterator[Step]:
             mean = sum(losses) / len(losses)
             if abs(mean - chance) <= NEAR * chance:
                 raise TrainingFailed(
-                    f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, no better than the {chance:.3f} of guessing "
-                    f"among {classes} classes; try another --lr or a longer --warmup"
+                    f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, no better than the {chance:.3f} of "
+                    f"guessing among {classes} classes; try another --lr or a longer --warmup"
                 )
         yield step

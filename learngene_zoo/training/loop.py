@@ -1,4 +1,4 @@
-"""The one training loop: a generator of steps. Evaluation, annealing and early stopping belong in the body of the `for`."""
+"""The one training loop: a generator of steps. Evaluation, annealing and early stopping stand in the `for`'s body."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def train(
 ) -> Iterator[Step]:
     """Minimise `objective(batch)`, named scalar losses that are means over the batch, over `recipe.epochs` of `loader`.
 
-    The objective moves to the run's device. After the last step it holds the trained weights (with `recipe.ema` their moving
-    average, whose decay warms up as min(ema, 1 - step^(-2/3))) and is in eval mode. With `run.resume` training continues
-    from the newest checkpoint in `run.folder`; a finished training is loaded and yields nothing. On one CPU process the
-    result is bit-equal to that of a training that was never interrupted, provided that everything that the body of the
-    `for` sets on the objective lies in its buffers. `unused` allows parameters that some steps do not use. With
-    `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints are written less often.
+    The objective moves to the run's device. After the last step it holds the trained weights (with `recipe.ema` their
+    moving average, whose decay warms up as min(ema, 1 - step^(-2/3))) and is in eval mode. With `run.resume` training
+    continues from the newest checkpoint in `run.folder`; a finished training is loaded and yields nothing. On one CPU
+    process the result is bit-equal to that of a training that was never interrupted, provided that everything that the
+    body of the `for` sets on the objective lies in its buffers. `unused` allows parameters that some steps do not use.
+    With `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints are written less often.
 
     Under torchrun the processes share each batch and have equal weights throughout; the first one writes.
 

@@ -1,7 +1,7 @@
 """The metric of a task: accuracy, or mIoU where every pixel has a class.
 
-Each image gives a row of integers, and the metric is a function of their sum. So images can be evaluated in any batches and
-by any processes with bit-equal results. Shapes: B images, N images of a split, K classes, R numbers.
+Each image gives a row of integers, and the metric is a function of their sum. So images can be evaluated in any batches
+and by any processes with bit-equal results. Shapes: B images, N images of a split, K classes, R numbers.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ class Accuracy:
         return proportion(int(rows_NR.sum()), len(rows_NR))
 
     def batch_size(self, image_size: int) -> int:
-        """As many as the memory of any machine holds."""
+        """Few enough for the memory of any machine."""
         return 256
 
 
 class MeanIoU:
-    """Per class the pixels given and meant, of those given or meant, over the whole split; of that the mean over classes.
+    """The mean over classes of intersection over union of predicted and true pixels, over the whole split.
 
-    Classes that are neither given nor meant anywhere do not count, nor do pixels marked 255. A row holds each class's
-    intersection, then each class's union.
+    Classes that occur in neither do not count, nor do pixels marked 255. A row holds each class's intersection, then each
+    class's union.
     """
 
     name = "mIoU"
@@ -76,10 +76,10 @@ class MeanIoU:
 
     def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """From logits (B, K, H, W) and labels (B, H, W): int64 (B, 2 K)."""
-        given_BHW, counted_BHW = logits.argmax(dim=1), labels != IGNORED
-        both = self._histogram(labels, counted_BHW & (given_BHW == labels))
-        given, meant = self._histogram(given_BHW, counted_BHW), self._histogram(labels, counted_BHW)
-        return torch.cat([both, given + meant - both], dim=1)
+        predicted_BHW, counted_BHW = logits.argmax(dim=1), labels != IGNORED
+        both = self._histogram(labels, counted_BHW & (predicted_BHW == labels))
+        predicted, true = self._histogram(predicted_BHW, counted_BHW), self._histogram(labels, counted_BHW)
+        return torch.cat([both, predicted + true - both], dim=1)
 
     def _histogram(self, classes_BHW: torch.Tensor, counted_BHW: torch.Tensor) -> torch.Tensor:
         """Pixels of each class among those counted, int64 (B, K)."""

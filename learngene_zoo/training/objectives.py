@@ -58,9 +58,9 @@ class Classification(nn.Module):
 class ClassAndAttributes(nn.Module):
     """The class and every attribute of an image, from one pass of a timm ViT; all losses are summed.
 
-    Attributes are predicted by one more linear layer on the head's input, which is trained with the model and then discarded.
-    They tell a small ViT much more about an image than its class does; without them it may stay at chance where there are
-    many classes.
+    Attributes are predicted by one more linear layer on the head's input, which is trained with the model and then
+    discarded. They tell a small ViT much more about an image than its class does; without them it may stay at chance
+    where there are many classes.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor
 
 
 def objective_for(task: Task, model: VisionTransformer, recipe: Recipe, seed: int) -> nn.Module:
-    """What training `model` on a task minimises, by the kind of its labels. `seed` initialises what is not the model's."""
+    """The objective of training `model` on a task, by the kind of its labels; `seed` initialises what is not the model's."""
     if task.dense:
         return Segmentation(model, recipe.label_smoothing)
     if task.attributes:

@@ -44,9 +44,9 @@ class Step:
 def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
     """The learning rate of the `step`-th step (from 1), a function of the step alone.
 
-    It rises linearly over the first W = warmup * steps_per_epoch steps and reaches `lr` at the W-th. The n-th (from 0) of the
-    N others is at t = n/N: `cosine` gives min_lr + (lr - min_lr) (1 + cos(pi t)) / 2, `poly`
-    min_lr + (lr - min_lr) (1 - t)^power, `constant` lr.
+    It rises linearly over the first W = warmup * steps_per_epoch steps and reaches `lr` at the W-th. The n-th (from 0)
+    of the N others is at t = n/N: `cosine` gives min_lr + (lr - min_lr) (1 + cos(pi t)) / 2, `poly` min_lr + (lr -
+    min_lr) (1 - t)^power, `constant` lr.
     """
     done = step - 1
     warm = round(recipe.warmup * steps_per_epoch)
@@ -60,7 +60,7 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
 
 
 def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
-    """AdamW's groups of all trainable parameters: matrices and kernels are decayed; biases, norms, tokens and positions are not.
+    """AdamW's groups of all trainable parameters: matrices are decayed; biases, norms, tokens and positions are not.
 
     A group with an `lr_scale` gets the schedule's learning rate times that. Raises `WrongCall` if nothing is trainable.
     """
@@ -79,7 +79,8 @@ def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
 def mixing(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
     """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019) as in timm; None if both are off.
 
-    A function from a batch with labels (B,) to one with mixed images and labels (B, classes). It draws from numpy's global generator, which the loop seeds before every step.
+    A function from a batch with labels (B,) to one with mixed images and labels (B, classes). It draws from numpy's
+    global generator, which the loop seeds before every step.
     """
     if not (recipe.mixup or recipe.cutmix):
         return None

@@ -1,5 +1,5 @@
-"""Where a training reports its steps: `metrics.jsonl` in the run's folder, one of accelerate's trackers (TensorBoard, Weights &
-Biases, ...), and a progress bar on stderr.
+"""Where a training reports its steps: `metrics.jsonl` in the run's folder, one of accelerate's trackers (TensorBoard,
+Weights & Biases, ...), and a progress bar on stderr.
 """
 
 from __future__ import annotations

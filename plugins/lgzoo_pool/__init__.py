@@ -1,4 +1,4 @@
-"""Learngene Pool, and SN-Net beside it: whole models, the stitches between them, and every path through both as a model.
+"""Learngene Pool and SN-Net: whole models, the stitches between them, and every path through both as a model.
 
-`pool.py` and `snnet.py` are the algorithm boxes; start there.
+The algorithms are in `pool.py` and `snnet.py`; start there.
 """

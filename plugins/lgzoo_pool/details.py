@@ -15,7 +15,7 @@ FREE = ("layers", "width", "heads", "classes")  # what may differ between the an
 
 @dataclass(frozen=True, kw_only=True)
 class StitchedDetails:
-    """The anchors and how they are stitched. Raises `WrongCall` for anchors that are not ordered from narrow to wide."""
+    """The anchors and how they are stitched. Raises `WrongCall` for anchors that are not in order, narrow to wide."""
 
     anchors: tuple[Segment, ...]  # from narrow to wide
     nearest: bool = True  # whether only neighbouring anchors are stitched
@@ -64,14 +64,14 @@ def read_details(config: LearngeneConfig) -> StitchedDetails:
     if last != config.spec:
         spec = config.spec
         raise BadFile(
-            f"the {config.method} learngene's last anchor has {last.layers} layers of width {last.width} and {last.heads} heads, "
-            f"but its spec has {spec.layers} of width {spec.width} and {spec.heads}; extract or fetch it again"
+            f"the {config.method} learngene's last anchor has {last.layers} layers of width {last.width} and {last.heads} "
+            f"heads, but its spec has {spec.layers} of width {spec.width} and {spec.heads}; extract or fetch it again"
         )
     return details
 
 
 def check_anchors(specs: Sequence[ViTSpec]) -> None:
-    """Raises `WrongCall`, naming the first difference, unless the anchors differ in layers, width, heads and classes only.
+    """Raises `WrongCall`, naming it, for a difference other than in layers, width, heads and classes.
 
     And unless each is plain and wider than the one before: stitches lead from narrow to wide.
     """
@@ -86,8 +86,8 @@ def check_anchors(specs: Sequence[ViTSpec]) -> None:
             )
         if spec.width == before.width:
             raise WrongCall(
-                f"{which} have the same width of {spec.width}, and stitches lead from narrow to wide; make a narrower one, "
-                "as lgzoo train --width 48 --heads 3 -o narrow, and give --ancestry narrow first"
+                f"{which} have the same width of {spec.width}, and stitches lead from narrow to wide; make a narrower "
+                "one, as lgzoo train --width 48 --heads 3 -o narrow, and give --ancestry narrow first"
             )
         if spec.width < before.width:
             raise WrongCall(

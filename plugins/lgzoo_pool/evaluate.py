@@ -1,7 +1,7 @@
 """Evaluating every path of a network in one pass over the images of a split.
 
-Paths are the leaves of a tree: what two paths have in common at their beginning is computed once (stitched paths share the
-blocks of the front anchor), and every image is read once. The logits are bit-equal to those of each path by itself.
+Paths are the leaves of a tree: what two paths have in common at their beginning is computed once (stitched paths share
+the blocks of the front anchor), and every image is read once. The logits are bit-equal to those of each path by itself.
 
 Shapes: B images, N tokens, D width, K classes.
 """
@@ -42,7 +42,7 @@ def path_metrics(
     *,
     images: int | None = None,
 ) -> dict[str, Json]:
-    """A learngene's `metrics` under `paths`: for every path its settings, its metric on validation images, and their number.
+    """`paths` of a learngene's metrics: for each its settings, its metric on validation images, and their number.
 
     `settings` are the expander's that lead to each path, in the order of the layout's paths. Empty if `images` is 0.
     """
@@ -64,7 +64,7 @@ def evaluate_paths(
     batch_size: int | None = None,
     images: int | None = None,
 ) -> tuple[Evaluation, ...]:
-    """Every path's result on a split, in the order of `paths`, equal to what `evaluate` gives for the path's own model."""
+    """Every path's result on a split, in the order of `paths`, equal to what `evaluate` gives for its own model."""
     order = sorted(range(len(paths)), key=lambda number: _sortable(steps_of(paths[number])))
     answers = along_each(network, [paths[number] for number in order])
     found = evaluate_each(answers, network, task, split, input_format, run, batch_size=batch_size, images=images)

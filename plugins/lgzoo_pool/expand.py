@@ -1,8 +1,8 @@
 """From a learngene to a descendant: the paths that there are, the one that is chosen, and its tensors.
 
-A path through one anchor is that anchor; a path through several is a stitched model (`ViTSpec.front`). It has the stem of the
-first anchor, the last norm and the head of the last one; its blocks are numbered through, and a stitch belongs to the block
-after it. Only the tensors that the path needs are read.
+A path through one anchor is that anchor; a path through several is a stitched model (`ViTSpec.front`). It has the stem
+of the first anchor, the last norm and the head of the last one; its blocks are numbered through, and a stitch belongs
+to the block after it. Only the tensors that the path needs are read.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def choose(
 ) -> Candidate:
     """The path that a target and the expander's `settings` (None: any) name, with the target's classes and image size.
 
-    Of several it is the one with the most parameters, then the most FLOPs. Where neither settings nor layers are named it is
-    a whole anchor. Raises `WrongCall` if there is none.
+    Of several it is the one with the most parameters, then the most FLOPs. Where neither settings nor layers are named
+    it is a whole anchor. Raises `WrongCall` if there is none.
     """
     spec = config.spec.with_(classes=target.classes, image_size=target.image_size, dense=target.dense)
     every = choices(replace(config, spec=spec), names, legacy=legacy)
@@ -124,8 +124,8 @@ def _numbers(values: Sequence[int]) -> str:
 def build(learngene: Learngene, choice: Candidate, *, task: str | None, seed: int) -> Descendant:
     """The descendant of a choice, its positions resized.
 
-    Its head is fresh, unless `task` is the one that the learngene's heads are for. Raises `BadFile` if the learngene lacks a
-    tensor that the path needs, or has one of another shape.
+    Its head is fresh, unless `task` is the one that the learngene's heads are for. Raises `BadFile` if the learngene
+    lacks a tensor that the path needs, or has one of another shape.
     """
     from learngene_zoo.plugin import assemble, resize_positions
 

@@ -1,15 +1,16 @@
 """What an auxiliary model of Learngene Pool imitates (algorithm 1), and the stitches that start from what it learned.
 
     L      = alpha L_cls + (1 - alpha) (L_att + L_blk + L_pred)
-    L_blk  = sum over the levels of MSE(B_anc W, B_aux)        B: output of a block after both residuals (equation 3)
-    L_att  = sum over the levels of MSE(A_anc M, A_aux)        A: output of its attention after proj, before the residual (4)
+    L_blk  = sum over the levels of MSE(B_anc W, B_aux)    B: output of a block after both residuals (equation 3)
+    L_att  = sum over the levels of MSE(A_anc M, A_aux)    A: output of its attention after proj, before the residual (4)
     L_pred = cross-entropy of the student's logits against softmax(teacher's logits / tau)
 
-L_cls is whatever training on the task minimises, attributes included. The paper gives no alpha; the authors' code has 0.1, divides
-L_pred by the number of classes as well (`entries`), gives W and M a bias, and has matrices where the widths match, too.
+L_cls is whatever training on the task minimises, attributes included. The paper gives no alpha; the authors' code has
+0.1, divides L_pred by the number of classes as well (`entries`), gives W and M a bias, and has matrices where the
+widths match, too.
 
-Shapes: B images, N tokens, K classes; D the ancestry's width, d the student's, L and H the widths of the low and the high
-auxiliary model. A layer's weight, torch's (d, D), is the transpose of the paper's W.
+Shapes: B images, N tokens, K classes; D the ancestry's width, d the student's, L and H the widths of the low and the
+high auxiliary model. A layer's weight, torch's (d, D), is the transpose of the paper's W.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Imitation(nn.Module):
         self.attentions = nn.ModuleList(_matrix(*widths, seed, "attentions", i) for i in range(len(self.levels)))
 
     def forward(self, given: Features, target: Features) -> dict[str, torch.Tensor]:
-        """`prediction`, and with levels `block` and `attention`, from the features of the student and of the ancestry."""
+        """`prediction`, and with levels `block` and `attention`, from the student's and the ancestry's features."""
         losses = {
             "prediction": prediction_loss(given.logits, target.logits, self.settings.tau, self.settings.reduction)
         }
@@ -102,12 +103,13 @@ def mean_matrix(matrices: StateDict, ancestry: int, student: int) -> torch.Tenso
 
 
 def stitch_weight(low_LD: torch.Tensor, high_HD: torch.Tensor, kind: Literal["tm", "pinv"]) -> torch.Tensor:
-    """The weight that every stitch starts from, (H, L): from the low model's stream back to the ancestry's, and on to the high one's.
+    """The first weight of every stitch, (H, L): from the low model's stream back to the ancestry's, and on to the high one's.
 
     tm    the way back is the transpose of the low model's W, as in the paper: the adjoint of the matrix, not an inverse
     pinv  it is W's pseudo-inverse
 
-    The way on is the high model's W: the identity where that has the ancestry's width, as in the paper. Biases start at 0.
+    The way on is the high model's W: the identity where that has the ancestry's width, as in the paper. Biases start at
+    0.
     """
     back_DL = low_LD.T if kind == "tm" else torch.linalg.pinv(low_LD)
     return (high_HD @ back_DL).float()
@@ -116,7 +118,7 @@ def stitch_weight(low_LD: torch.Tensor, high_HD: torch.Tensor, kind: Literal["tm
 def matrix_stitches(
     specs: Sequence[ViTSpec], layout: Layout, matrices: Sequence[StateDict], ancestry: int, kind: Literal["tm", "pinv"]
 ) -> StateDict:
-    """The stitches of a pool, all equal, from the matrices of the narrow and of the wide model; `ancestry` is a width."""
+    """The stitches of a pool, all equal, from the matrices of the narrow and the wide model; `ancestry` is a width."""
     low, high = (mean_matrix(found, ancestry, spec.width) for found, spec in zip(matrices, specs))
     weight = stitch_weight(low, high, kind)
     shapes = stitch_shapes(specs, layout)

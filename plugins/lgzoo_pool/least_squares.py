@@ -1,16 +1,17 @@
 """Stitches from least squares, SN-Net's initialisation, in one pass over the images.
 
-For a pair (j, k) let X be the tokens after block j of the front anchor, with a column of ones, and Y the input tokens of block k
-of the end anchor (k = 0: the embedded ones), stacked over images and tokens. The pair's stitch is
+For a pair (j, k) let X be the tokens after block j of the front anchor, with a column of ones, and Y the input tokens
+of block k of the end anchor (k = 0: the embedded ones), stacked over images and tokens. The pair's stitch is
 
     W = argmin |X W - Y|^2 = (X'X)^+ X'Y         the last row is the bias
 
-and a layer that pairs share is the mean of theirs. Anchors are in eval mode (the released code leaves stochastic depth on).
-Three things make this cheap: every anchor runs once per batch, no further than the last block that is needed; X'X, the Gram
-matrix, is summed once per front block, in float64; and since W is linear in Y, the pairs of one layer that leave the
-same front block are added before they are multiplied. Memory does not grow with the number of images.
+and a layer that pairs share is the mean of theirs. Anchors are in eval mode (the released code leaves stochastic depth
+on). Three things make this cheap: every anchor runs once per batch, no further than the last block that is needed; X'X,
+the Gram matrix, is summed once per front block, in float64; and since W is linear in Y, the pairs of one layer that
+leave the same front block are added before they are multiplied. Memory does not grow with the number of images.
 
-The pseudo-inverse is computed from eigenvalues: where X is rank-deficient it gives the smallest W, as `lstsq` on X does.
+The pseudo-inverse is computed from eigenvalues: where X is rank-deficient it gives the smallest W, as `lstsq` on X
+does.
 
 Shapes: B images, N tokens, R = B N rows, D the front width, E the end width.
 """
@@ -85,7 +86,7 @@ def groups(layout: Layout) -> tuple[PairGroup, ...]:
 
 
 def some_images(task: Task, input_format: InputFormat, count: int, run: Run) -> Iterator[torch.Tensor]:
-    """`count` training images without augmentation, sampled with the seed, in batches on the run's device; processes share them."""
+    """`count` training images, not augmented, sampled with the seed, in batches on the run's device; processes share them."""
     join(run.device)
     device = open_device(run)
     loader = open_loader(

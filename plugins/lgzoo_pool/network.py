@@ -1,7 +1,7 @@
 """Several anchors and the stitches between them as one module, which runs any path.
 
-Its tensors have the learngene's names: `anchors.0.blocks.3.attn.qkv.weight`, and `stitches.0.5.weight` for the linear layer
-of window 5 of the first two anchors that are joined.
+Its tensors have the learngene's names: `anchors.0.blocks.3.attn.qkv.weight`, and `stitches.0.5.weight` for the linear
+layer of window 5 of the first two anchors that are joined.
 
 Shapes: B images, N tokens, D width, K classes.
 """
@@ -116,7 +116,7 @@ class Along:
 
 
 def network_of(specs: Sequence[ViTSpec], layout: Layout, state: StateDict) -> StitchedNetwork:
-    """A network with these tensors, in eval mode, trainable, in its own memory. Raises `BadFile` for an anchor that does not fit."""
+    """A network with copies of these tensors, in eval mode, trainable. Raises `BadFile` for an anchor that does not fit."""
     anchors = [model_of(spec, under(f"anchors.{i}.", state)) for i, spec in enumerate(specs)]
     network = StitchedNetwork(anchors, layout)
     network.set_stitches(state)
@@ -131,7 +131,7 @@ def stitched_anchors(anchors: Sequence[Descendant], layout: Layout, stitches: St
 
 
 def initial_stitches(specs: Sequence[ViTSpec], layout: Layout, seed: int) -> StateDict:
-    """Random stitches: weights N(0, 1/sqrt(fan in)) as in a model from scratch, each a function of seed and name; biases 0."""
+    """Random stitches: weights N(0, 1/sqrt(fan in)), each a function of seed and name; biases 0."""
     started: dict[str, torch.Tensor] = {}
     for name, shape in stitch_shapes(specs, layout).items():
         started[name] = torch.zeros(shape)

@@ -1,14 +1,14 @@
 """Where anchors can be stitched together, and every path through them, in the order of SN-Net's released code.
 
-Anchors are whole models, ordered from narrow to wide. A stitch (j, k) between two of them runs the blocks 0..j of the front
-one, then a linear layer, then the blocks k.. of the end one. Blocks are counted from 0.
+Anchors are whole models, ordered from narrow to wide. A stitch (j, k) between two of them runs the blocks 0..j of the
+front one, then a linear layer, then the blocks k.. of the end one. Blocks are counted from 0.
 
-Stitches are shared: a window of `window` neighbouring blocks slides over both anchors by `stride` ("paired stitching"), and all
-pairs that first appear in the same window share its linear layer. Two anchors of l blocks with the usual window of 2 and
-stride of 1 have 3 l - 2 pairs, |j - k| <= 1, on l - 1 linear layers.
+Stitches are shared: a window of `window` neighbouring blocks slides over both anchors by `stride` ("paired stitching"),
+and all pairs that first appear in the same window share its linear layer. Two anchors of l blocks with the usual window
+of 2 and stride of 1 have 3 l - 2 pairs, |j - k| <= 1, on l - 1 linear layers.
 
-For anchors of unequal depth the papers pair by hand. Here the window slides over the shallower anchor of s blocks, and block
-b of an anchor of d blocks stands at floor(b s / d): with equal depths this is the papers' rule.
+For anchors of unequal depth the papers pair by hand. Here the window slides over the shallower anchor of s blocks, and
+block b of an anchor of d blocks stands at floor(b s / d): with equal depths this is the papers' rule.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Path:
 class Layout:
     """Anchors of these depths, and where they can be stitched.
 
-    `nearest` joins neighbouring anchors only; otherwise every narrower anchor is joined to every wider one, and a path can
-    lead through any number of them. Raises `WrongCall` for windows out of bounds and for more than 10,000 paths.
+    `nearest` joins neighbouring anchors only; otherwise every narrower anchor is joined to every wider one, and a path
+    can lead through any number of them. Raises `WrongCall` for windows out of bounds and for more than 10,000 paths.
     """
 
     depths: tuple[int, ...]
@@ -105,7 +105,7 @@ class Layout:
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """Every path, in the order of their numbers: the anchors, then the paths through two, then those through more."""
+        """Every path in the order of their numbers: the anchors, then those through two, then those through more."""
         return tuple(islice(self._paths(), MOST_PATHS + 1))
 
     @cached_property

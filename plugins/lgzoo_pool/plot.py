@@ -1,7 +1,8 @@
 """The picture of a pool: its blocks and stitches with one path highlighted, and beside it the accuracy of every path.
 
-The same function draws SN-Net's learngenes. A learngene without `metrics["paths"]` has its paths' parameters drawn instead: a row
-of these metrics has the expander's settings, `accuracy` (or `mIoU`) from 0 to 1, and `images`, how many it was measured on.
+The same function draws SN-Net's learngenes. A learngene without `metrics["paths"]` has its paths' parameters drawn
+instead: a row of these metrics has the expander's settings, `accuracy` (or `mIoU`) from 0 to 1, and `images`, how many
+it was measured on.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def caption(member: Member, result: str) -> str:
 
 
 def chosen(members: Sequence[Member], details: StitchedDetails, expander: Expander) -> int:
-    """The number of the path that the expander's settings name, of several the largest; if they name none, one of the middle."""
+    """The number of the path that the expander's settings name: of several the largest, of none a middle one."""
     values = {setting.name: setting.default for setting in settings_of(expander)}
     named = {name: value for name, value in values.items() if name in members[0].settings and value is not None}
     if not named:
@@ -110,7 +111,7 @@ def chosen(members: Sequence[Member], details: StitchedDetails, expander: Expand
 
 
 def _middle(members: Sequence[Member], details: StitchedDetails) -> int:
-    """The path of median FLOPs, of those stitched to the last anchor, with as many blocks as it has if there are any."""
+    """The path of median FLOPs of those stitched to the last anchor, if possible with as many blocks as it has."""
     last = len(details.anchors) - 1
     stitched = [number for number, path in enumerate(details.layout.paths) if path.stitches and path.last == last]
     whole = [number for number in stitched if members[number].spec.layers == details.anchors[-1].layers]

@@ -1,22 +1,22 @@
-"""Learngene Pool: distil two auxiliary models from the ancestry model, stitch them together, and build any path through both.
+"""Learngene Pool: distil two auxiliary models from the ancestry model, stitch them, and build any path through both.
 
 Shi, Xia, Yang, Chen, Kou and Geng, Building Variable-Sized Models via Learngene Pool, AAAI 2024, algorithm 1:
 
-1. Two auxiliary models of l blocks, a narrow one and one as wide as the ancestry, are distilled from the frozen ancestry model
-   (`distil`; the losses are in `imitation.py`). Their 2 l blocks are the learngene instances.
-2. Stitches lead from blocks of the narrow model to blocks of the wide one (`paths.py`). They start from the transformation
-   matrices that the distillation learned (`imitation.py`).
+1. Two auxiliary models of l blocks, a narrow one and one as wide as the ancestry, are distilled from the frozen ancestry
+   model (`distil`; the losses are in `imitation.py`). Their 2 l blocks are the learngene instances.
+2. Stitches lead from blocks of the narrow model to blocks of the wide one (`paths.py`). They start from the
+   transformation matrices that the distillation learned (`imitation.py`).
 3. The pool is fine-tuned: every step trains one path, sampled anew (`fine_tune`, `sampled_paths.py`).
 
-A descendant is one path: `low` blocks of the narrow model, a stitch, `high` blocks of the wide one; or one of the two models.
-Block j of the narrow model leads to a block k of the wide one with |j - k| <= 1, so that low + high is l - 1, l or l + 1 in
-the interior of the pool: tables 1 and 2 of the paper are the paths of l blocks, k = j + 1.
+A descendant is one path: `low` blocks of the narrow model, a stitch, `high` blocks of the wide one; or one of the two
+models. Block j of the narrow model leads to a block k of the wide one with |j - k| <= 1, so that low + high is l - 1, l
+or l + 1 in the interior of the pool: tables 1 and 2 of the paper are the paths of l blocks, k = j + 1.
 
 Where the paper is silent: heads have the ancestry's head width in all stages (3 of them at width 192; the authors' code
 distils with 3 and builds the pool with 12), and stitched paths have the last norm (that code leaves it out).
 
-`alpha` 1 with `stitch` ls uses no teacher: it is what the paper calls SN-Net with the auxiliary architectures, two anchors
-trained on labels and stitched by least squares, which take the same storage.
+`alpha` 1 with `stitch` ls uses no teacher: it is what the paper calls SN-Net with the auxiliary architectures, two
+anchors trained on labels and stitched by least squares, which take the same storage.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ POOL = Method(
     expander=TakePath(),
     details=StitchedDetails,
     presets={
-        # Three or four minutes on one core with the bundled ancestry model. With so few steps stitches must start well, and
-        # labels would undo the distillation: the ancestry keeps its share of the loss (docs/methods/pool.md).
+        # Three or four minutes on one core with the bundled ancestry model. With so few steps stitches must start
+        # well, and labels would undo the distillation: the ancestry keeps its share of the loss (docs/methods/pool.md).
         "mini": FillPool(
             settings=PoolSettings(
                 init="fan_in",

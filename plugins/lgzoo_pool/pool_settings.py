@@ -1,4 +1,4 @@
-"""Learngene Pool's settings: all of an extraction, those of each of its parts, and what they mean for an ancestry model."""
+"""Learngene Pool's settings: all of an extraction, those of each part, and what they mean for an ancestry model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class PoolSettings:
         if self.stitch != "ls" and (self.alpha == 1 or not self.low_levels):
             setting = "alpha 1" if self.alpha == 1 else "low_levels 0"
             raise WrongCall(
-                f"stitch {self.stitch} starts from the narrow model's matrices, and with {setting} it has none; use --stitch ls"
+                f"stitch {self.stitch} starts from the narrow model's matrices, and with {setting} it has none; "
+                "use --stitch ls"
             )
         self._check_levels(self.blocks, "an auxiliary model")
 
@@ -85,7 +86,8 @@ class PoolSettings:
     def auxiliaries(self, ancestry: ViTSpec) -> tuple[ViTSpec, ViTSpec]:
         """The narrow and the wide auxiliary model, with the ancestry's head width.
 
-        Raises `WrongCall` for widths that are not multiples of that or not in order, and for levels that the ancestry lacks.
+        Raises `WrongCall` for widths that are not multiples of that or not in order, and for levels that the ancestry
+        lacks.
         """
         self._check_levels(ancestry.layers, "the ancestry model")
         head = ancestry.head_width
@@ -101,8 +103,8 @@ class PoolSettings:
             raise WrongCall(f"low_width {low} is not below high_width {high}; stitches lead from narrow to wide")
         if self.high_levels == 0 and self.imitates and self.stitch != "ls" and high != ancestry.width:
             raise WrongCall(
-                f"stitch {self.stitch} leads to width {high} by the wide model's matrices, and with high_levels 0 it has none; "
-                "use --stitch ls"
+                f"stitch {self.stitch} leads to width {high} by the wide model's matrices, and with high_levels 0 it has "
+                "none; use --stitch ls"
             )
         narrow, wide = (ancestry.with_(layers=self.blocks, width=width, heads=width // head) for width in (low, high))
         return narrow, wide
@@ -176,10 +178,10 @@ class PoolImages:
 
 
 def levels(blocks: int, count: int) -> tuple[int, ...]:
-    """The blocks, counted from 0, at the last `count` of the three levels of a model: (1, 3, 5) of 6 blocks, (5,) for one.
+    """The blocks, counted from 0, at the last `count` of a model's three levels: (1, 3, 5) of 6 blocks, (5,) for one.
 
-    Low, middle and high level are a third, two thirds and all of the depth, rounded to the nearest block (Learngene Pool, section
-    "Distillation": of 12 blocks the 4th, 8th and 12th, of 6 the 2nd, 4th and 6th).
+    Low, middle and high level are a third, two thirds and all of the depth, rounded to the nearest block (Learngene
+    Pool, section "Distillation": of 12 blocks the 4th, 8th and 12th, of 6 the 2nd, 4th and 6th).
     """
     return tuple((2 * level * blocks + LEVELS) // (2 * LEVELS) - 1 for level in range(LEVELS - count + 1, LEVELS + 1))
 

@@ -1,11 +1,11 @@
-"""The objective of joint training: every step samples one path and trains what lies on it, as in SN-Net and Learngene Pool.
+"""The objective of joint training: every step samples one path and trains what lies on it (SN-Net, Learngene Pool).
 
     loss = (1 - share) L_task + share L_teacher
     soft   L_teacher = t^2 KL(softmax(teacher / t) || softmax(student / t))
     hard   L_teacher = cross-entropy with the class that the teacher gives
 
-L_task is whatever training on the task minimises, attributes included. The path is a function of the seed and the step, so it
-is equal in all processes (the released code draws one per process) and after resuming.
+L_task is whatever training on the task minimises, attributes included. The path is a function of the seed and the step,
+so it is equal in all processes (the released code draws one per process) and after resuming.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def path_of_step(paths: Sequence[Path], seed: int, step: int) -> Path:
 class SampledPaths(nn.Module):
     """The task's objective along the path of the step, with the teacher's share where there is a teacher.
 
-    There is one objective for each anchor in which paths end: the layer that predicts attributes has its width. After each
-    step the loop must write its number into `finished`.
+    There is one objective for each anchor in which paths end: the layer that predicts attributes has its width. After
+    each step the loop must write its number into `finished`.
     """
 
     finished: torch.Tensor  # steps; a buffer, so that a resumed training continues with the right path
@@ -77,7 +77,7 @@ class SampledPaths(nn.Module):
 
 
 def freeze_anchors(network: StitchedNetwork, *, heads: bool) -> tuple[Path, ...]:
-    """Freeze all but the stitches, the class tokens and, with `heads`, the heads; returns the paths with anything left to train.
+    """Freeze all but stitches, class tokens and, with `heads`, heads; returns the paths with anything left to train.
 
     Class tokens are trained as in the released code: without a trainable tensor on its path an anchor has no gradient.
     """

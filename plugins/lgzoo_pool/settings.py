@@ -1,7 +1,7 @@
 """The settings that both methods have, and those of the parts of SN-Net's extraction.
 
-A part of a run is kept under a hash of its settings (`learngene_zoo.plugin.once`): each part gets its own record, with what it
-depends on and nothing else.
+A part of a run is kept under a hash of its settings (`learngene_zoo.plugin.once`): each part gets its own record, with
+what it depends on and nothing else.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NetworkSettings:
 def work_of(
     depends: Json, models: Sequence[ViTSpec], recipe: Recipe, images: int, ancestry: ViTSpec, taught: bool
 ) -> Work:
-    """The work of a training on `images` images, each of which runs one of `models`, and with `taught` the ancestry model, too.
+    """The work of a training in which each image runs one of `models` and, with `taught`, the ancestry model, too.
 
     Layers are counted in layers of the ancestry's width. A narrower layer counts for its share of the width, not of its
     square: at the size of the bundled models most of a layer's time is proportional to its width.

@@ -1,7 +1,7 @@
 """SN-Net: stitch whole pretrained models of several widths into one network of many sizes.
 
-Pan, Cai and Zhuang, Stitchable Neural Networks, CVPR 2023. Two or three models, the anchors, are ordered from narrow to wide. With
-f_1 .. f_l the blocks of an anchor, between its stem and its head, the stitch (j, k) runs
+Pan, Cai and Zhuang, Stitchable Neural Networks, CVPR 2023. Two or three models, the anchors, are ordered from narrow to
+wide. With f_1 .. f_l the blocks of an anchor, between its stem and its head, the stitch (j, k) runs
 
     stem, f_1 .. f_j of the narrower anchor, then a linear layer, then f_k .. f_l and the head of the wider one
 
@@ -10,10 +10,11 @@ f_1 .. f_l the blocks of an anchor, between its stem and its head, the stitch (j
 3. Every step samples one configuration and trains it, on labels and on the answers of a teacher (`train_network`,
    `sampled_paths.py`).
 
-The paper's teacher is a RegNetY-16GF, which is not a model of this zoo; here it is the widest anchor as it came, fine-tuned
-first if it was trained for another task. Configurations are numbered as in the released code: the anchors, then the pairs of
-the first two, and so on; three anchors of twelve blocks each have 71. That code runs stitched configurations without the last
-norm, and so its FLOPs are published; here they have it, unless the expander's `legacy` is set.
+The paper's teacher is a RegNetY-16GF, which is not a model of this zoo; here it is the widest anchor as it came,
+fine-tuned first if it was trained for another task. Configurations are numbered as in the released code: the anchors,
+then the pairs of the first two, and so on; three anchors of twelve blocks each have 71. That code runs stitched
+configurations without the last norm, and so its FLOPs are published; here they have it, unless the expander's `legacy`
+is set.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def check_formats(ancestries: Sequence[Ancestry]) -> None:
         if (before.mean, before.std) != (after.mean, after.std):
             raise WrongCall(
                 f"ancestries {place - 1} and {place} need images normalised differently: mean {list(before.mean)} and "
-                f"{list(after.mean)}, standard deviation {list(before.std)} and {list(after.std)}; use models of one family"
+                f"{list(after.mean)}, standard deviation {list(before.std)} and {list(after.std)}; use models trained alike"
             )
 
 
@@ -234,7 +235,7 @@ SNNET = Method(
     expander=TakeConfiguration(),
     details=StitchedDetails,
     presets={
-        # 36 paths share the steps: with fewer images, or the paper's low learning rate, stitched ones hardly improve on chance.
+        # 36 paths share the steps: with fewer images, or the paper's learning rate, stitched ones hardly improve on chance.
         "mini": Join(
             training=replace(_TRAINING, epochs=1, images=60_000, batch_size=64, lr=1.5e-3, warmup=0.05),
             teaching=replace(_TRAINING, epochs=4, images=6000),
