@@ -174,7 +174,8 @@ def _find_timm(name: str, offline: bool) -> _Found:
     spec = timm_config.architecture_of_timm(name)
     cfg = timm.models.get_pretrained_cfg(name)
     if cfg is None or not cfg.hf_hub_id:
-        raise Unavailable(f"timm:{name} has no weights on the Hub; available: {_tags(name)}")
+        tags = ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "none"
+        raise Unavailable(f"timm:{name} has no weights on the Hub; available: {tags}")
     repository = Repository(cfg.hf_hub_id)
     if cfg.hf_hub_filename:
         refuse_pickle(Path(cfg.hf_hub_filename))
@@ -182,25 +183,12 @@ def _find_timm(name: str, offline: bool) -> _Found:
     licence = licence_on_card(replace(repository, revision=weights.commit), offline=offline)
     return _Found(
         spec=spec,
-        images=timm_config.image_settings({"pretrained_cfg": _plain(cfg.to_dict())}, f"timm:{name}"),
+        images=timm_config.image_settings({"pretrained_cfg": to_json(cfg.to_dict())}, f"timm:{name}"),
         weights=weights.path,
         licence=licence if licence != "unknown" else cfg.license or "unknown",
         revision=weights.commit,
         foreign_names=True,
     )
-
-
-def _tags(name: str) -> str:
-    import timm
-
-    return ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "none"
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists, as JSON would have them."""
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _find_hub(repository: Repository, offline: bool) -> _Found:
@@ -233,8 +221,7 @@ def _local_config(reference: str) -> tuple[Spec, Mapping[str, Any], Path]:
     file, hash_sign, name = reference.rpartition("#")
     if hash_sign and not Path(reference).exists():
         weights = _existing(Path(file))
-        known = architecture(name)
-        return known or timm_config.architecture_of_timm(name), {}, weights
+        return architecture(name) or timm_config.architecture_of_timm(name), {}, weights
     path = _existing(Path(reference))
     weights = path / WEIGHTS if path.is_dir() else path
     if not (weights.parent / CONFIG).is_file():
@@ -262,7 +249,7 @@ def _existing_weights(weights: Path) -> Path:
     if not weights.is_file():
         for file in sorted(weights.parent.iterdir()):
             refuse_pickle(file)
-        raise BadFile(f"{weights} does not exist; the folder holds no weights")
+        raise BadFile(f"{weights} does not exist; the folder has no weights")
     return weights
 
 

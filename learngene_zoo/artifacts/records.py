@@ -47,9 +47,8 @@ class TaskRecord:
 class LearngeneConfig:
     """Everything about a learngene but its tensors.
 
-    `spec` is the shape that a target's silent fields are taken from (mostly the ancestry's). `details` is the method's
-    own, documented by the method. `settings` rebuild the extractor. `control` is the one that descendants are built under unless
-    the user names one.
+    `spec` is the default shape of descendants (mostly the ancestry's). `details` is the method's own record, documented by the
+    method. `settings` rebuild the extractor. `control` is the one that descendants are built under unless the user names one.
     """
 
     method: str

@@ -191,7 +191,7 @@ def _rewrite(change: Callable[[dict], object]) -> Callable[[Path], None]:
         (lambda place: (place / "config.json").unlink(), "no config.json beside"),
         (lambda place: (place / "config.json").write_text("{"), "not valid JSON"),
         (lambda place: (place / "config.json").write_text('{"method": "lsamd"}'), "is a learngene"),
-        (lambda place: (place / "model.safetensors").unlink(), "holds no weights"),
+        (lambda place: (place / "model.safetensors").unlink(), "has no weights"),
         (_pickle_instead, "may run code when opened; convert it"),
         (_truncate, "not a readable safetensors"),
         (
