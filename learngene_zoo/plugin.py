@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from learngene_zoo.families.surgery import resize_positions as resize_positions
     from learngene_zoo.families.surgery import take_blocks as take_blocks
     from learngene_zoo.families.surgery import without_head as without_head
+    from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
     from learngene_zoo.intervals import proportion as proportion
     from learngene_zoo.method import AXES as AXES
     from learngene_zoo.method import Expander as Expander

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from learngene_zoo.plugin import BadFile, Json, LearngeneConfig, Segment, ViTSpec, WrongCall, details_of, to_json
+from learngene_zoo.plugin import BadFile, Json, LearngeneConfig, Segment, Spec, WrongCall, details_of, to_json
 from lgzoo_pool.paths import Layout
 
 FREE = ("layers", "width", "heads", "classes")  # what may differ between the anchors of a network
@@ -33,7 +33,7 @@ class StitchedDetails:
         self.layout  # noqa: B018  it raises for windows that are out of bounds
 
     @classmethod
-    def of(cls, specs: Sequence[ViTSpec], *, nearest: bool = True, window: int = 2, stride: int = 1) -> StitchedDetails:
+    def of(cls, specs: Sequence[Spec], *, nearest: bool = True, window: int = 2, stride: int = 1) -> StitchedDetails:
         """The details of a network of these anchors. Raises `WrongCall` if they cannot be stitched."""
         check_anchors(specs)
         anchors = tuple(Segment(layers=spec.layers, width=spec.width, heads=spec.heads) for spec in specs)
@@ -45,7 +45,7 @@ class StitchedDetails:
         depths = tuple(anchor.layers for anchor in self.anchors)
         return Layout(depths=depths, nearest=self.nearest, window=self.window, stride=self.stride)
 
-    def specs(self, spec: ViTSpec) -> tuple[ViTSpec, ...]:
+    def specs(self, spec: Spec) -> tuple[Spec, ...]:
         """The anchors as models with the classes and the image size of `spec`."""
         return tuple(spec.with_(layers=one.layers, width=one.width, heads=one.heads) for one in self.anchors)
 
@@ -70,7 +70,7 @@ def read_details(config: LearngeneConfig) -> StitchedDetails:
     return details
 
 
-def check_anchors(specs: Sequence[ViTSpec]) -> None:
+def check_anchors(specs: Sequence[Spec]) -> None:
     """Raises `WrongCall`, naming it, for a difference other than in layers, width, heads and classes.
 
     And unless each is plain and wider than the one before: stitches lead from narrow to wide.

@@ -1,6 +1,6 @@
 """From a learngene to a descendant: the paths that there are, the one that is chosen, and its tensors.
 
-A path through one anchor is that anchor; a path through several is a stitched model (`ViTSpec.front`). It has the stem
+A path through one anchor is that anchor; a path through several is a stitched model (`Spec.front`). It has the stem
 of the first anchor, the last norm and the head of the last one; its blocks are numbered through, and a stitch belongs
 to the block after it. Only the tensors that the path needs are read.
 """
@@ -18,8 +18,8 @@ from learngene_zoo.plugin import (
     LearngeneConfig,
     Member,
     Segment,
+    Spec,
     Target,
-    ViTSpec,
     WrongCall,
     table_of,
 )
@@ -45,7 +45,7 @@ class Candidate:
     member: Member
 
     @property
-    def spec(self) -> ViTSpec:
+    def spec(self) -> Spec:
         """The descendant's shape."""
         return self.member.spec
 
@@ -56,7 +56,7 @@ class Candidate:
         return {**self.member.settings, "layers": spec.layers, "width": spec.width, "heads": spec.heads}
 
 
-def spec_of(path: Path, anchors: Sequence[ViTSpec], *, legacy: bool = False) -> ViTSpec:
+def spec_of(path: Path, anchors: Sequence[Spec], *, legacy: bool = False) -> Spec:
     """The model that a path through these anchors is.
 
     `legacy` leaves the last norm out of stitched paths, as SN-Net's released code does when it runs them.
@@ -147,7 +147,7 @@ def described(path: Path, details: StitchedDetails) -> Json:
     ]
 
 
-def sources(path: Path, spec: ViTSpec, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+def sources(path: Path, spec: Spec, names: Sequence[str]) -> Iterator[tuple[str, str]]:
     """For every tensor of a path's model its name in the learngene."""
     blocks = [(number, block) for number, part in enumerate(path.parts) for block in range(part.start, part.stop)]
     table = table_of(spec)
@@ -164,7 +164,7 @@ def sources(path: Path, spec: ViTSpec, names: Sequence[str]) -> Iterator[tuple[s
             yield name, f"anchors.{path.parts[number].anchor}.{table.block_name(source, inner)}"
 
 
-def _held(learngene: Learngene, path: Path, spec: ViTSpec, *, heads: bool) -> StateDict:
+def _held(learngene: Learngene, path: Path, spec: Spec, *, heads: bool) -> StateDict:
     """The tensors of a path's model by their names in it, shared, not copied."""
     from learngene_zoo.plugin import shapes
 

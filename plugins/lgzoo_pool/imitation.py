@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.plugin import Features, StateDict, ViTSpec, derive_seed
+from learngene_zoo.plugin import Features, Spec, StateDict, derive_seed
 from lgzoo_pool.network import stitch_shapes
 from lgzoo_pool.paths import Layout
 from lgzoo_pool.pool_settings import ImitationSettings, PredReduction, paired_levels
@@ -34,7 +34,7 @@ class Imitation(nn.Module):
     Where the widths match, the matrices are identities without parameters.
     """
 
-    def __init__(self, student: ViTSpec, ancestry: ViTSpec, settings: ImitationSettings, seed: int) -> None:
+    def __init__(self, student: Spec, ancestry: Spec, settings: ImitationSettings, seed: int) -> None:
         super().__init__()
         self.settings = settings
         self.levels = paired_levels(student.layers, ancestry.layers, settings.levels)
@@ -116,7 +116,7 @@ def stitch_weight(low_LD: torch.Tensor, high_HD: torch.Tensor, kind: Literal["tm
 
 
 def matrix_stitches(
-    specs: Sequence[ViTSpec], layout: Layout, matrices: Sequence[StateDict], ancestry: int, kind: Literal["tm", "pinv"]
+    specs: Sequence[Spec], layout: Layout, matrices: Sequence[StateDict], ancestry: int, kind: Literal["tm", "pinv"]
 ) -> StateDict:
     """The stitches of a pool, all equal, from the matrices of the narrow and the wide model; `ancestry` is a width."""
     low, high = (mean_matrix(found, ancestry, spec.width) for found, spec in zip(matrices, specs))

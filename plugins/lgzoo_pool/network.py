@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from learngene_zoo.plugin import StateDict, ViTSpec, derive_seed, model_of
+from learngene_zoo.plugin import Spec, StateDict, derive_seed, model_of
 from lgzoo_pool.paths import Layout, Path, Span, Stitch
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Along:
         return head
 
 
-def network_of(specs: Sequence[ViTSpec], layout: Layout, state: StateDict) -> StitchedNetwork:
+def network_of(specs: Sequence[Spec], layout: Layout, state: StateDict) -> StitchedNetwork:
     """A network with copies of these tensors, in eval mode, trainable. Raises `BadFile` for an anchor that does not fit."""
     anchors = [model_of(spec, under(f"anchors.{i}.", state)) for i, spec in enumerate(specs)]
     network = StitchedNetwork(anchors, layout)
@@ -130,7 +130,7 @@ def stitched_anchors(anchors: Sequence[Descendant], layout: Layout, stitches: St
     return network_of(specs, layout, {**anchors_state([anchor.state for anchor in anchors]), **start})
 
 
-def initial_stitches(specs: Sequence[ViTSpec], layout: Layout, seed: int) -> StateDict:
+def initial_stitches(specs: Sequence[Spec], layout: Layout, seed: int) -> StateDict:
     """Random stitches: weights N(0, 1/sqrt(fan in)), each a function of seed and name; biases 0."""
     started: dict[str, torch.Tensor] = {}
     for name, shape in stitch_shapes(specs, layout).items():
@@ -141,7 +141,7 @@ def initial_stitches(specs: Sequence[ViTSpec], layout: Layout, seed: int) -> Sta
     return started
 
 
-def stitch_shapes(specs: Sequence[ViTSpec], layout: Layout) -> dict[str, tuple[int, ...]]:
+def stitch_shapes(specs: Sequence[Spec], layout: Layout) -> dict[str, tuple[int, ...]]:
     """The shape of every stitch's tensors, in the order of their names."""
     found: dict[str, tuple[int, ...]] = {}
     for stitch, _ in layout.stitches:

@@ -35,8 +35,8 @@ from learngene_zoo.plugin import (
     LearngeneConfig,
     Member,
     Method,
+    Spec,
     Target,
-    ViTSpec,
     Work,
     once,
 )
@@ -56,12 +56,12 @@ class FillPool(Extractor):
 
     settings: PoolSettings = field(default=PoolSettings(), metadata=FLAT)
 
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The anchors are the auxiliary models; the spec is the wide one's."""
         low, high = self.settings.auxiliaries(ancestries[0])
         return LearngeneConfig(method=POOL.name, spec=high, details=StitchedDetails.of([low, high]).json())
 
-    def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Both auxiliary models and the fine-tuning of the pool; not the teacher's."""
         ancestry, settings = ancestries[0], self.settings
         specs = settings.auxiliaries(ancestry)
@@ -99,7 +99,7 @@ class FillPool(Extractor):
 
 
 def distil(
-    settings: AuxiliarySettings, spec: ViTSpec, teacher: Descendant | None, images: PoolImages, run: Run
+    settings: AuxiliarySettings, spec: Spec, teacher: Descendant | None, images: PoolImages, run: Run
 ) -> tuple[StateDict, Json]:
     """Step 1: one auxiliary model, trained on labels and to imitate the ancestry model; and its matrices W and M."""
     from learngene_zoo.plugin import (
@@ -137,9 +137,9 @@ def distil(
 
 def fine_tune(
     settings: TuningSettings,
-    specs: Sequence[ViTSpec],
+    specs: Sequence[Spec],
     models: Sequence[Part],
-    ancestry: ViTSpec,
+    ancestry: Spec,
     teacher: Descendant | None,
     images: PoolImages,
     run: Run,

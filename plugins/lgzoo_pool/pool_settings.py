@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import Bounds, Recipe, ViTSpec, WrongCall, check_bounds
+from learngene_zoo.plugin import Bounds, Recipe, Spec, WrongCall, check_bounds
 from lgzoo_pool.settings import TRAINING, PathSettings, TeacherTargets
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class PoolSettings:
         """The ancestry's targets in the fine-tuning."""
         return self.guidance or ("none" if self.alpha == 1 else "soft")
 
-    def auxiliaries(self, ancestry: ViTSpec) -> tuple[ViTSpec, ViTSpec]:
+    def auxiliaries(self, ancestry: Spec) -> tuple[Spec, Spec]:
         """The narrow and the wide auxiliary model, with the ancestry's head width.
 
         Raises `WrongCall` for widths that are not multiples of that or not in order, and for levels that the ancestry

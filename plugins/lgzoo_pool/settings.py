@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from learngene_zoo.plugin import Json, Recipe, ViTSpec, Work, to_json
+from learngene_zoo.plugin import Json, Recipe, Spec, Work, to_json
 
 TeacherTargets = Literal["hard", "soft", "none"]
 
@@ -47,9 +47,7 @@ class NetworkSettings:
     paths: PathSettings
 
 
-def work_of(
-    depends: Json, models: Sequence[ViTSpec], recipe: Recipe, images: int, ancestry: ViTSpec, taught: bool
-) -> Work:
+def work_of(depends: Json, models: Sequence[Spec], recipe: Recipe, images: int, ancestry: Spec, taught: bool) -> Work:
     """The work of a training in which each image runs one of `models` and, with `taught`, the ancestry model, too.
 
     Layers are counted in layers of the ancestry's width. A narrower layer counts for its share of the width, not of its

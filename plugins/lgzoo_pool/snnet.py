@@ -34,8 +34,8 @@ from learngene_zoo.plugin import (
     Member,
     Method,
     Recipe,
+    Spec,
     Target,
-    ViTSpec,
     Work,
     WrongCall,
     derive_seed,
@@ -81,11 +81,11 @@ class Join(Extractor):
     training: Recipe = _TRAINING
     teaching: Annotated[Recipe, "the teacher's fine-tuning if it was trained for another task"] = _TRAINING
 
-    def outline(self, ancestries: Sequence[ViTSpec]) -> LearngeneConfig:
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The anchors and their windows; the spec is the widest one's."""
         return LearngeneConfig(method=SNNET.name, spec=ancestries[-1], details=self._details(ancestries).json())
 
-    def work(self, ancestries: Sequence[ViTSpec], images: Sequence[int]) -> list[Work]:
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """The joint training; least squares and the evaluation take seconds."""
         widest = ancestries[-1]
         paths = [member.spec for member in TakeConfiguration().family(self.outline(ancestries))]
@@ -116,7 +116,7 @@ class Join(Extractor):
         config = replace(self.outline(specs), details=details.json(), metrics={**metrics, **network.record})
         return Learngene(config=config, state=network.state)
 
-    def _details(self, specs: Sequence[ViTSpec]) -> StitchedDetails:
+    def _details(self, specs: Sequence[Spec]) -> StitchedDetails:
         return StitchedDetails.of(specs, nearest=self.nearest, window=self.window, stride=self.stride)
 
     def _training(self) -> NetworkSettings:
