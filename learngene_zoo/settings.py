@@ -214,7 +214,7 @@ def from_json(cls: type[T], data: Json, where: str) -> T:
     the place in it) in errors. Raises `BadFile`.
     """
     if not isinstance(data, dict):
-        raise BadFile(f"{where}: an object is wanted here, not {_short(data)}")
+        raise BadFile(f"{where}: expected an object, got {_short(data)}")
     cls = _variant(cls, data, where)
     hints = _hints(cls)  # type: ignore[arg-type]
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
@@ -258,15 +258,15 @@ def _decode(hint: Any, data: Json, where: str) -> Any:
         return from_json(hint, data, where)  # type: ignore[arg-type]
     if origin is tuple:
         if not isinstance(data, list):
-            raise BadFile(f"{where}: a list is wanted here, not {_short(data)}")
+            raise BadFile(f"{where}: expected a list, got {_short(data)}")
         arms = get_args(hint)
         if arms[-1] is not Ellipsis and len(arms) != len(data):
-            raise BadFile(f"{where}: {len(arms)} values are wanted here, not {len(data)}")
+            raise BadFile(f"{where}: expected {len(arms)} values, got {len(data)}")
         kinds = [arms[0]] * len(data) if arms[-1] is Ellipsis else list(arms)
         return tuple(_decode(kind, item, f"{where}[{i}]") for i, (kind, item) in enumerate(zip(kinds, data)))
     if origin in (Mapping, dict):
         if not isinstance(data, dict):
-            raise BadFile(f"{where}: an object is wanted here, not {_short(data)}")
+            raise BadFile(f"{where}: expected an object, got {_short(data)}")
         return {key: _decode(get_args(hint)[1], item, f"{where}: {key}") for key, item in data.items()}
     return _decode_leaf(hint, data, where)
 
@@ -281,9 +281,9 @@ def _decode_leaf(hint: Any, data: Json, where: str) -> Any:
     if hint is float and type(data) is int:
         data = float(data)
     if type(data) is not hint:
-        raise BadFile(f"{where} is {_short(data)}; a value of type {getattr(hint, '__name__', hint)} is wanted")
+        raise BadFile(f"{where} is {_short(data)}; expected a value of type {getattr(hint, '__name__', hint)}")
     if hint is float and not math.isfinite(data):
-        raise BadFile(f"{where} is {data}; a finite number is wanted")
+        raise BadFile(f"{where} is {data}; expected a finite number")
     return data
 
 

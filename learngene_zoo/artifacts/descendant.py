@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from learngene_zoo.artifacts.records import FORMAT, joint_licence
+from learngene_zoo.artifacts.records import FORMAT, joint_licence, read_provenance
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import Convention, Cost, cost
@@ -202,6 +202,7 @@ def load_descendant(path: Path | str) -> Descendant:
         )
     known = {key: value for key, value in ours.items() if key in _Record.__dataclass_fields__}
     record = from_json(_Record, known, f"{where}: learngene")
+    read_provenance(ours, f"{where}: learngene")
     check_keys(config, where)
     check_agreement(config, record.spec, where)
     images = image_settings(config, where)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.artifacts.records import CONTROLS, FORMAT, LearngeneConfig
+from learngene_zoo.artifacts.records import CONTROLS, FORMAT, LearngeneConfig, check_metrics
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import (
@@ -68,7 +68,9 @@ def read_config(folder: Path) -> LearngeneConfig:
         raise BadFile(
             f"{path}: format is {data.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or create it again"
         )
-    return _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
+    config = _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
+    check_metrics(config.metrics, f"{path}: metrics")
+    return config
 
 
 def _upgraded(config: LearngeneConfig, where: str) -> LearngeneConfig:
@@ -86,4 +88,8 @@ def load(folder: Path) -> Learngene:
     """Open a learngene folder. Raises `WrongCall` if there is none and `BadFile` if it cannot be trusted."""
     if not folder.is_dir():
         raise WrongCall(f"no learngene at {folder}; make one with `lgzoo extract`, or see `lgzoo list learngenes`")
-    return Learngene(config=read_config(folder), state=Tensors(folder / WEIGHTS), folder=folder)
+    config, state = read_config(folder), Tensors(folder / WEIGHTS)
+    for name in state:
+        if not state.floating(name):
+            raise BadFile(f"{state.path}: the tensor {name} does not hold floating-point numbers; create it again")
+    return Learngene(config=config, state=state, folder=folder)

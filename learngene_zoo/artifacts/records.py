@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.spec import LIMITS, Spec
+from learngene_zoo.settings import Bounds, Json, check_bounds, from_json
 from learngene_zoo.version import __version__
 
 FORMAT = 1
@@ -26,8 +29,20 @@ class AncestryRecord:
     revision: str | None = None  # 40 hexadecimal digits on the Hub; None for a local file
     sha256: str | None = None  # of its weights file
     licence: str = "unknown"
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # the normalisation it was trained with
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    # The normalisation it was trained with, per channel.
+    mean: Annotated[tuple[float, ...], Bounds(least=-1e6, most=1e6)] = (0.5, 0.5, 0.5)
+    std: Annotated[tuple[float, ...], Bounds(above=0, most=1e6)] = (0.5, 0.5, 0.5)
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        for name, digits in (("revision", 40), ("sha256", 64)):
+            value = getattr(self, name)
+            if value is not None and not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
+                raise WrongCall(f"{name} is {value!r:.80}; expected {digits} hexadecimal digits")
+        if not len(self.mean) == len(self.std) == self.spec.channels:
+            raise WrongCall(
+                f"mean and std have {len(self.mean)} and {len(self.std)} values for {self.spec.channels} channels"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +52,13 @@ class TaskRecord:
     name: str
     source: str
     kind: str = "classification"
-    classes: int = 0
-    images: int = 0  # training images
+    classes: Annotated[int, Bounds(least=0, most=LIMITS["classes"])] = 0
+    images: Annotated[int, "training images", Bounds(least=0, most=10**12)] = 0
     revision: str | None = None
     licence: str = "unknown"
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +98,64 @@ def joint_licence(licences: Iterable[str]) -> str:
     """The licence of what is made of several works; "unknown" if that of any is, or if there is none."""
     found = set(licences)
     return "unknown" if not found or "unknown" in found else " AND ".join(sorted(found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """What a model's config.json says of how it was built and trained, as far as anything here reads it.
+
+    Beside these keys a method may keep records of its own.
+    """
+
+    method: str = "unknown"
+    control: Control | None = None
+    learngene: str = ""
+    task: str | None = None
+    licence: str = "unknown"  # of a model that was trained, not inherited
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    ancestries: tuple[AncestryRecord, ...] = ()
+    seed: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    training_seed: int = 0
+    trained_on: TaskRecord | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_provenance(data: Mapping[str, Json], where: str) -> Provenance:
+    """What is known of a model's record. Raises `BadFile` for a value of another type, and for an impossible metric."""
+    found = from_json(Provenance, {key: data[key] for key in data if key in Provenance.__dataclass_fields__}, where)
+    check_metrics(found.metrics, f"{where}: metrics")
+    return found
+
+
+def check_metrics(metrics: Mapping[str, Any], where: str) -> None:
+    """Raises `BadFile` unless every accuracy and mIoU lies between 0 and 1, and every number of images or epochs from 0 on.
+
+    Names say which is which, at any depth: `validation_accuracy`, `training_images`.
+    """
+    for name, value in metrics.items():
+        if name.endswith(("accuracy", "mIoU")):
+            for number in _leaves(value):
+                if not (isinstance(number, (int, float)) and 0 <= number <= 1):
+                    raise BadFile(f"{where}: {name} is {number!r:.40}; expected a number from 0 to 1")
+        elif name.endswith(("images", "epochs", "steps")):
+            for number in _leaves(value):
+                if type(number) is not int or not 0 <= number <= 10**15:
+                    raise BadFile(f"{where}: {name} is {number!r:.40}; expected a whole number from 0 on")
+        else:
+            for inner in value if isinstance(value, (list, tuple)) else [value]:
+                if isinstance(inner, Mapping):
+                    check_metrics(inner, f"{where}: {name}")
+
+
+def _leaves(value: Any) -> list[Any]:
+    """The values in lists and objects, as far as there are any."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return [] if value is None else [value]
 
 
 _PACKAGES = ("torch", "timm", "safetensors", "accelerate", "datasets")

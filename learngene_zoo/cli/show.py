@@ -10,12 +10,13 @@ import click
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.artifacts.records import read_provenance
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.job import json_option, offline_option
 from learngene_zoo.cli.listing import task_row
 from learngene_zoo.cli.output import Row, print_row, print_rows
 from learngene_zoo.cli.plan import convention_option, front_text, size_rows
-from learngene_zoo.errors import WrongCall, ZooError, unknown
+from learngene_zoo.errors import BadFile, WrongCall, ZooError, unknown
 from learngene_zoo.families.cost import Convention, cost
 from learngene_zoo.method import AXES
 from learngene_zoo.settings import Json
@@ -129,7 +130,7 @@ def _flat(values: Json) -> dict[str, Json]:
 def _with_accuracy(rows: list[Row], metrics: Json) -> list[Row]:
     """Rows with the accuracies in the metrics: `descendants`, by layers, and an extraction's own `paths`, by settings."""
     descendants, paths = (_objects(metrics.get(name)) for name in ("descendants", "paths"))
-    by_layers = {item["layers"]: item for item in descendants if "layers" in item}
+    by_layers = {item["layers"]: item for item in descendants if isinstance(item.get("layers"), int)}
     extra = [{**by_layers.get(row["layers"], {}), **_agreeing(row, paths)} for row in rows]
     return [{**row, **{k: v for k, v in more.items() if k not in row}} for row, more in zip(rows, extra)]
 
@@ -144,7 +145,9 @@ def _agreeing(row: Row, measured: list[dict[str, Json]]) -> dict[str, Json]:
 
 
 def _objects(found: Json) -> list[dict[str, Json]]:
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    """Those of a list, without what is no scalar in them."""
+    objects = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return [{name: value for name, value in item.items() if not isinstance(value, (dict, list))} for item in objects]
 
 
 def _model(folder: Path, convention: Convention) -> Row:
@@ -152,8 +155,10 @@ def _model(folder: Path, convention: Convention) -> Row:
 
     spec = spec_at(str(folder), offline=True)
     found = cost(spec, convention)
-    ours = read_json(folder / CONFIG).get("learngene", {})
-    metrics = ours.get("metrics") or {}
+    where, ours = f"{folder / CONFIG}: learngene", read_json(folder / CONFIG).get("learngene", {})
+    if not isinstance(ours, dict):
+        raise BadFile(f"{where}: expected an object, got {type(ours).__name__}")
+    record = read_provenance(ours, where)
     metric = "validation_mIoU" if spec.dense else "validation_accuracy"
     return {
         "model": str(folder),
@@ -164,7 +169,7 @@ def _model(folder: Path, convention: Convention) -> Row:
         "method": ours.get("method"),
         **({"control": ours["control"]} if "control" in ours else {}),
         "task": ours.get("task"),
-        metric: metrics.get(metric),
+        metric: record.metrics.get(metric),
     }
 
 

@@ -131,7 +131,7 @@ def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
         ),
         ({"architecture": "../../etc/passwd"}, "no timm model named"),
         ({"model_args": ["depth"]}, "model_args is list"),
-        ({"model_args": {"depth": "12"}}, 'layers is "12"; a value of type int is wanted'),
+        ({"model_args": {"depth": "12"}}, 'layers is "12"; expected a value of type int'),
         ({"model_args": {"depth": 10**12}}, "layers is 1000000000000; it must be between 1 and 512"),
         ({"model_args": {"embed_dim": 10**6, "num_heads": 1}}, "width is 1000000"),
         ({"model_args": {"num_heads": 5}}, "5 heads do not divide"),

@@ -75,7 +75,7 @@ def test_a_last_line_that_only_lacks_its_end_is_kept(tmp_path: Path) -> None:
     [
         (b'{"key": "b", "arm"\n', "line 2 is not valid JSON"),
         (b'{"key": "b"}\n', "line 2: the key 'arm' is missing"),
-        (b"[]\n", "line 2: an object is wanted"),
+        (b"[]\n", "line 2: expected an object, got"),
         (b"\n", "line 2 is not valid JSON"),
     ],
 )

@@ -1,0 +1,127 @@
+"""What an artifact says of itself is believed only where it can be true."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import save_file
+
+from learngene_zoo.artifacts.descendant import assemble, load_descendant
+from learngene_zoo.artifacts.learngene import Learngene, load, read_config
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import BadFile
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.settings import to_json
+
+SPEC = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
+RECORD = AncestryRecord(source="timm:x", spec=SPEC, revision="a" * 40, sha256="0" * 64)
+TASK = TaskRecord(name="digits", source="built in", classes=10, images=1000)
+METRICS = {
+    "validation_accuracy": {"digits": 0.5},
+    "training_images": 10,
+    "paths": [{"layers": 2, "accuracy": 1.0, "images": 3}, {"layers": 1, "mIoU": 0}],
+    "stitches": {"norm_ratio": {"mean": 1.5}, "missed": None},
+}
+
+
+@pytest.fixture
+def learngene(tmp_path: Path) -> Path:
+    config = LearngeneConfig(method="scratch", spec=SPEC, ancestries=(RECORD,), tasks=(TASK,), metrics=METRICS)
+    return Learngene(config=config, state={"a": torch.zeros(2)}).save(tmp_path / "learngene")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    made = {"method": "train", "seed": 0, "recipe": {}, "ancestries": [to_json(RECORD)], "trained_on": to_json(TASK)}
+    return assemble(SPEC, {}, seed=0, provenance={**made, "metrics": METRICS, "own": [1]}).save(tmp_path / "model")
+
+
+def edit(folder: Path, path: str, value: Any) -> None:
+    data = json.loads((folder / "config.json").read_text())
+    *outer, last = path.split("/")
+    place = data
+    for name in outer:
+        place = place[int(name) if name.isdigit() else name]
+    place[last] = value
+    (folder / "config.json").write_text(json.dumps(data))
+
+
+def test_what_can_be_true_is_read(learngene: Path, model: Path) -> None:
+    assert load(learngene).config.metrics == METRICS
+    assert load_descendant(model).provenance["own"] == [1]
+
+
+WRONG = [
+    ("ancestries/0/sha256", "xyz", "sha256 is 'xyz'; expected 64 hexadecimal digits"),
+    ("ancestries/0/sha256", 5, "expected"),
+    ("ancestries/0/revision", "main", "revision is 'main'; expected 40 hexadecimal digits"),
+    ("ancestries/0/revision", "../" * 10 + "a" * 10, "expected 40 hexadecimal digits"),
+    ("ancestries/0/std", [0.5, 0.0, 0.5], "std is 0.0; it must be above 0"),
+    ("ancestries/0/mean", [0.5, 1e9, 0.5], "mean is 1000000000.0; it must be at least"),
+    ("ancestries/0/mean", [0.5], "1 and 3 values for 3 channels"),
+    ("metrics/validation_accuracy", {"digits": 50.0}, "validation_accuracy is 50.0; expected a number from 0 to 1"),
+    ("metrics/validation_accuracy", -0.1, "expected a number from 0 to 1"),
+    ("metrics/validation_accuracy", "0.5", "expected a number from 0 to 1"),
+    ("metrics/test_mIoU", [0.5, [1.01]], "test_mIoU is 1.01"),
+    ("metrics/paths", [{"accuracy": 2}], "paths: accuracy is 2"),
+    ("metrics/training_images", -1, "training_images is -1; expected a whole number"),
+    ("metrics/training_images", 1e30, "expected a whole number"),
+    ("metrics", [], "metrics"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [*WRONG, ("tasks/0/images", -5, "images is -5"), ("tasks/0/classes", 10**9, "classes is 1000000000")],
+)
+def test_a_learngene_that_says_the_impossible_is_refused(path: str, value: Any, said: str, learngene: Path) -> None:
+    edit(learngene, path, value)
+    for opened in (read_config, load):
+        with pytest.raises(BadFile, match=said):
+            opened(learngene)
+    assert CliRunner().invoke(main, ["show", str(learngene)]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        *WRONG,
+        ("trained_on/images", -5, "images is -5"),
+        ("trained_on", "digits", "trained_on"),
+        ("ancestries", 3, "ancestries"),
+        ("versions", {"torch": 2}, "versions: torch"),
+        ("method", ["lsamd"], "method"),
+        ("control", "half", "control"),
+        ("recipe", None, "recipe"),
+        ("seed", "0", "seed"),
+        ("task", 5, "task"),
+    ],
+)
+def test_a_model_that_says_the_impossible_is_refused(path: str, value: Any, said: str, model: Path) -> None:
+    edit(model, f"learngene/{path}", value)
+    with pytest.raises(BadFile, match=said):
+        load_descendant(model)
+    shown = CliRunner().invoke(main, ["show", str(model)])
+    assert shown.exit_code == 1
+    assert shown.stderr.startswith("error: ")
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.uint8, torch.bool, torch.float8_e4m3fn])
+@pytest.mark.parametrize("opened", [load, lambda folder: load_descendant(folder)])
+def test_tensors_that_are_no_numbers_to_compute_with_are_refused_when_opened(
+    opened: Callable[[Path], Any], kind: torch.dtype, learngene: Path, model: Path
+) -> None:
+    folder = learngene if opened is load else model
+    state = load(learngene).state if opened is load else load_descendant(model).state
+    changed = {name: tensor.clone() for name, tensor in state.items()}
+    first = min(changed)
+    save_file({**changed, first: changed[first].to(kind)}, folder / "model.safetensors")
+    with pytest.raises(BadFile, match=f"the tensor {first} does not hold floating-point numbers"):
+        opened(folder)
