@@ -293,7 +293,7 @@ def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
         (_config(lambda c: c["learngene"].update(format=2)), "format is 2; this version reads format 1"),
         (_config(lambda c: c["learngene"].pop("format")), "format is None"),
         (_config(lambda c: c["learngene"].pop("spec")), "'spec' is missing"),
-        (_config(lambda c: c["learngene"]["spec"].update(layers="2")), "a value of type int is wanted"),
+        (_config(lambda c: c["learngene"]["spec"].update(layers="2")), "expected a value of type int"),
         (_config(lambda c: c["learngene"]["spec"].update(width=10**9)), "width is 1000000000"),
         (_config(lambda c: c["learngene"]["spec"].update(heads=5)), "5 heads do not divide"),
         (_config(lambda c: c["learngene"]["spec"].update(colour=5)), "unknown key 'colour'"),
