@@ -132,14 +132,14 @@ def test_json_and_back(value: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ([], "an object is wanted"),
+        ([], "expected an object"),
         ({}, "'name' is missing"),
         ({"name": 3}, "a value of type str"),
         ({"name": "x", "nmae": 1}, "unknown key 'nmae'"),
         ({"name": "x", "pair": [1]}, "2 values are wanted"),
-        ({"name": "x", "pair": 3}, "a list is wanted"),
+        ({"name": "x", "pair": 3}, "expected a list"),
         ({"name": "x", "pair": [1, True]}, "a value of type int"),
-        ({"name": "x", "rest": []}, "an object is wanted"),
+        ({"name": "x", "rest": []}, "expected an object"),
         ({"name": "x", "numbers": {"a": float("inf")}}, "finite number"),
         ({"name": "x", "spec": {"layers": 2, "width": 8, "heads": 3}}, "3 heads do not divide"),
         ({"name": "x", "spec": {"layers": 2, "width": 8, "heads": 2, "pool": "sum"}}, "must be one of token"),

@@ -146,7 +146,7 @@ def test_segments_that_cannot_be_are_a_bad_file(tmp_path: Path, change: dict[str
 
 @pytest.mark.parametrize(
     ("front", "message"),
-    [([[1, 16, 2]], "an object is wanted here"), ([{"layers": 1, "width": 16}], "the key 'heads' is missing")],
+    [([[1, 16, 2]], "expected an object"), ([{"layers": 1, "width": 16}], "the key 'heads' is missing")],
 )
 def test_so_are_segments_of_our_own_record(tmp_path: Path, front: Any, message: str) -> None:
     folder = made().save(tmp_path / "stitched")

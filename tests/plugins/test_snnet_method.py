@@ -223,7 +223,7 @@ GOOD = StitchedDetails.of([shape(width=16, heads=1), shape()]).json()
     [
         ({"anchors": []}, "got the widths none"),
         ({"anchors": GOOD["anchors"][::-1]}, "each wider than the one before"),
-        ({"anchors": "many"}, "a list is wanted here"),
+        ({"anchors": "many"}, "expected a list"),
         ({"anchors": [{"layers": 2, "width": 16}] * 2}, "the key 'heads' is missing"),
         ({"anchors": [{**GOOD["anchors"][0], "heads": 3}, GOOD["anchors"][1]]}, "3 heads do not divide a width of 16"),
         ({"anchors": [GOOD["anchors"][0], {**GOOD["anchors"][1], "width": 64}]}, "last anchor has 2 layers of width 64"),
