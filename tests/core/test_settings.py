@@ -136,7 +136,7 @@ def test_json_and_back(value: Any) -> None:
         ({}, "'name' is missing"),
         ({"name": 3}, "a value of type str"),
         ({"name": "x", "nmae": 1}, "unknown key 'nmae'"),
-        ({"name": "x", "pair": [1]}, "2 values are wanted"),
+        ({"name": "x", "pair": [1]}, "expected 2 values, got"),
         ({"name": "x", "pair": 3}, "expected a list"),
         ({"name": "x", "pair": [1, True]}, "a value of type int"),
         ({"name": "x", "rest": []}, "expected an object"),
