@@ -127,7 +127,7 @@ def test_a_plain_descendants_folder_names_no_architecture_of_ours(tmp_path: Path
         ({"front": [[1, 16]]}, "front: expected a list of segments"),
         ({"front": [1, 16, 2]}, "front: expected a list of segments"),
         ({"front": [["1", 16, 2]]}, "layers is"),
-        ({"front": [[1, 16.0, 2]]}, "width is 16.0; a value of type int"),
+        ({"front": [[1, 16.0, 2]]}, "width is 16.0; expected a value of type int"),
         ({"front": [[1, 16, True]]}, "heads is true"),
         ({"front": [[1, 16, 3]]}, "3 heads do not divide a width of 16"),
         ({"front": [[3, 16, 2]]}, "the segments in front have 3 of 3 layers"),
