@@ -48,7 +48,7 @@ PUBLISHED = Recipe(
 
 @dataclass(frozen=True, kw_only=True)
 class Curriculum:
-    """The tasks of both stages, and what the hypernetwork is told about them."""
+    """The tasks of both stages, and what the hypernetwork learns from them."""
 
     source: Annotated[
         str | None, "task of stage 1, opened unless it is among the tasks (none: there is no stage 1)"

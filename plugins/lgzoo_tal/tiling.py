@@ -104,9 +104,9 @@ def _summed(gradient: Tensor, axis: int, size: int) -> Tensor:
     total = gradient.shape[axis]
     if total == size:
         return gradient
-    wanted = list(gradient.shape)
-    wanted[axis] = size
-    result = gradient.new_zeros(wanted)
+    shape = list(gradient.shape)
+    shape[axis] = size
+    result = gradient.new_zeros(shape)
     for start, copies, length in _copies(total, size):
         part = gradient.narrow(axis, start, copies * length).unflatten(axis, (copies, length))
         result.narrow(axis, 0, length).add_(part.sum(axis))

@@ -167,8 +167,9 @@ def test_sizes_beyond_the_family_can_be_asked_for(learngene: Learngene) -> None:
     assert {(member.spec.layers, member.spec.width) for member in members} == {
         (layers, width) for layers in range(3, 10) for width in (16, 32)
     }
-    made = expand(learngene, layers=11, width=48, image_size=32, heads=4, classes=70)
+    made = expand(learngene, layers=11, width=48, image_size=32, heads=4, classes=70, mlp_ratio=2.0)
     assert (made.spec.layers, made.spec.width, made.spec.heads, made.spec.image_size) == (11, 48, 4, 32)
+    assert tuple(made.state["blocks.10.mlp.fc1.weight"].shape) == (96, 48)
     with torch.no_grad():
         assert made.model()(torch.zeros(1, 3, 32, 32)).isfinite().all()
 
