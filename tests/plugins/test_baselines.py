@@ -138,7 +138,7 @@ def test_a_size_that_was_not_pretrained_is_refused() -> None:
 
 
 @pytest.mark.parametrize("depths", [(), (1, 1), (0, 1), (1000,)])
-def test_depths_that_cannot_be_meant_are_refused(depths: tuple[int, ...]) -> None:
+def test_invalid_depths_are_refused(depths: tuple[int, ...]) -> None:
     with pytest.raises(WrongCall, match="depths is"):
         with_settings(registry.load("pretrain_finetune").extractor, {"depths": depths})
 

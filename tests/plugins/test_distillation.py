@@ -57,6 +57,6 @@ def test_a_teacher_of_another_task_is_fine_tuned_first() -> None:
     ("settings", "says"),
     [({"share": 1.5}, "share is 1.5"), ({"temperature": 0.0}, "temperature is 0.0"), ({"depths": ()}, "depths is")],
 )
-def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any], says: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongCall, match=says):
         with_settings(METHOD.extractor, settings)

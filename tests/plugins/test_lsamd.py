@@ -84,7 +84,7 @@ def test_the_outline_sorts_the_kept_blocks() -> None:
         ({"task_lr": ("objects=inf",)}, "above 0"),
     ],
 )
-def test_settings_that_cannot_be_meant(settings: dict, message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(WrongCall, match=message):
         with_settings(Search(), settings)
 
