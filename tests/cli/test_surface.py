@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from click.testing import CliRunner, Result
 
 from learngene_zoo import registry
 from learngene_zoo.cli.main import TABLE, main
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import with_settings
 from learngene_zoo.version import __version__
 
 # LSAMD, Table 2: params and FLOPs of 5 to 15 layers as thop counts them, 100 classes, 224 x 224.
@@ -197,3 +200,53 @@ def test_the_options_of_an_expander_come_from_the_learngene(tmp_path: Path, monk
         call(*line.split())
         place = Path(line.split()[line.split().index("-o") + 1])
         assert json.loads((place / "config.json").read_text())["learngene"]["init"] == "fan_in"
+
+
+def refused(*words: str) -> str:
+    result = CliRunner().invoke(main, list(words))
+    assert (result.exit_code, result.stdout) == (2, ""), result.stderr
+    return result.stderr
+
+
+def test_a_size_that_a_method_cannot_change_is_refused_wherever_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from learngene_zoo.testing import tiny_ancestry
+
+    monkeypatch.chdir(tmp_path)
+    learngene = with_settings(registry.load("lsamd").extractor, {"keep": (1, 3)})([tiny_ancestry()], [], Run())
+    learngene.save(Path("learngene"))
+    says = "mlp_ratio is 2.0, but all descendants of this learngene have mlp_ratio 4.0; sizes that can be chosen: layers, classes"
+    assert says in refused("plan", "lsamd", *DEIT, "--mlp-ratio", "2")
+    assert says in refused("expand", "--layers", "2", "--mlp-ratio", "2")
+    assert says in refused("expand", "--mlp-ratio", "2", "--max-params", "20M")
+    assert "heads is 4" in refused("expand", "--heads", "4", "--max-flops", "1G")
+    call("expand", "--layers", "2", "--mlp-ratio", "4", "--heads", "2")
+
+
+def test_a_size_that_a_method_can_change_is_built_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from learngene_zoo.testing import tiny_ancestry
+
+    monkeypatch.chdir(tmp_path)
+    registry.load("scratch").extractor([tiny_ancestry()], [], Run()).save(Path("learngene"))
+    call("expand", "--mlp-ratio", "2", "--width", "48")
+    row = json.loads(call("show", "./descendant", "--json").stdout)
+    assert (row["mlp_ratio"], row["width"], row["heads"]) == (2.0, 48, 2)
+
+
+def test_a_method_that_two_packages_claim_is_refused_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("zoo_left", "zoo_right"):
+        info = tmp_path / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\ncontested = {package}:METHOD\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    result = CliRunner().invoke(main, ["extract", "contested"])
+    assert result.exit_code == 1
+    assert "2 packages claim the method 'contested'" in result.stderr
+    listed = call("list", "methods")
+    assert listed.stderr.count("note: method contested of zoo_") == 2
+    assert "lsamd" in listed.stdout
+    assert re.search(r"contested +\(broken: see lgzoo doctor\)", call("extract", "--help").stdout)
