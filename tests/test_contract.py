@@ -223,6 +223,8 @@ def test_details_that_their_type_cannot_read_are_caught(breaks: Any) -> None:
         kept: int
 
     breaks(replace(TOY, details=Details), "writes details that it cannot read: .*'kept' is missing")
+    undeclared = extracting(outline=lambda self, ancestries: replace(Keep().outline(ancestries), details={"kept": 3}))
+    breaks(undeclared, "writes details; declare their type")
 
 
 STEPS: list[int] = []

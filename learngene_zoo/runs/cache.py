@@ -1,10 +1,13 @@
 """Parts of a run that are computed once: `once(run, function, settings, inputs)`.
 
-What is passed is the key: the function's name, the part's own settings, its inputs, its seed and the run's precision. A
-part that a run has finished is loaded, not repeated. Where runs share parts (`Run.shared`), any other run with the same key takes it from there:
-`FOLDER/<key>` holds a part as a run holds it, metrics, checkpoints until it is finished, and `done`. Of several processes one
-computes and the others wait; after an interruption any of them continues from the checkpoint. `cost.json` says what the part
-took, and a note in the folder of every run that used it refers to it, so what a run would have taken alone is known (`taken`).
+What is passed is the key: the function's name, the part's own settings, its inputs, its seed and the run's precision.
+A part that a run has finished is loaded, not repeated.
+
+Runs that share parts (`Run.shared`) take those with equal keys from one another: `FOLDER/<key>` holds a part as a run's
+own folder does, with metrics, checkpoints until it is finished, and `done`. Of several processes one computes and the
+others wait; after an interruption any of them continues from the checkpoint. `cost.json` there records what the part
+took, and a note in the folder of every run that used it refers to it, so that the cost of each run alone is known
+(`taken`).
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ NOTE, COST, DONE = "shared.json", "cost.json", "done"
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """That a run used a shared part, and how long it was busy with it itself: computing, or waiting for another process."""
+    """That a run used a shared part, and how many seconds it spent with it: computing, or waiting for another process."""
 
     key: str
     seconds: float = 0.0
@@ -40,7 +43,7 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """What a run would have taken alone, compared to what it took: more seconds, and training images in all."""
+    """What a run would have taken alone: seconds beyond those that it took, and all training images."""
 
     seconds: float = 0.0
     images: int = 0
@@ -48,11 +51,11 @@ class Taken:
 
 @dataclass(frozen=True)
 class Part:
-    """What a finished part of a run left."""
+    """The result of a part of a run."""
 
     state: StateDict
     record: Json
-    key: str  # of all that it depends on; as an input of another part it stands for the tensors
+    key: str  # hashes everything that it depends on; as an input of another part it stands for the tensors
 
     @property
     def identity(self) -> Json:
@@ -73,7 +76,7 @@ def once(
     key = key_of(function, settings, [*inputs, run.precision], run.seed)
     compute = partial(function, settings, *inputs)
     if run.shared is not None and world() == 1:
-        return Part(*take_or_make(run, run.shared, compute, key), key)
+        return Part(*_shared(run, run.shared, compute, key), key)
     if run.folder is None:
         return Part(*compute(run), key)
     done = run.folder / DONE
@@ -109,10 +112,10 @@ def _identity(value: Any) -> Json:
     raise TypeError(f"a {type(value).__name__} has no identity that a part's key could hold; pass what it is made from")
 
 
-def take_or_make(
+def _shared(
     run: Run, shared: Path, compute: Callable[[Run], tuple[StateDict, Json]], key: str
 ) -> tuple[StateDict, Json]:
-    """The result of a part: from `shared`, or computed there now."""
+    """The result of a part in the folder `shared`, computed now if it is not there."""
     from filelock import FileLock
 
     place, began = shared / key, time.monotonic()
@@ -139,7 +142,7 @@ def _make(place: Path, run: Run, compute: Callable[[Run], tuple[StateDict, Json]
 
 
 def _note(run: Run, key: str, seconds: float) -> None:
-    """Say in the run's own folder what it used; the seconds of several beginnings add up."""
+    """Note in the run's own folder which part it used; the seconds of resumed runs add up."""
     if run.folder is None:
         return
     path = run.folder / NOTE
@@ -148,10 +151,10 @@ def _note(run: Run, key: str, seconds: float) -> None:
 
 
 def taken(folder: Path, shared: Path | None) -> Taken:
-    """What a run in `folder` would have taken, had it computed alone all that it used.
+    """What a run in `folder` would have taken if it had computed everything that it used by itself.
 
-    `seconds` come on top of those that it was seen to take: what its shared parts took, less the time that it spent with
-    them. `images` are all training images, over all steps of all parts, as the metrics say.
+    `seconds` come on top of those that it took: what its shared parts took, less the time that it spent with them. `images` are
+    the training images of all steps of all parts, from the metrics.
     """
     lines = (line for path in folder.rglob("metrics.jsonl") for line in path.read_bytes().splitlines())
     images = sum(map(_images_of, lines))
@@ -166,7 +169,7 @@ def taken(folder: Path, shared: Path | None) -> Taken:
 
 
 def _images_of(line: bytes) -> int:
-    """The images of one step; none for a line that a kill cut short."""
+    """The images of one step; 0 for a line that a kill cut short."""
     try:
         return int(json.loads(line)["images"])
     except (ValueError, KeyError, TypeError):

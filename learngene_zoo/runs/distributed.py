@@ -1,6 +1,6 @@
-"""Which of several processes this is. Cold: torch is asked only if torchrun started us.
+"""Which of several processes this is, and numbers that all processes of a training must agree on.
 
-Numbers that all processes of a training must agree on. Alone, everything returns at once.
+A single process needs no torch for any of this.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 
-# Seconds. What gloo's threads need to let go of the last collective's tensors, many times over.
+# Seconds; many times what gloo's threads need to release the tensors of the last collective.
 _SETTLED = 0.1
 
 
@@ -50,9 +50,9 @@ def is_first() -> bool:
 
 
 def join(device: str) -> None:
-    """Meet the other processes, so that `wait_for_all` waits for them. Nothing happens alone.
+    """Join the process group, so that `wait_for_all` waits for the others. A single process does nothing.
 
-    Raises `Unavailable` if torchrun did not say where they meet.
+    Raises `Unavailable` if torchrun did not set where the processes meet.
     """
     if world() > 1:
         missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
@@ -69,10 +69,10 @@ def join(device: str) -> None:
 
 
 def leave() -> None:
-    """Part from the other processes, so that gloo's threads do not abort one that is done.
+    """Leave the process group, so that gloo's threads do not abort a process that is done.
 
-    They hold the last collective's tensors for a moment after it is over and need the interpreter to let go of them. What has
-    trained in parallel keeps its group, and with it these threads, alive beyond its destruction, and no call waits for them.
+    They hold the tensors of the last collective for a moment after it is over, and need the interpreter to release them. A module
+    that was trained in parallel keeps its group and these threads alive after the group is destroyed, and no call waits for them.
     """
     import torch.distributed as dist
 
@@ -82,7 +82,7 @@ def leave() -> None:
 
 
 def wait_for_all() -> None:
-    """Return when every process has come here."""
+    """Return when every process has called this."""
     if world() > 1:
         import torch.distributed as dist
 
@@ -91,7 +91,7 @@ def wait_for_all() -> None:
 
 
 def share_of_batch(images: int, device: torch.device) -> float:
-    """By how much to weigh this process's mean loss, so that the average over processes is the mean over all images."""
+    """The weight of this process's mean loss with which the average over processes is the mean over all images."""
     if world() == 1:
         return 1.0
     import torch
@@ -129,4 +129,6 @@ def check_agreed(value: Any, what: str) -> None:
     """Raises `Unavailable` in every process unless all have the same value."""
     values = gathered(value)
     if any(other != values[0] for other in values):
-        raise Unavailable(f"the processes see different {what}: {values}; the run's folder must be one they all share")
+        raise Unavailable(
+            f"the processes see different {what}: {values}; the run's folder must be one that all of them share"
+        )

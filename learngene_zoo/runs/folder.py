@@ -1,4 +1,4 @@
-"""The folder a long command works in (`learngene.run` beside `learngene`): begun, resumed or refused, and finished. Cold.
+"""The folder of a run (`learngene.run` beside `learngene`): begun, resumed or refused, and finished.
 
 It holds `run.json` (what is being computed, and whether it is done), `metrics.jsonl`, checkpoints and finished parts.
 """
@@ -19,10 +19,10 @@ RECORD = "run.json"
 
 
 def begin(out: Path | None, verb: str, settings: Json, run: Run, force: bool) -> Run:
-    """The run, with its folder. Nothing has been computed when this refuses.
+    """The run, with its folder. Called before anything is computed.
 
-    Raises `Refused` if `out` exists (without `force`), if an unfinished run lies there (without `resume` or `force`), or
-    if a run begun with other settings is to be resumed; `Unavailable` if the place cannot be written.
+    Raises `Refused` if `out` exists (without `force`), if an unfinished run exists (without `resume` or `force`), or if the run to
+    resume was started with other settings; `Unavailable` if the folder cannot be written.
     """
     if out is None:
         return run
@@ -43,7 +43,7 @@ def _open(folder: Path, plan: dict[str, Json], resume: bool, force: bool) -> Non
             _same(before, plan, folder)
             return
         if not (force or before.get("finished")):
-            raise Refused(f"an unfinished run lies in {folder}; continue it with --resume or start over with --force")
+            raise Refused(f"an unfinished run is in {folder}; continue it with --resume or start over with --force")
         shutil.rmtree(folder)
     nearest_parent(folder)
     folder.mkdir(parents=True)
@@ -51,13 +51,15 @@ def _open(folder: Path, plan: dict[str, Json], resume: bool, force: bool) -> Non
 
 
 def _read(folder: Path) -> dict[str, Json]:
-    """The record in a run's folder. A run that was killed before it wrote one has nothing to lose."""
+    """The record in a run's folder. A run that was killed before it wrote one counts as finished: it holds nothing."""
     if not folder.is_dir():
-        raise Refused(f"{folder} is in the way and is no run's folder; move it, or choose another place with -o")
+        raise Refused(f"{folder} exists and is not the folder of a run; move it, or choose another place with -o")
     if not any(folder.iterdir()):
         return {"finished": True}
     if not (folder / RECORD).is_file():
-        raise Refused(f"{folder} holds files but no {RECORD}: it is no run's folder; choose another place with -o")
+        raise Refused(
+            f"{folder} has files but no {RECORD}, so it is not the folder of a run; choose another place with -o"
+        )
     try:
         return read_json(folder / RECORD)
     except BadFile:
@@ -68,7 +70,7 @@ def _same(before: dict[str, Json], plan: dict[str, Json], folder: Path) -> None:
     changed = _first_difference(before, plan)
     if changed:
         raise Refused(
-            f"the run in {folder} was begun with other settings ({changed}); "
+            f"the run in {folder} was started with other settings ({changed}); "
             "resume it with the same ones, or start over with --force"
         )
 
@@ -84,7 +86,7 @@ def _first_difference(before: Json, now: Json, name: str = "") -> str:
 
 
 def finish(run: Run) -> None:
-    """Mark the run as done and drop what only an unfinished one needs. Its record and metrics stay."""
+    """Mark the run as finished and delete what only an unfinished one needs. Its record and metrics stay."""
     if run.folder is None or not is_first():
         return
     record = read_json(run.folder / RECORD)

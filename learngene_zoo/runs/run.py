@@ -1,7 +1,7 @@
-"""`Run`: how and where to compute, never what. Cold.
+"""`Run`: how and where to compute, never what.
 
-A run owns a folder of its own (`learngene.run` beside `learngene`): its settings, its metrics, its checkpoints, and the
-results of its finished parts. A part that is finished is loaded, not repeated.
+A run owns a folder (`learngene.run` beside `learngene`) with its settings, its metrics, its checkpoints, and the results of its
+finished parts.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Literal
 from learngene_zoo.seeds import derive_seed
 
 Precision = Literal["fp32", "bf16", "fp16"]
-MOST_THREADS = 1024  # and processes that load images; systems refuse far more in ways of their own
+MOST_THREADS = 1024  # also of processes that load images; systems refuse far more, each in its own way
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """Everything about a computation that does not change what it means.
+    """Everything about a computation that does not change its meaning.
 
-    `seed` is the only field that changes numbers; `device`, `precision` and `threads` change their last digits.
+    `seed` is the only field that changes the numbers; `device`, `precision` and `threads` change their last digits.
     """
 
     folder: Path | None = None  # None: keep nothing (no checkpoints, no metrics file)
@@ -33,11 +33,11 @@ class Run:
     progress: bool = False
     tracker: str | None = None
     offline: bool = False
-    shared: Path | None = None  # where parts that other runs need too are kept; None: none are
-    name: str = ""  # the part's name, "" for the whole run
+    shared: Path | None = None  # folder of parts that other runs may need as well; None: parts are not shared
+    name: str = ""  # of the part; empty for the whole run
 
     def part(self, name: str) -> Run:
-        """A sub-run with its own seed, folder and checkpoints. The name may hold slashes."""
+        """A sub-run with its own seed, folder and checkpoints. The name may contain slashes."""
         return replace(
             self,
             folder=self.folder / "parts" / name if self.folder else None,

@@ -68,6 +68,8 @@ def check_outline(method: Method, extractor: Extractor, ancestries: Sequence[Anc
     law(outline.spec == written.config.spec, method, f"outlines {outline.spec} but writes {written.config.spec}")
     law(bool(first), method, "plans no descendant from its outline")
     kind: Any = method.details
+    undeclared = kind is None and bool(written.config.details)
+    law(not undeclared, method, "writes details; declare their type as `details` of the method")
     for config in (outline, written.config) if kind is not None else ():
         try:
             details_of(config, kind)

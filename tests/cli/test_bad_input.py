@@ -228,19 +228,19 @@ PLACES = [
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new",
         FAILED,
-        ("unfinished run lies in new.run", "--resume", "--force"),
+        ("unfinished run is in new.run", "--resume", "--force"),
         unfinished("new.run"),
     ),
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new --resume",
         FAILED,
-        ("begun with other settings", "verb: x then, finetune now"),
+        ("started with other settings", "verb: x then, finetune now"),
         unfinished("new.run"),
     ),
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new --force",
         FAILED,
-        ("no run's folder", "-o"),
+        ("not the folder of a run", "-o"),
         write("new.run/notes.txt", "mine"),
     ),
 ]

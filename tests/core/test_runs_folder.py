@@ -60,6 +60,6 @@ def test_a_finished_run_keeps_its_record_and_metrics_only(tmp_path: Path) -> Non
 def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "learngene.run").mkdir()
     (tmp_path / "learngene.run" / "thesis.txt").write_text("mine")
-    with pytest.raises(Refused, match="no run's folder"):
+    with pytest.raises(Refused, match="not the folder of a run"):
         begin(tmp_path / "learngene", "extract", SETTINGS, Run(), force=True)
     assert (tmp_path / "learngene.run" / "thesis.txt").read_text() == "mine"
