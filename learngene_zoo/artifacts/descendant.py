@@ -7,7 +7,6 @@ read from disk when they are used.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,8 +28,18 @@ from learngene_zoo.families.timm_config import (
     pretrained_cfg,
     timm_config,
 )
-from learngene_zoo.settings import Json, from_json, to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, new_folder, read_json, write_json, write_tensors
+from learngene_zoo.settings import Json, fingerprint, from_json, to_json
+from learngene_zoo.storage import (
+    CONFIG,
+    WEIGHTS,
+    StateDict,
+    Tensors,
+    fingerprint_of_state,
+    new_folder,
+    read_json,
+    write_json,
+    write_tensors,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +70,7 @@ class Descendant:
 
     @property
     def identity(self) -> Json:
-        """What tells its function from that of other models."""
+        """What distinguishes its function from that of other models."""
         return fingerprint_of(self)
 
     @property
@@ -71,7 +80,7 @@ class Descendant:
 
     @property
     def licence(self) -> str:
-        """What it inherits from the ancestry models in its provenance; "unknown" if any of theirs is."""
+        """The licence of the ancestry models in its provenance; "unknown" if any of theirs is."""
         records = self.provenance.get("ancestries")
         if not isinstance(records, (list, tuple)) or not records:
             records = [self.provenance]
@@ -91,7 +100,7 @@ class Descendant:
         return made if device == "cpu" else made.to(device)
 
     def with_state(self, state: StateDict, **changes: object) -> Descendant:
-        """A copy with other tensors; nothing of it lies on disk. Raises `BadFile` if they do not fit."""
+        """A copy with other tensors; none of it on disk. Raises `BadFile` if they do not fit."""
         check_state(state, self.spec, "this state")
         return replace(self, state=state, folder=None, **changes)  # type: ignore[arg-type]
 
@@ -116,7 +125,7 @@ class Descendant:
         )
 
     def config(self) -> dict[str, Json]:
-        """What its config.json holds: timm's keys, and ours under `learngene`."""
+        """The content of its config.json: timm's keys, and ours under `learngene`."""
         ours = {"format": FORMAT, "spec": to_json(self.spec), "inherited": sorted(self.inherited), "task": self.task}
         timm = timm_config(self.spec, mean=self.mean, std=self.std, class_names=self.class_names, licence=self.licence)
         return {**timm, "learngene": {**to_json(self.provenance), **ours}}
@@ -148,7 +157,7 @@ def assemble(
     task: str | None = None,
     class_names: Sequence[str] = (),
 ) -> Descendant:
-    """A descendant from inherited parts; what `spec` needs beyond them is drawn (`initial`), always a lacking head.
+    """A descendant from inherited parts; every other tensor of `spec` is initialised (`initial`).
 
     Parts are shared, not copied. Raises `WrongCall` for a part that this model does not have or of another shape.
     """
@@ -182,7 +191,7 @@ class _Record:
 
 
 def load_descendant(path: Path | str) -> Descendant:
-    """Open a descendant's folder, strictly. No number is read before it is used.
+    """Open a descendant's folder, strictly. Tensors are read when they are used.
 
     Raises `WrongCall` if there is no such folder and `BadFile` if it cannot be trusted or was not made by this package.
     """
@@ -233,12 +242,6 @@ def _existing(record: _Record, where: str) -> frozenset[str]:
 
 
 def fingerprint_of(descendant: Descendant) -> str:
-    """A hash of its function: spec, normalisation and every number. What a resumed run compares."""
-    import torch
-
-    digest = hashlib.sha256(repr((descendant.spec, descendant.mean, descendant.std)).encode())
-    for name in sorted(descendant.state):
-        tensor = descendant.state[name].detach().contiguous()
-        digest.update(f"{name} {tensor.dtype}".encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
+    """A hash of its function: spec, normalisation and every tensor. A resumed run compares it."""
+    settings = [to_json(descendant.spec), descendant.mean, descendant.std]
+    return fingerprint([*settings, fingerprint_of_state(descendant.state)])
