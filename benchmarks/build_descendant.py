@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.learngene import Learngene, load
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import initial
 from learngene_zoo.families.surgery import take_blocks, without_head
 from learngene_zoo.families.vit.timm_names import ARCHITECTURE, ARCHITECTURES
 from learngene_zoo.runs.run import Run

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from machine import medians, write
 
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import model_of
+from learngene_zoo.families.model import initial, model_of
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import initial
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.timm_names import ARCHITECTURES, architecture_name
 from learngene_zoo.lifecycle import expand

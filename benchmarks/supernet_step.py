@@ -23,8 +23,7 @@ from machine import medians, write
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import model_of
+from learngene_zoo.families.model import initial, model_of
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe

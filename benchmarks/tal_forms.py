@@ -25,8 +25,7 @@ from pages import DOCS, replace_between
 from torch import nn
 
 from learngene_zoo.artifacts.ancestry import open_ancestry
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import model_of
+from learngene_zoo.families.model import initial, model_of
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task

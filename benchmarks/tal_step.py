@@ -33,8 +33,7 @@ from tal_predict import Plain
 from torch import Tensor
 from torch.nn import functional
 
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import model_of
+from learngene_zoo.families.model import initial, model_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.timm_names import ARCHITECTURES
 from learngene_zoo.recipe import Recipe

@@ -18,8 +18,7 @@ def latency(spec: Spec, run: Run) -> float:
     """
     import torch
 
-    from learngene_zoo.families.initialisation import initial
-    from learngene_zoo.families.model import model_of
+    from learngene_zoo.families.model import initial, model_of
     from learngene_zoo.training.device import open_device
 
     device = open_device(run)

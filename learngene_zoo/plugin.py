@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from learngene_zoo.errors import unknown as unknown
     from learngene_zoo.families.cost import Cost as Cost
     from learngene_zoo.families.family import table_of as table_of
-    from learngene_zoo.families.initialisation import initial as initial
     from learngene_zoo.families.model import empty as empty
+    from learngene_zoo.families.model import initial as initial
     from learngene_zoo.families.model import model_of as model_of
     from learngene_zoo.families.model import shapes as shapes
     from learngene_zoo.families.model import shapes_in as shapes_in
@@ -147,8 +147,7 @@ _HOMES = {
     "errors": "BadData BadFile TrainingFailed Unavailable WrongCall unknown",
     "families.cost": "Cost count_params=params",
     "families.family": "table_of",
-    "families.initialisation": "initial",
-    "families.model": "empty model_of shapes shapes_in state_of uninitialised",
+    "families.model": "empty initial model_of shapes shapes_in state_of uninitialised",
     "families.spec": "InputFormat LIMITS Segment Spec",
     "families.surgery": "only resize_positions take_blocks without_head",
     "families.vit.spec": "ViTSpec",

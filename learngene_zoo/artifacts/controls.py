@@ -11,7 +11,7 @@ from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.errors import unknown
 from learngene_zoo.families import surgery
 from learngene_zoo.families.family import table_of
-from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import initial
 
 
 def controlled(descendant: Descendant, control: Control, seed: int) -> Descendant:

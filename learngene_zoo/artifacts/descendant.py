@@ -17,8 +17,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import Convention, Cost, cost
 from learngene_zoo.families.family import table_of
-from learngene_zoo.families.initialisation import Scheme, initial
-from learngene_zoo.families.model import Model, check_state, model_of, shapes, shapes_in
+from learngene_zoo.families.model import Model, Scheme, check_state, initial, model_of, shapes, shapes_in
 from learngene_zoo.families.spec import InputFormat, Spec
 from learngene_zoo.families.timm_config import (
     check_agreement,

@@ -121,7 +121,7 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     """The descendant before training, under its arm's control; a head that is not inherited is the same in all arms."""
     from learngene_zoo.artifacts.controls import controlled
     from learngene_zoo.families.family import table_of
-    from learngene_zoo.families.initialisation import initial
+    from learngene_zoo.families.model import initial
 
     target, expander = size_of(cell, learngene, task)
     start = lifecycle.expand(learngene, target=target, expander=expander, run=run)

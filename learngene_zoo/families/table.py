@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from learngene_zoo.families.spec import Spec
 
-# How a tensor is initialised (see initialisation.py), or a function from the spec to the value that fills it.
+# How a tensor is initialised (see `model.initial`), or a function from the spec to the value that fills it.
 Start = Literal["matrix", "patches", "token", "positions", "one", "zero"] | Callable[[Any], float]
 Axes = tuple[tuple[str, ...], ...]
 Condition = Callable[[Any], bool]

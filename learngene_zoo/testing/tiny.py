@@ -12,7 +12,7 @@ import torch
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import initial
 from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec
 from learngene_zoo.tasks.task import SPLITS, Task
 

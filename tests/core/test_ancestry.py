@@ -17,8 +17,7 @@ from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_a
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.hub import Repository, fetch
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import model_of
+from learngene_zoo.families.model import initial, model_of
 from learngene_zoo.families.timm_config import timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.timm_names import ARCHITECTURES

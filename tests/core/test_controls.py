@@ -18,7 +18,7 @@ from learngene_zoo.artifacts.records import CONTROLS, Control, LearngeneConfig
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import surgery
-from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import initial
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.runs.run import Run

@@ -18,8 +18,7 @@ from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descen
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import cost, flops, params
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import model_of, shapes, state_of
+from learngene_zoo.families.model import initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import DenseVisionTransformer
 from learngene_zoo.families.vit.spec import ViTSpec

@@ -22,8 +22,7 @@ from learngene_zoo.artifacts.shelf import open_descendant
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import cost
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import shapes
+from learngene_zoo.families.model import initial, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import TABLE
 

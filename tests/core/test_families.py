@@ -17,8 +17,7 @@ from learngene_zoo.families import spec as specs
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import cost
 from learngene_zoo.families.family import Family, families, iter_parameters, table_of
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import model_of, shapes, state_of
+from learngene_zoo.families.model import initial, model_of, shapes, state_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.table import Table, norm, parameter
 from learngene_zoo.families.timm_config import architecture, timm_config

@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import initial
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.timm_names import ARCHITECTURE
 

@@ -10,8 +10,7 @@ import torch
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families import model as models
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import check_state, model_of, shapes
+from learngene_zoo.families.model import check_state, initial, model_of, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import TABLE
 

@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import surgery
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import empty, model_of, shapes, state_of
+from learngene_zoo.families.model import empty, initial, model_of, shapes, state_of
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer

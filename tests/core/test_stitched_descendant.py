@@ -29,7 +29,7 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.cli.plan import size_rows
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
-from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import initial
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.timm_names import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE

@@ -9,8 +9,7 @@ from timm.layers import resample_abs_pos_embed
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.family import iter_parameters
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import check_state, model_of, shapes
+from learngene_zoo.families.model import check_state, initial, model_of, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import axis_sizes
 

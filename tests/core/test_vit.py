@@ -10,8 +10,7 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.initialisation import initial
-from learngene_zoo.families.model import empty, model_of, shapes, state_of
+from learngene_zoo.families.model import empty, initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.timm_names import ARCHITECTURE

@@ -14,7 +14,7 @@ from learngene_zoo.artifacts import learngene as learngenes
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import initial
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.method import Target

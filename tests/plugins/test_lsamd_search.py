@@ -14,7 +14,7 @@ import torch
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.initialisation import initial
+from learngene_zoo.families.model import initial
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.method import Target
