@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
+from learngene_zoo import registry
 from learngene_zoo.bench.grid import BUDGETS, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import Job, job_of, job_options
-from learngene_zoo.cli.options import SettingsCommand, chosen, options_of
+from learngene_zoo.cli.options import SettingsCommand, chosen, options_of, parsed
 from learngene_zoo.cli.output import print_lines, print_rows, print_table, progress
 from learngene_zoo.cli.output import say as say_now
 from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.settings import to_json
 
 if TYPE_CHECKING:
@@ -59,12 +61,12 @@ def bench(suite: str | None, claim: tuple[str, ...], workers: int | None, ray: s
     if claim:
         _claims(claim, given["budget"], job, executor)
         return
-    if not given["report"]:
-        _measure(suite or "mini", given, job, executor)
-    _report(job)
+    arms = () if given["report"] else _measure(suite or "mini", given, job, executor)
+    _report(job, arms)
 
 
-def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[..., Executor]) -> None:
+def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[..., Executor]) -> list[str]:
+    """Run the grid that the command line describes. The names of the arms that it was to compare."""
     from learngene_zoo.bench.cost_curve import cost_cells
     from learngene_zoo.bench.report import note_grid
     from learngene_zoo.bench.runner import run_grid
@@ -82,6 +84,7 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
             cells = with_rates(cells, rates)
         begin = partial(note_grid, cells, job.out, cost=given["cost"])
         run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, watch, anew=anew, begin=begin)
+    return [*(_words(given["method"]) or METHODS), *(cell.arm.name for cell in cells)]
 
 
 def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], None]) -> list[Cell]:
@@ -93,7 +96,7 @@ def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], Non
     arms = standard_arms(
         _words(given["method"]) or METHODS,
         preset=given["preset"],
-        settings=_settings(given["set"]),
+        settings=_settings(given["set"], given["preset"]),
         ancestries=given["ancestry"],
         tasks=_words(given["extract_task"]),
         leave_out=given["leave_out"],
@@ -130,15 +133,16 @@ def _size(text: str) -> dict[str, Json]:
     return found
 
 
-def _settings(values: Sequence[str]) -> dict[str, dict[str, Json]]:
-    """`lsamd.top=4` as `{"lsamd": {"top": 4}}`."""
+def _settings(values: Sequence[str], preset: str | None) -> dict[str, dict[str, Json]]:
+    """`lsamd.keep=1,3` as `{"lsamd": {"keep": (1, 3)}}`, read as `lgzoo extract lsamd --keep 1,3` reads it."""
     found: dict[str, dict[str, Json]] = {}
     for value in values:
         name, equals, text = value.partition("=")
         method, dot, setting = name.partition(".")
         if not (equals and dot):
             raise WrongCall(f"--set: expected METHOD.NAME=VALUE, as lsamd.top=4, got {value!r}")
-        found.setdefault(method, {})[setting.replace("-", "_")] = _value(text)
+        extractor = preset_of(registry.load(method), preset)
+        found.setdefault(method, {})[setting.replace("-", "_")] = parsed(extractor, setting, text, f"--set {name}")
     return found
 
 
@@ -166,27 +170,35 @@ def executor_for(job: Job, workers: int | None, cells: int, ray: str | None = No
     return Workers(count) if count > 1 else InProcess()
 
 
-def _report(job: Job) -> None:
-    """Write the report and print its table, or every row as JSON. Raises `TrainingFailed` if every cell failed."""
+def _report(job: Job, arms: Sequence[str] = ()) -> None:
+    """Write the report and print its table, or every row as JSON.
+
+    Raises `TrainingFailed` if every cell failed, or, once all is printed, every cell of an arm: one of `arms`, or one of the
+    results.
+    """
     from learngene_zoo.bench.report import overview, read_summary, write_report
 
     summary = read_summary(job.out)
-    failures = len(summary.failures)
+    failures = summary.failures
     if not summary.rows:
-        first = f"; the first: {summary.failures[0].error}" if failures else ""
-        raise TrainingFailed(f"all {failures} cells failed{first}")
+        first = f"; the first: {failures[0].error}" if failures else ""
+        raise TrainingFailed(f"all {len(failures)} cells failed{first}")
     page = write_report(job.out)[0]
     if job.as_json:
         print_rows([to_json(row) for row in summary.read], as_json=True)
-        return
-    tables, lines = overview(job.out)
-    for table in tables:
-        numeric = [index >= table.texts for index in range(len(table.columns))]
-        print_table(table.columns, table.rows, numeric, table.title)
-    print_lines([*lines, str(page)])
-    if failures:
-        of = f"{failures} of {failures + len(summary.rows)} cells failed"
-        say_now(f"{of}; the same command retries them. The first: {summary.failures[0].error}", job)
+    else:
+        tables, lines = overview(job.out)
+        for table in tables:
+            numeric = [index >= table.texts for index in range(len(table.columns))]
+            print_table(table.columns, table.rows, numeric, table.title)
+        print_lines([*lines, str(page)])
+    lost = [arm for arm in dict.fromkeys([*arms, *(row.arm for row in failures)]) if arm not in summary.arms]
+    if lost:
+        reason = next((f"; its first cell failed: {row.error}" for row in failures if row.arm == lost[0]), "")
+        raise TrainingFailed(f"there is no result of {', '.join(lost)}{reason or '; it builds none of these sizes'}")
+    if failures and not job.as_json:
+        of = f"{len(failures)} of {len(failures) + len(summary.rows)} cells failed"
+        say_now(f"{of}; the same command retries them. The first: {failures[0].error}", job)
 
 
 def _claims(names: Sequence[str], budget: BudgetName, job: Job, executor: Callable[..., Executor]) -> None:

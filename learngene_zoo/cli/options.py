@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from learngene_zoo import registry
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.main import LazyGroup
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.method import Method, Target
 from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
 from learngene_zoo.units import parse_count, parse_seconds
@@ -166,6 +166,8 @@ class SettingType(click.ParamType):
     def _one(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if self.setting.choices:
             return click.Choice(self.setting.choices).convert(text, param, ctx)
+        if self.setting.kind is bool:
+            return click.BOOL.convert(text, param, ctx)
         try:
             value = self.setting.kind(text)
         except ValueError:
@@ -179,6 +181,18 @@ class SettingType(click.ParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The choices, where there are any."""
         return click.Choice(self.setting.choices or ()).shell_complete(ctx, param, incomplete)
+
+
+def parsed(settings: Any, name: str, text: str, option: str) -> Any:
+    """The value of one setting of `settings`, from text as its own option has it. Raises `WrongCall` that names `option`."""
+    known = {setting.name: setting for setting in settings_of(settings)}
+    setting = known.get(name.replace("-", "_"))
+    if setting is None:
+        raise WrongCall(f"{option}: {unknown('setting', name, known)}")
+    try:
+        return SettingType(setting).convert(text, None, None)
+    except click.BadParameter as error:
+        raise WrongCall(f"{option}: {error.message}") from None
 
 
 class Count(click.ParamType):

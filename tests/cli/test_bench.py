@@ -27,7 +27,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def words(world: tuple[str, str], out: Path, *more: str) -> list[str]:
     ancestry, task = world
     return [
-        "bench", task, "--method", "lsamd", "--set", "lsamd.keep=[1,3]", "--ancestry", ancestry, "--layers", "3",
+        "bench", task, "--method", "lsamd", "--set", "lsamd.keep=1,3", "--ancestry", ancestry, "--layers", "3",
         "--epochs", "1", "--seeds", "1", "--images", "24", "--batch-size", "8", "--workers", "1", "-o", str(out), *more,
     ]  # fmt: skip
 
@@ -75,6 +75,13 @@ def test_learning_rates_are_chosen_on_validation_images(world: tuple[str, str], 
         (["--layers", "a"], 2, "expected integers separated by commas, as 5,9, got 'a'"),
         (["--layers", ","], 2, "got ','"),
         (["--set", "lsamd"], 2, "METHOD.NAME=VALUE"),
+        (["--set", "lsamd.keep=1,x"], 2, "--set lsamd.keep: 'x' is not an integer"),
+        (["--set", "lsamd.keep=[1,3]"], 2, "--set lsamd.keep: '[1' is not an integer"),
+        (["--set", "lsamd.top=0"], 2, "--set lsamd.top: 0 is out of range; it must be at least 1"),
+        (["--set", "lsamd.routing=x"], 2, "--set lsamd.routing: 'x' is not one of"),
+        (["--set", "lsamd.tpo=3"], 2, "--set lsamd.tpo: no setting named 'tpo'; did you mean top?"),
+        (["--set", "lsmd.top=3"], 2, "no method named 'lsmd'; did you mean lsamd?"),
+        (["--set", "tal.epochs=1"], 2, "settings for tal, but the methods of this grid are lsamd"),
         (["--method", "lsmd"], 2, "did you mean lsamd"),
         (["--task", "signs"], 2, "no task of folder:"),
         (["--seeds", "0"], 2, "--seeds"),
@@ -96,6 +103,26 @@ def test_a_grid_whose_cells_all_fail_fails(tmp_path: Path, world: tuple[str, str
     result = call(*words((world[0], "folder:nowhere"), tmp_path / "out"))
     assert result.exit_code == 1
     assert "error: all 5 cells failed; the first: " in result.stderr
+
+
+def test_an_arm_without_any_result_fails_after_the_others_are_shown(world: tuple[str, str], tmp_path: Path) -> None:
+    extraction = ("--set", "lsamd.keep=none", "--set", "lsamd.top=2", "--extract-task", "folder:nowhere")
+    result = call(*words(world, tmp_path, *extraction))
+    assert result.exit_code == 1, result.stderr
+    assert "scratch timm" in result.stdout
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("error: there is no result of lsamd, lsamd shuffled, lsamd stem; its first cell failed: ")
+    again = call("bench", "--report", "-o", str(tmp_path))
+    assert (again.exit_code, again.stderr.splitlines()) == (1, [last])
+
+
+def test_a_method_that_builds_none_of_the_sizes_fails(world: tuple[str, str], tmp_path: Path) -> None:
+    other = ("--method", "pretrain_finetune", "--set", "pretrain_finetune.depths=2")
+    result = call(*words(world, tmp_path, *other, "--set", "pretrain_finetune.epochs=0"))
+    assert result.exit_code == 1, result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last == "error: there is no result of pretrain_finetune; it builds none of these sizes"
+    assert "lsamd stem" in result.stdout
 
 
 def test_an_interruption_says_how_to_go_on(
