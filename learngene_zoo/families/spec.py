@@ -6,7 +6,7 @@ A family is one folder beside this file; its package has an attribute `FAMILY` (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import Any, Self
 
@@ -148,8 +148,15 @@ class Spec:
         return self.grid**2
 
     def with_(self, **changes: Any) -> Self:
-        """This spec with other values; a value of None leaves the field as it is."""
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+        """This spec with other values; a value of None leaves the field as it is.
+
+        Raises `WrongCall` for a feature that the family does not have, and for numbers that describe no model.
+        """
+        changed = {name: value for name, value in changes.items() if value not in (None, getattr(self, name, None))}
+        absent = sorted(set(changed) - {field.name for field in fields(self)})
+        if absent:
+            raise WrongCall(f"models of the family {self.family!r} have no {absent[0]}")
+        return replace(self, **changed)
 
     def _fitting_heads(self) -> int:
         """The number of heads nearest to this spec's that divides the width."""

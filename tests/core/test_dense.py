@@ -134,7 +134,7 @@ def test_its_folder_is_read_back_and_can_be_an_ancestry(tmp_path: Path) -> None:
     assert ancestry_spec(str(folder)) == open_ancestry(str(folder)).spec == SPEC
     card = (folder / "README.md").read_text()
     assert "import learngene_zoo.timm" in card
-    assert 'pipeline_tag: "image-segmentation"' in card
+    assert "pipeline_tag: image-segmentation" in card
     assert "nothing but timm" not in card
 
 

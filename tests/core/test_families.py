@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from learngene_zoo import registry
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import spec as specs
@@ -22,6 +23,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.table import Table, norm, parameter
 from learngene_zoo.families.timm_config import architecture, timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import Target, check_families
 from learngene_zoo.settings import from_json, to_json
 
 VIT = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -144,6 +146,19 @@ def test_saved_specs_say_their_family_except_vits() -> None:
 def test_a_family_that_is_not_known_is_refused(family: Any) -> None:
     with pytest.raises(BadFile, match=f"FILE: no family named '{family}'"):
         from_json(Spec, {**to_json(SPEC), "family": family}, "FILE")
+
+
+def test_a_target_can_name_only_what_the_family_has() -> None:
+    assert Target(layers=2, dense=False).apply(SPEC) == SPEC.with_(layers=2)
+    with pytest.raises(WrongCall, match="models of the family 'toy' have no dense"):
+        Target(dense=True).apply(SPEC)
+
+
+def test_a_method_refuses_a_family_that_it_does_not_declare() -> None:
+    method = registry.load("lsamd")
+    check_families(method, [VIT, VIT])
+    with pytest.raises(WrongCall, match="lsamd"):
+        check_families(method, [VIT, SPEC])
 
 
 def test_timms_names_lead_to_the_family() -> None:
