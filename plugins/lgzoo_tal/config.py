@@ -10,14 +10,12 @@ where only TAL's first stage has guidance.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from learngene_zoo.plugin import (
     Bounds,
-    Json,
     LearngeneConfig,
     Recipe,
     Spec,
@@ -25,7 +23,6 @@ from learngene_zoo.plugin import (
     WrongCall,
     check_bounds,
     find_entry,
-    to_json,
 )
 from lgzoo_tal.architectures import Rule, SetName, architectures, drawn, plain, scaled
 from lgzoo_tal.hypernet_spec import HypernetSpec, check_target
@@ -190,31 +187,20 @@ def _check_reach(stage: Stage, rule: Rule, ancestry: Spec) -> None:
 
 
 def work(curriculum: Curriculum, both: tuple[Stage, Stage], ancestry: Spec, images: Sequence[int]) -> list[Work]:
-    """Estimated cost of both stages; `images` are the training images of the tasks of stage 2."""
-    (first, second), parts = both, []
-    if curriculum.source is not None:
-        entry = find_entry(curriculum.source)
-        shown = _shown(first.recipe, entry.sizes["train"] if entry else first.recipe.images or 0)
-        parts.append(_part(first, shown, ancestry, ["stage 1", to_json(first)]))
-    before = [part.depends for part in parts]
-    groups = [images] if curriculum.joint else [[count] for count in images]
-    for number, group in enumerate(groups):
-        shown = sum(_shown(second.recipe, count) for count in group)
-        depends = ["stage 2", to_json(second), curriculum.embedding_images, number, shown, before]
-        parts.append(_part(second, shown, ancestry, depends))
-    return parts
+    """The cost of both stages; `images` are the training images of the tasks of stage 2."""
+    first, second = both
+    if curriculum.source is None:
+        return [_work(second, images, ancestry)]
+    entry = find_entry(curriculum.source)
+    source = entry.sizes["train"] if entry else first.recipe.images or 0
+    return [_work(first, [source], ancestry), _work(second, images, ancestry)]
 
 
-def _part(stage: Stage, images: int, ancestry: Spec, depends: Json) -> Work:
-    specs = drawn(stage.step.architectures, stage.step.hold_out, ancestry)
+def _work(stage: Stage, images: Sequence[int], ancestry: Spec) -> Work:
+    recipe, specs = stage.recipe, drawn(stage.step.architectures, stage.step.hold_out, ancestry)
     layers = sum(spec.layers * spec.width for spec in specs) / len(specs) / ancestry.width
     return Work(
-        depends=depends,
-        images=images * stage.recipe.epochs,
-        trained=stage.step.meta_batch * (layers + HYPERNET_STEP / stage.recipe.batch_size),
+        images=sum(min(recipe.images or count, count) for count in images) * recipe.epochs,
+        trained=stage.step.meta_batch * (layers + HYPERNET_STEP / recipe.batch_size),
         asked=ancestry.layers if stage.guidance else 0,
     )
-
-
-def _shown(recipe: Recipe, images: int) -> int:
-    return min(recipe.images or sys.maxsize, images)

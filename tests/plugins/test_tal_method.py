@@ -255,14 +255,13 @@ def test_options_of_the_hypernetwork_and_of_both_recipes_have_names_of_their_own
     assert {"epochs", "tuning_epochs", "hypernet_layers", "hypernet_rank", "task_layer", "guidance"} <= names
 
 
-def test_work_counts_both_stages_and_shares_the_first() -> None:
+def test_work_counts_both_stages() -> None:
     first, second = meta_train().work([SPEC], [48, 48])
     assert (first.images, second.images) == (32, 64)
-    assert first.asked == 3
-    other, _ = meta_train(task_layer=False).work([SPEC], [48, 48])
-    assert other.depends == first.depends
-    apart = meta_train(joint=False)
-    assert len({str(work.depends) for work in apart.work([SPEC], [48, 48])}) == 3
+    assert (first.asked, second.asked) == (3, 0)
+    assert meta_train(joint=False).work([SPEC], [48, 48]) == [first, second]
+    (only,) = logah_with().work([SPEC], [20])
+    assert (only.images, only.asked) == (20, 0)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
