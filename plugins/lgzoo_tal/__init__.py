@@ -1,4 +1,4 @@
-"""TAL, with GHN-3 and LoGAH beside it: a hypernetwork reads a ViT's graph and writes the weights.
+"""TAL, GHN-3 and LoGAH: a hypernetwork reads the graph of a ViT and predicts its weights.
 
 `ghn3.py`, `logah.py` and `tal.py` are the algorithm boxes; start there. `meta_training.py` is what they share.
 """
