@@ -29,7 +29,7 @@ from learngene_zoo.bench import demo
 from learngene_zoo.bench.report import note_grid, write_report
 from learngene_zoo.families.surgery import cast
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle import preset_of
+from learngene_zoo.inputs import preset_of
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.distributed import world
 from learngene_zoo.runs.run import Run

@@ -23,7 +23,7 @@ from tal_forms import ANCESTRY
 from learngene_zoo import registry
 from learngene_zoo.bench.claim_cells import arm_of
 from learngene_zoo.bench.claim_file import load_claim
-from learngene_zoo.lifecycle import preset_of
+from learngene_zoo.inputs import preset_of
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal import ghn3, logah, tal

@@ -1,7 +1,7 @@
 """Plugins: a read-only view of the entry points in a group. Nothing registers by being imported.
 
-A bare checkout (torch.hub) has no metadata; there the same tables are read out of pyproject.toml. A plugin that fails to
-import, or claims a name that is taken, is refused by name; every other plugin works.
+A bare checkout (torch.hub) has no metadata; there the same tables are read out of pyproject.toml. A plugin that fails
+to import, or claims a name that is taken, is refused by name; every other plugin works.
 """
 
 from __future__ import annotations

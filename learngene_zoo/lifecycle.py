@@ -1,7 +1,6 @@
 """The verbs: train, plan, extract, expand, finetune, evaluate, plot. The command line, torch.hub and tests call these.
 
-Each takes names, paths or objects, does one thing, and returns the object it made; with `out` it also writes it. Last come the
-defaults of an extraction: its preset, ancestry models and tasks, where a call does not name them.
+Each takes names, paths or objects, does one thing, and returns the object it made; with `out` it also writes it.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from learngene_zoo.artifacts import learngene as learngenes
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, versions
-from learngene_zoo.errors import BadPlugin, WrongCall, unknown
+from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.cost import Convention
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.inputs import check_distinct, check_head, for_task, own_task, preset_of, references_for, sources_for
 from learngene_zoo.method import (
     Budget,
     Expander,
     Extractor,
     Member,
-    Method,
     Target,
     check_axes,
     check_built,
@@ -40,12 +39,10 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.storage import claim, new_file
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, DEFAULT_TASKS, SOURCE_TASK, is_own_data, open_task
-from learngene_zoo.text import shell_word
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
 
 T = TypeVar("T")
@@ -68,7 +65,8 @@ def train(
 ) -> Descendant:
     """Train a model of any size from scratch: an ancestry model, or one to compare descendants with.
 
-    The task sets `spec.classes`. Raises `TrainingFailed` if the loss is still near that of guessing after a tenth of the steps.
+    The task sets `spec.classes`. Raises `TrainingFailed` if the loss is still near that of guessing after a tenth of
+    the steps.
     """
     from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.training.fit import fit
@@ -102,8 +100,8 @@ def plan(
 ) -> list[Member]:
     """Every descendant that a method would build from these ancestries, or that an existing learngene builds.
 
-    Sorted by cost, smallest first. `target` narrows the list (layers, width, heads) or sets classes and image size. Raises
-    `WrongCall` if it names a size that the method's descendants all have in common.
+    Sorted by cost, smallest first. `target` narrows the list (layers, width, heads) or sets classes and image size.
+    Raises `WrongCall` if it names a size that the method's descendants all have in common.
     """
     from learngene_zoo.artifacts.ancestry import ancestry_spec
 
@@ -133,8 +131,8 @@ def extract(
 ) -> Learngene:
     """Condense ancestry models into a learngene by the method `name`.
 
-    `extractor` holds the settings; without it those of the preset are used (default: "mini"). The result records everything that
-    is needed to repeat it.
+    `extractor` holds the settings; without it those of the preset are used (default: "mini"). The result records
+    everything that is needed to repeat it.
     """
     from learngene_zoo.artifacts.ancestry import open_ancestry
 
@@ -180,11 +178,12 @@ def expand(
 ) -> Descendant:
     """Build one descendant of a learngene: by size, or the largest that fits a budget.
 
-    Sizes, budgets and the expander's settings can also be given by name (`layers=7`, `max_params=20_000_000`, and timm's
-    words `depth`, `embed_dim`, `num_heads`, `num_classes`, `img_size`). `control` replaces what is inherited, see
-    `artifacts/controls.py`. Raises `WrongCall` for a size that this learngene cannot be expanded to, and `BadPlugin` if the
-    expander builds another one than it was given.
+    Sizes, budgets and the expander's settings can also be given by name (`layers=7`, `max_params=20_000_000`, and
+    timm's words `depth`, `embed_dim`, `num_heads`, `num_classes`, `img_size`). `control` replaces what is inherited,
+    see `artifacts/controls.py`. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
+    `BadPlugin` if the expander builds another one than it was given.
     """
+    from learngene_zoo.artifacts.controls import controlled
     from learngene_zoo.artifacts.descendant import Descendant
 
     run = run or Run()
@@ -193,34 +192,19 @@ def expand(
     expander = with_settings(expander or registry.load(gene.config.method).expander, settings)
     if out is not None:
         claim(Path(out), force)
-    target = _for_task(target, run)
+    target = for_task(target, run)
     if budget:
         member = _largest(gene.config, expander, target, budget, run)
         expander = with_settings(expander, member.settings)
         target = replace(member.target, task=target.task)
     check_axes(expander, gene.config.spec, target)
-    descendant = returned(expander, Descendant, expander(gene, target, run))
-    check_built(expander, gene.config.spec, target, descendant.spec)
+    made = returned(expander, Descendant, expander(gene, target, run))
+    check_built(expander, gene.config.spec, target, made.spec)
     control = control or gene.config.control
     if control is not None:
-        from learngene_zoo.artifacts.controls import controlled
-
-        descendant = controlled(descendant, control, run.seed)
-    descendant = replace(
-        descendant,
-        task=target.task,
-        provenance={
-            "method": gene.config.method,
-            "learngene": shelf.reference(gene.folder) if gene.folder else "in memory",
-            "settings": to_json(expander),
-            **({"control": control} if control else {}),
-            "ancestries": to_json(gene.config.ancestries),
-            "seed": run.seed,
-            "versions": versions(),
-            **descendant.provenance,
-        },
-    )
-    return _kept(descendant, out, run, force)
+        made = controlled(made, control, run.seed)
+    provenance = {**_provenance(gene, expander, control, run), **made.provenance}
+    return _kept(replace(made, task=target.task, provenance=provenance), out, run, force)
 
 
 def finetune(
@@ -234,14 +218,15 @@ def finetune(
 ) -> Descendant:
     """Train a model on a task (default: the one it was built for, else `digits`), with a fresh head if it needs one.
 
-    Raises `WrongCall` if no task is named and the model was built for data that only the caller may choose (`folder:mine`).
+    Raises `WrongCall` if no task is named and the model was built for data that only the caller may choose
+    (`folder:mine`).
     """
     from learngene_zoo.artifacts.descendant import fingerprint_of
     from learngene_zoo.training.fit import fit
 
     run = run or Run()
     start = shelf.open_descendant(model)
-    data = open_task(task or _own_task(start, "finetune"), offline=run.offline)
+    data = open_task(task or own_task(start, "finetune"), offline=run.offline)
     settings = {"model": fingerprint_of(start), "task": to_json(data.record), "recipe": to_json(recipe)}
     run = begin(_place(out), "finetune", settings, run, force)
     start = start.for_task(data.name, data.class_names, seed=derive_seed(run.seed, "head"), dense=data.dense)
@@ -263,28 +248,9 @@ def evaluate(
 
     run = run or Run()
     descendant = shelf.open_descendant(model)
-    data = open_task(task or _own_task(descendant, "evaluate"), offline=run.offline)
-    if descendant.spec.dense != data.dense:
-        each = {True: "pixel", False: "image"}
-        raise WrongCall(
-            f"the model gives one class per {each[descendant.spec.dense]} and {data.name} asks for one per "
-            f"{each[data.dense]}; train it first: lgzoo finetune --task {data.name}"
-        )
-    if descendant.spec.classes != data.classes:
-        raise WrongCall(
-            f"the model has {descendant.spec.classes} classes and {data.name} has {data.classes}; "
-            f"train it first: lgzoo finetune --task {data.name}"
-        )
+    data = open_task(task or own_task(descendant, "evaluate"), offline=run.offline)
+    check_head(descendant, data)
     return measure(descendant.model(), data, split, descendant.input_format, run)
-
-
-def _own_task(model: Descendant, verb: str) -> str:
-    """The task of the catalogue that a model names. What else it names, nobody but the caller may have opened or contacted."""
-    task = model.task or DEFAULT_TARGET
-    if is_own_data(task):
-        call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task {shell_word(task)}"
-        raise WrongCall(f"the model names its data as {task!r}, which is opened only if you name it: {call}")
-    return task
 
 
 def plot(
@@ -316,13 +282,16 @@ def returned(function: Extractor | Expander, kind: type[T], made: object) -> T:
     return made
 
 
-def _for_task(target: Target, run: Run) -> Target:
-    """The target with the classes of its task, and one of them per pixel or per image as the task has it."""
-    if target.task is None or not (target.classes is None or target.dense is None):
-        return target
-    data = open_task(target.task, offline=run.offline)
-    classes = data.classes if target.classes is None else target.classes
-    return replace(target, classes=classes, dense=data.dense if target.dense is None else target.dense)
+def _provenance(gene: Learngene, expander: Expander, control: Control | None, run: Run) -> dict[str, Any]:
+    return {
+        "method": gene.config.method,
+        "learngene": shelf.reference(gene.folder) if gene.folder else "in memory",
+        "settings": to_json(expander),
+        **({"control": control} if control else {}),
+        "ancestries": to_json(gene.config.ancestries),
+        "seed": run.seed,
+        "versions": versions(),
+    }
 
 
 def _largest(config: LearngeneConfig, expander: Expander, target: Target, budget: Budget, run: Run) -> Member:
@@ -341,42 +310,3 @@ def _kept(made: Any, out: str | Path | None, run: Run, force: bool) -> Any:
         made.save(Path(out), force)
         finish(run)
     return made
-
-
-DEFAULT_ANCESTRY = "bundled"  # see ancestry.py
-
-
-def preset_of(method: Method, preset: str | None) -> Extractor:
-    """The extractor with the settings of a preset; "mini" if none is named. Raises `WrongCall`."""
-    if preset is not None and preset not in method.presets:
-        raise unknown(f"preset of {method.name}", preset, method.presets)
-    return method.presets[preset] if preset else method.extractor
-
-
-def sources_for(method: Method, ancestries: Sequence[str]) -> list[str]:
-    """The ancestry models of an extraction: those named, else the bundled one. Raises `WrongCall` for a wrong number."""
-    least, most = method.ancestries
-    sources = list(ancestries) or [DEFAULT_ANCESTRY] * least
-    if len(sources) < least or (most is not None and len(sources) > most):
-        wanted = f"{least}" if most == least else f"{least} or more" if most is None else f"{least} to {most}"
-        raise WrongCall(f"{method.name} takes {wanted} ancestries (--ancestry), not {len(sources)}")
-    return sources
-
-
-def references_for(method: Method, tasks: Sequence[str]) -> list[str]:
-    """The tasks of an extraction: those named, else the method's defaults. Raises `WrongCall` for a wrong number."""
-    defaults = {"none": (), "one": (SOURCE_TASK,), "many": DEFAULT_TASKS}
-    references = list(tasks) or list(defaults[method.tasks])
-    if method.tasks == "none" and references:
-        raise WrongCall(f"{method.name} trains on no task; leave --task out")
-    if method.tasks == "one" and len(references) != 1:
-        raise WrongCall(f"{method.name} trains on one task, not {len(references)}")
-    return references
-
-
-def check_distinct(tasks: Sequence[Task]) -> None:
-    """Raises `WrongCall` if two tasks have one name: their parts of the run would be mixed up."""
-    names = [task.name for task in tasks]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise WrongCall(f"the task {twice[0]} is named twice; name each once")

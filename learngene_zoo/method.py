@@ -1,7 +1,7 @@
 """The seam: what a method is, what it may be asked to build, and which of its descendants a budget allows.
 
-An extractor and an expander are functions with named settings; the frozen dataclass is the configuration. Everything that
-the command line, the artifacts and the cards know of a method comes from its `Method` record.
+An extractor and an expander are functions with named settings; the frozen dataclass is the configuration. Everything
+that the command line, the artifacts and the cards know of a method comes from its `Method` record.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ Tasks = Literal["none", "one", "many"]
 class Target:
     """What to build. What is None comes from the learngene.
 
-    Each number is an axis of size, with the name that it has in a spec (`AXES`). Raises `WrongCall` for an impossible number.
+    Each number is an axis of size, with the name that it has in a spec (`AXES`). Raises `WrongCall` for an impossible
+    number.
     """
 
     layers: Annotated[int | None, "transformer blocks", Bounds(least=1)] = None
@@ -82,25 +83,28 @@ class Member:
 
 @dataclass(frozen=True, kw_only=True)
 class Extractor(ABC):
-    """From ancestry models (and tasks) to a learngene. Subclasses are frozen dataclasses; their fields are the settings."""
+    """From ancestry models (and tasks) to a learngene. Subclasses are frozen dataclasses, whose fields are the settings."""
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
     @abstractmethod
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The config that an extraction would write, as far as it is known beforehand. Cold."""
+        """The config that an extraction would write, as far as it is known beforehand; refuses impossible settings.
+
+        Needs plain numbers only: it must not import torch.
+        """
 
     @abstractmethod
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Do it. The caller adds provenance (settings, ancestries, tasks, seed, versions) to the config."""
+        """Extract. The caller adds provenance (settings, ancestries, tasks, seed, versions) to the config."""
 
     def needs_tasks(self) -> bool:
-        """Whether these settings need data at all."""
+        """Whether these settings need any data."""
         return True
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> Iterable[Work]:
-        """What an extraction will compute, from the ancestries' shapes and the tasks' numbers of training images."""
+        """Estimated cost, part by part, from the ancestries' shapes and the tasks' numbers of training images."""
         return ()
 
 
@@ -108,8 +112,8 @@ class Extractor(ABC):
 class Expander(ABC):
     """From a learngene to descendants of many sizes.
 
-    `axes` are the sizes that it can change; a target that names another is refused before the expander is called, unless it
-    names the size that the learngene has.
+    `axes` are the sizes that it can change. A target that names another one is refused before the expander is called,
+    unless the learngene has that size.
     """
 
     axes: ClassVar[frozenset[str]] = frozenset({"layers", "classes", "image_size"})
@@ -119,11 +123,14 @@ class Expander(ABC):
 
     @abstractmethod
     def family(self, config: LearngeneConfig) -> Iterable[Member]:
-        """Every descendant of a finite documented grid; `config.spec` holds the classes and image size asked for. Cold."""
+        """Every descendant of a finite, documented grid, with the classes and image size of `config.spec`.
+
+        Needs plain numbers only: it must not import torch.
+        """
 
     @abstractmethod
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Build one descendant. Raises `WrongCall` for a size this learngene cannot reach."""
+        """Build one descendant. Raises `WrongCall` for a size that this learngene cannot be expanded to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,18 +147,18 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method of the zoo: what `plugins` register, by entry point, in the group `learngene_zoo.methods`."""
+    """A method of the zoo; packages name it by entry point in the group `learngene_zoo.methods`."""
 
     name: str
     title: str  # one line for `lgzoo list`
-    paper: str  # authors, title, venue, year; "" for a control
+    paper: str  # authors, title, venue, year; empty if there is none
     expander: Expander  # with its default settings
     presets: Mapping[str, Extractor]  # "mini" is the default; "smoke" is what check_method runs; "paper" the paper's
     ancestries: tuple[int, int | None] = (1, 1)  # least and most (None: any number)
-    families: tuple[str, ...] = ("vit",)  # the families of models that it condenses (see families/)
+    families: tuple[str, ...] = ("vit",)  # the families of ancestry models that it takes
     tasks: Tasks = "many"  # what the extraction trains on; "one" and "many" need at least one
-    details: type | None = None  # what `config.details` of its learngenes hold, as a frozen dataclass: see `details_of`
-    inherits: bool = True  # whether descendants get anything from the learngene but its shape
+    details: type | None = None  # the frozen dataclass in `config.details` of its learngenes, see `details_of`
+    inherits: bool = True  # whether descendants inherit tensors
     plot: str | None = None  # "package.module:function", which draws: (learngene, expander) -> matplotlib Figure
 
     @property
@@ -161,7 +168,7 @@ class Method:
 
 
 def details_of(config: LearngeneConfig, kind: type[T]) -> T:
-    """What a method wrote into a learngene's `details`, decoded. Raises `BadFile` if it is not what `kind` says."""
+    """What a method wrote into a learngene's `details`, decoded. Raises `BadFile` if it is not a `kind`."""
     return from_json(kind, dict(config.details), f"details of the {config.method} learngene")
 
 
@@ -176,7 +183,7 @@ def check_families(method: Method, ancestries: Sequence[Spec]) -> None:
 
 
 def check_axes(expander: Expander, spec: Spec, target: Target) -> None:
-    """Raises `WrongCall` if `target` names a size that the expander cannot change, other than that of the learngene's `spec`."""
+    """Raises `WrongCall` if `target` names a size that the expander cannot change, and `spec`, the learngene's, differs."""
     for name, value in target.axes().items():
         if name not in expander.axes and value != getattr(spec, name):
             free = ", ".join(axis for axis in AXES if axis in expander.axes)
@@ -187,13 +194,13 @@ def check_axes(expander: Expander, spec: Spec, target: Target) -> None:
 
 
 def check_built(expander: Expander, spec: Spec, target: Target, built: Spec) -> None:
-    """Raises `BadPlugin` unless what was built from a learngene of shape `spec` has the sizes that `target` names."""
+    """Raises `BadPlugin` unless `built`, from a learngene of shape `spec`, has the sizes that `target` names."""
     fixed = {name: getattr(spec, name) for name in AXES if name not in expander.axes}
     for name, value in {**fixed, **target.axes()}.items():
         if getattr(built, name) != value:
-            kind = type(expander)
+            kind, got = type(expander), getattr(built, name)
             raise BadPlugin(
-                f"{kind.__module__}.{kind.__qualname__} built a model with {name} {getattr(built, name)} instead of {value}; "
+                f"{kind.__module__}.{kind.__qualname__} built a model with {name} {got} instead of {value}; "
                 "`axes` of an expander holds the sizes that it can change, and no others"
             )
 
@@ -212,8 +219,8 @@ def named_sizes(target: Target, budget: Budget, sizes: Mapping[str, Any]) -> tup
 def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
     """The members of an expander's grid with the sizes that `target` names.
 
-    A member is left out if its settings differ from an optional setting that `expander` has. Raises `WrongCall` if `target` names a
-    size that the expander cannot change.
+    A member is left out if its settings differ from an optional setting that `expander` has. Raises `WrongCall` if
+    `target` names a size that the expander cannot change.
     """
     check_axes(expander, config.spec, target)
     spec = config.spec.with_(classes=target.classes, image_size=target.image_size, dense=target.dense)
@@ -229,7 +236,7 @@ def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """Upper bounds; None is no bound. Parameters of the built model, FLOPs of one image, seconds for a batch of one."""
+    """Upper bounds: parameters of the built model, FLOPs of one image, seconds for a batch of one. None: no bound."""
 
     max_params: int | None = None
     max_flops: int | None = None
@@ -245,14 +252,14 @@ def choose(
     latency: Callable[[Member], float],
     convention: Convention = "exact",
 ) -> Member:
-    """The member with the most parameters that fits (then the most FLOPs).
+    """The member with the most parameters (then the most FLOPs) that fits the budget.
 
-    `latency` gives the seconds one image takes; it is asked from the largest member that fits otherwise to the smallest,
-    until one is fast enough. Raises `WrongCall` if none fits, and says the smallest there is.
+    `latency` measures the seconds that one image takes, from the largest member that fits otherwise to the smallest,
+    until one is fast enough. Raises `WrongCall` if none fits, and names the smallest.
     """
     ordered = sorted(members, key=lambda member: member.cost(convention), reverse=True)
     if not ordered:
-        raise WrongCall("this learngene can build no descendant of the shape asked for")
+        raise WrongCall("this learngene has no descendant with these sizes; `lgzoo show` lists those that it has")
     affordable = [member for member in ordered if _affordable(member, budget, convention)]
     if budget.max_latency is None:
         if affordable:
@@ -265,7 +272,7 @@ def choose(
     if not affordable:
         raise _none_fits(ordered, budget, convention)
     raise WrongCall(
-        f"no descendant answers within {human_seconds(budget.max_latency)}; "
+        f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
         f"the smallest ({affordable[-1].spec.layers} layers) takes {human_seconds(seconds)} on this machine"
     )
 
@@ -278,13 +285,13 @@ def _affordable(member: Member, budget: Budget, convention: Convention) -> bool:
 
 
 def _none_fits(ordered: Sequence[Member], budget: Budget, convention: Convention) -> WrongCall:
-    asked = []
+    bounds = []
     if budget.max_params is not None:
-        asked.append(f"{human_count(budget.max_params)} parameters")
+        bounds.append(f"{human_count(budget.max_params)} parameters")
     if budget.max_flops is not None:
-        asked.append(f"{human_count(budget.max_flops)} FLOPs")
+        bounds.append(f"{human_count(budget.max_flops)} FLOPs")
     least = ordered[-1].cost(convention)
     return WrongCall(
-        f"no descendant fits within {' and '.join(asked)}; the smallest there is has {ordered[-1].spec.layers} layers, "
+        f"no descendant fits within {' and '.join(bounds)}; the smallest has {ordered[-1].spec.layers} layers, "
         f"{human_count(least.params)} parameters ({least.params}) and {human_count(least.flops)} FLOPs ({least.flops})"
     )

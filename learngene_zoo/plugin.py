@@ -1,7 +1,8 @@
 """Everything that an author of a plugin imports: `from learngene_zoo.plugin import Extractor, Expander, Method, ...`.
 
-One facade for methods and for suites of tasks, with names that stay. Importing it costs nothing: each name is fetched from its
-module when it is first used, so a cold module of a plugin stays cold as long as it takes hot names inside its functions.
+One facade for methods and for suites of tasks, with names that stay. Importing it costs nothing: each name is fetched
+from its module when it is first used, so a cold module of a plugin stays cold as long as it takes hot names inside its
+functions.
 """
 
 from __future__ import annotations

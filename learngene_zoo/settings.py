@@ -31,7 +31,7 @@ FLAT = {
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The values that a setting may have; stands in its annotation: `Annotated[int, "passes over the data", Bounds(least=1)]`.
+    """The values that a setting may have, in its annotation: `Annotated[int, "passes over the data", Bounds(least=1)]`.
 
     A tuple's bounds are those of each of its elements; None is always within.
     """
@@ -55,7 +55,7 @@ class Bounds:
 
 
 def check_bounds(settings: Any) -> None:
-    """Raises `WrongCall` for a number outside its bounds, and for one that is not finite. Called where settings are built."""
+    """Raises `WrongCall` for a number that is out of bounds or not finite. Called where settings are built."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         bounds = _bounds(_hints(type(settings))[field.name])  # type: ignore[arg-type]
@@ -120,9 +120,9 @@ def _unwrap(hint: Any) -> tuple[Any, str, bool]:
 def settings_of(settings: Any) -> list[Setting]:
     """Every leaf of a settings instance, nested ones flattened.
 
-    The first nested dataclass lends its fields unprefixed (`training: Recipe` gives `lr`); later ones, and any name that
-    is taken, are prefixed with the field's name (`tuning: Recipe` gives `tuning_lr`). A `FLAT` one never adds a prefix.
-    Fields that are `NO_OPTION` are left out.
+    The first nested dataclass lends its fields unprefixed (`training: Recipe` gives `lr`); later ones, and any name
+    that is taken, are prefixed with the field's name (`tuning: Recipe` gives `tuning_lr`). A `FLAT` one never adds a
+    prefix. Fields that are `NO_OPTION` are left out.
     """
     found: dict[str, Setting] = {}
     nested_before = False

@@ -21,8 +21,8 @@ def text_table(
 ) -> str:
     """A heading, a rule and a line per row.
 
-    right: numbers of the columns that are aligned to the right. width: fold cells so that lines have at most so many characters, as
-    far as that is possible; None: never.
+    right: numbers of the columns that are aligned to the right. width: fold cells so that lines have at most so many
+    characters, as far as that is possible; None: never.
     """
     widths = [max(map(len, cells)) for cells in zip(columns, *rows)]
     while width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > LEAST:

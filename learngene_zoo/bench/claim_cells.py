@@ -21,7 +21,7 @@ from learngene_zoo.bench.contrasts import SizeName
 from learngene_zoo.bench.grid import member_at, scheduled
 from learngene_zoo.bench.results import Row
 from learngene_zoo.errors import BadFile
-from learngene_zoo.lifecycle import preset_of
+from learngene_zoo.inputs import preset_of
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, settings_of

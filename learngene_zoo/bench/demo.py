@@ -14,7 +14,7 @@ from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.grid import cells, family_sizes, standard_arms
 from learngene_zoo.bench.results import Row
-from learngene_zoo.lifecycle import DEFAULT_ANCESTRY
+from learngene_zoo.inputs import DEFAULT_ANCESTRY
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json

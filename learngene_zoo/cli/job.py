@@ -42,7 +42,7 @@ def offline_option() -> click.Option:
 
 
 def job_options(out: str | None, out_help: str = "Path of the result.") -> list[click.Option]:
-    """The options that become a `Job`. `out` is the default path of the result; None: it is written only if `-o` is given."""
+    """The options that become a `Job`. `out` is the default path of the result; None: it is written only with `-o`."""
     return [
         click.Option(
             ["-o", "--out"], type=click.Path(path_type=Path), default=out, show_default=out is not None, help=out_help

@@ -1,4 +1,4 @@
-"""Options derived from settings: a frozen dataclass gives the options, and what the user typed gives the dataclass back.
+"""Options derived from settings: a frozen dataclass gives the options, and what the user typed gives the dataclass.
 
 Also the group with one sub-command per registered method, and the argument `[MODEL]` of commands that take one.
 """
@@ -139,7 +139,7 @@ def _joined(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | Non
 
 
 class SettingType(click.ParamType):
-    """From the text of an option to a setting's value: commas separate repeated ones, `none` is None where that is allowed."""
+    """From the text of an option to a setting's value: commas separate repeated ones, `none` is None if allowed."""
 
     name = "setting"
 

@@ -15,7 +15,7 @@ from learngene_zoo.cli.output import Row, print_rows
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.cost import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.lifecycle import preset_of
+from learngene_zoo.inputs import preset_of
 from learngene_zoo.method import AXES, Member, Method, Target
 from learngene_zoo.settings import settings_of
 
@@ -25,8 +25,8 @@ SHOWN = ("layers", "width", "heads")  # the sizes in every row
 def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
     """One row per member: its sizes, its cost, and the expander's settings that lead to it.
 
-    Sizes beyond layers, width and heads are in the rows only where the members differ in them; `front`, what comes before the
-    blocks of this width, only where any is stitched.
+    Sizes beyond layers, width and heads are in the rows only where the members differ in them; `front`, what comes
+    before the blocks of this width, only where any is stitched.
     """
     members = list(members)
     names = [name for name in AXES if name in SHOWN or len({getattr(member.spec, name) for member in members}) > 1]

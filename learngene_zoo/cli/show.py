@@ -128,7 +128,7 @@ def _flat(values: Json) -> dict[str, Json]:
 
 
 def _with_accuracy(rows: list[Row], metrics: Json) -> list[Row]:
-    """Rows with the accuracies in the metrics: `descendants`, by layers, and an extraction's own `paths`, by settings."""
+    """Rows with the accuracies in the metrics: of `descendants` by layers, of an extraction's own `paths` by settings."""
     descendants, paths = (_objects(metrics.get(name)) for name in ("descendants", "paths"))
     by_layers = {item["layers"]: item for item in descendants if isinstance(item.get("layers"), int)}
     extra = [{**by_layers.get(row["layers"], {}), **_agreeing(row, paths)} for row in rows]

@@ -35,7 +35,7 @@ NOTE, COST, DONE = "shared.json", "cost.json", "done"
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """That a run used a shared part, and how many seconds it spent with it: computing, or waiting for another process."""
+    """That a run used a shared part, and the seconds that it spent with it: computing, or waiting for another process."""
 
     key: str
     seconds: float = 0.0
@@ -68,10 +68,10 @@ def once(
 ) -> Part:
     """The tensors and JSON that `function(settings, *inputs, run)` returns; loaded where this part is finished already.
 
-    function: defined at the top of a module, so that it depends on nothing but its arguments. settings: the part's own frozen
-    dataclass. inputs: ancestry models, tasks, learngenes, descendants, earlier parts, frozen dataclasses, plain values, and
-    sequences and mappings of them. Under torchrun every process computes (they train together) and the first one writes.
-    Raises `TypeError` for a function or an input that has no identity.
+    function: defined at the top of a module, so that it depends on nothing but its arguments. settings: the part's own
+    frozen dataclass. inputs: ancestry models, tasks, learngenes, descendants, earlier parts, frozen dataclasses, plain
+    values, and sequences and mappings of them. Under torchrun every process computes (they train together) and the
+    first one writes. Raises `TypeError` for a function or an input that has no identity.
     """
     key = key_of(function, settings, [*inputs, run.precision], run.seed)
     compute = partial(function, settings, *inputs)
@@ -153,8 +153,8 @@ def _note(run: Run, key: str, seconds: float) -> None:
 def taken(folder: Path, shared: Path | None) -> Taken:
     """What a run in `folder` would have taken if it had computed everything that it used by itself.
 
-    `seconds` come on top of those that it took: what its shared parts took, less the time that it spent with them. `images` are
-    the training images of all steps of all parts, from the metrics.
+    `seconds` come on top of those that it took: what its shared parts took, less the time that it spent with them.
+    `images` are the training images of all steps of all parts, from the metrics.
     """
     lines = (line for path in folder.rglob("metrics.jsonl") for line in path.read_bytes().splitlines())
     images = sum(map(_images_of, lines))

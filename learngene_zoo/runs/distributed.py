@@ -71,8 +71,9 @@ def join(device: str) -> None:
 def leave() -> None:
     """Leave the process group, so that gloo's threads do not abort a process that is done.
 
-    They hold the tensors of the last collective for a moment after it is over, and need the interpreter to release them. A module
-    that was trained in parallel keeps its group and these threads alive after the group is destroyed, and no call waits for them.
+    They hold the tensors of the last collective for a moment after it is over, and need the interpreter to release
+    them. A module that was trained in parallel keeps its group and these threads alive after the group is destroyed,
+    and no call waits for them.
     """
     import torch.distributed as dist
 

@@ -21,8 +21,8 @@ RECORD = "run.json"
 def begin(out: Path | None, verb: str, settings: Json, run: Run, force: bool) -> Run:
     """The run, with its folder. Called before anything is computed.
 
-    Raises `Refused` if `out` exists (without `force`), if an unfinished run exists (without `resume` or `force`), or if the run to
-    resume was started with other settings; `Unavailable` if the folder cannot be written.
+    Raises `Refused` if `out` exists (without `force`), if an unfinished run exists (without `resume` or `force`), or if
+    the run to resume was started with other settings; `Unavailable` if the folder cannot be written.
     """
     if out is None:
         return run

@@ -1,7 +1,7 @@
 """`Run`: how and where to compute, never what.
 
-A run owns a folder (`learngene.run` beside `learngene`) with its settings, its metrics, its checkpoints, and the results of its
-finished parts.
+A run owns a folder (`learngene.run` beside `learngene`) with its settings, its metrics, its checkpoints, and the
+results of its finished parts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every expander must keep: its family, its promises of size, its seed, its learngene, and its record of what is inherited."""
+"""The laws of expanders: families, promised sizes, seeds, the learngene, and the record of what is inherited."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SEED = 5
 
 
 def check_family(method: Method, config: LearngeneConfig) -> list[Member]:
-    """A family is finite, not empty, the same every time, cold, and has as many classes as it is asked for. Returns it."""
+    """A family is finite, not empty, the same every time, and has the classes of its config. Returns it."""
     config = replace(config, spec=config.spec.with_(classes=CLASSES))
     with cold(method, "family"):
         members = list(islice(method.expander.family(config), MOST_MEMBERS + 1))
@@ -45,7 +45,10 @@ def check_family(method: Method, config: LearngeneConfig) -> list[Member]:
 
 
 def check_members(method: Method, learngene: Learngene, members: Sequence[Member], place: Path) -> None:
-    """Every member is built as promised, twice the same; the first and the last also explain each tensor and pass through timm."""
+    """Every member is built as promised, twice the same.
+
+    Of the first and the last the record must also explain each tensor, and timm must reopen them.
+    """
     config, before = to_json(learngene.config), copied(learngene.state)
     inherits = False
     for index, member in enumerate(sampled(members)):
@@ -71,7 +74,7 @@ def sampled(members: Sequence[Member]) -> list[Member]:
 
 
 def check_member(method: Method, member: Member, made: Descendant) -> torch.Tensor:
-    """A descendant has the shape and the number of parameters that its member promised. Returns its outputs, (2, classes)."""
+    """A descendant has the shape and parameters that its member promised. Returns its outputs, (2, classes)."""
     law(made.spec == member.spec, method, f"promised {member.spec} and built {made.spec}")
     strange = sorted(made.inherited - set(made.state))
     law(not strange, method, f"records {strange[:1]} as inherited, which {_named(member)} does not have")
@@ -117,7 +120,7 @@ def _shifted(state: StateDict) -> StateDict:
 
 
 def check_sizes(method: Method, learngene: Learngene) -> None:
-    """For each axis of size, another value is built as it was named or refused with `WrongCall`; an impossible one is refused."""
+    """On each axis another size is built as it was named, or refused with `WrongCall`; an impossible one is refused."""
     spec = learngene.config.spec
     for name in AXES:
         value = getattr(spec, name)

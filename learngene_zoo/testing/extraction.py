@@ -1,4 +1,4 @@
-"""What every extraction must keep: its ancestry models, its seed, its record, and its result through a kill and a resume."""
+"""The laws of extractors: ancestry models, seeds, parts, records, and the same result through a kill and a resume."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def check_record(
     expected: Extracted,
     place: Path,
 ) -> Learngene:
-    """`lifecycle.extract`, killed halfway and resumed, writes the same learngene, with settings that rebuild the extractor."""
+    """`lifecycle.extract`, killed halfway and resumed, writes the same learngene; its settings rebuild the extractor."""
     try:
         registered = registry.load(method.name)
     except WrongCall as error:
@@ -213,7 +213,7 @@ def _parts_noted(parts: list[tuple[Any, ...]]) -> Iterator[None]:
 
 @contextmanager
 def _killed_after(steps: int | None) -> Iterator[list[int]]:
-    """Within, training writes a checkpoint after every step, and is killed before the one that follows so many. None: never.
+    """Within, training writes a checkpoint after each of so many steps, and the next one kills it. None: never.
 
     The list holds the numbers of the steps that were taken.
     """

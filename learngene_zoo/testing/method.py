@@ -28,10 +28,10 @@ def check_method(
     ancestry: Ancestry | None = None,
     tasks: Sequence[Task] | None = None,
 ) -> None:
-    """The whole contract of a registered method, on tiny models: some seconds, and what its extraction takes, four times.
+    """The whole contract of a registered method, on tiny models. Takes a few seconds, and four extractions.
 
-    extractor: the settings to use (default: the preset "smoke"). ancestry: what to extract from (default: the examples of the
-    method's families, of which the extractor's outline can refuse all but the first). tasks: default: tiny ones.
+    extractor: the settings to use (default: the preset "smoke"). ancestry: what to extract from (default: the examples
+    of the method's families, of which the extractor's outline can refuse all but the first). tasks: default: tiny ones.
     """
     check_settings(method)
     extractor = extractor or method.presets["smoke"]
@@ -43,7 +43,7 @@ def check_method(
 
 
 def check_settings(method: Method) -> None:
-    """The record contradicts itself nowhere; settings survive JSON, and shadow no option of the command line."""
+    """The record does not contradict itself; settings survive JSON, and shadow no option of the command line."""
     try:
         check_method_record(method)
     except BadPlugin as error:

@@ -31,8 +31,8 @@ print(*sorted({"torch", "timm", "numpy", "datasets"} & set(sys.modules)))
 def check_suite(suite: Suite, *, offline: bool = True) -> tuple[str, ...]:
     """The whole contract of a registered suite. Returns the names of the tasks that were opened.
 
-    Every task is opened and some images of each split are read. Tasks that are not available offline are only checked if
-    `offline` is False. Raises `AssertionError` that names the law which is broken.
+    Every task is opened and some images of each split are read. Tasks that are not available offline are only checked
+    if `offline` is False. Raises `AssertionError` that names the law which is broken.
     """
     check_registration(suite)
     opened = []

@@ -199,7 +199,7 @@ SIZES = [
     ),
     Case("expand learngene --max-params 1K", WRONG, ("1.00K parameters", "smallest", "2 layers")),
     Case("expand learngene --max-flops 10 --max-params 20M", WRONG, ("10 FLOPs", "smallest")),
-    Case("expand learngene --max-latency 1us", WRONG, ("within 1us", "smallest", "on this machine")),
+    Case("expand learngene --max-latency 1us", WRONG, ("at most 1us", "smallest", "on this machine")),
     Case("expand learngene --max-params 20Q", WRONG, ("'20Q'", "20M")),
     Case("expand learngene --max-params=-3M", WRONG, ("'-3M'", "20M")),
     Case("expand learngene --max-flops nan", WRONG, ("'nan'", "3G")),

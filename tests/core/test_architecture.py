@@ -39,6 +39,7 @@ RINGS = (
     "training",
     "method",
     "registry latency",
+    "inputs",
     "lifecycle",
     "plugin",
     "bench",
@@ -159,7 +160,7 @@ def test_plugins_use_the_facade_and_their_own_package() -> None:
 
 # What only reads imports nothing hot: these modules, and every plugin's module that an entry point names.
 COLD = (
-    "entry_points errors intervals plotting recipe seeds settings storage text units version method registry lifecycle plugin torch_hub latency "
+    "entry_points errors intervals plotting recipe seeds settings storage text units version method registry inputs lifecycle plugin torch_hub latency "
     "families.cost families.family families.spec families.table families.timm_config families.vit runs artifacts tasks.task tasks.suite "
     "tasks.catalogue bench cli"
 )

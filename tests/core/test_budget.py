@@ -58,5 +58,5 @@ def test_none_fits_says_the_smallest_there_is() -> None:
         choose(DEPTHS, Budget(max_params=1000), never)
     with pytest.raises(WrongCall, match=r"3 layers.* takes 3ms"):
         choose(DEPTHS, Budget(max_latency=1e-4), seconds)
-    with pytest.raises(WrongCall, match="no descendant of the shape"):
+    with pytest.raises(WrongCall, match="no descendant with these sizes"):
         choose([], Budget(max_params=1000), never)

@@ -310,7 +310,7 @@ def test_a_segmentation_task_makes_a_dense_descendant_and_a_class_task_a_plain_o
     assert lifecycle.finetune(tmp_path / "tuned", task="digits", recipe=recipe).spec.dense is False
     judged = lifecycle.evaluate(tmp_path / "tuned", split="validation")
     assert (judged.metric, judged.images) == ("mIoU", 300)
-    with pytest.raises(WrongCall, match="one class per pixel and digits asks for one per image"):
+    with pytest.raises(WrongCall, match="one class per pixel and digits has one per image"):
         lifecycle.evaluate(tmp_path / "tuned", task="digits")
 
 

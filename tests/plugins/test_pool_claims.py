@@ -23,7 +23,7 @@ from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.trial import size_of
 from learngene_zoo.bench.verdict import judge
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.lifecycle import preset_of
+from learngene_zoo.inputs import preset_of
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
