@@ -114,7 +114,7 @@ def draw(kept: Mapping[str, Any]) -> None:
         figure, (panel,) = plotting.subplots(1, 1, (6.4, 3.8))
         for name, look in looks_of(arms).items():
             losses = kept[name]["loss"]
-            panel.plot(range(1, len(losses) + 1), losses, label=name, **look.line)
+            panel.plot(range(1, len(losses) + 1), losses, label=name, **look)
         panel.set_xlabel("epoch")
         panel.set_ylabel("training loss (cross-entropy)")
         panel.set_title(f"{TASK.name}: {LAYERS} layers, {WIDTH} wide, mean of {len(SEEDS)} seeds")

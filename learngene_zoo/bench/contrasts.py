@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from learngene_zoo.bench.claim_file import Claim, Decision, Sum
 from learngene_zoo.bench.results import Row, unpacked
@@ -19,11 +18,7 @@ from learngene_zoo.intervals import paired_gain
 from learngene_zoo.lifecycle import plan
 from learngene_zoo.method import Target
 from learngene_zoo.registry import load
-from learngene_zoo.settings import from_json, to_json
-
-if TYPE_CHECKING:
-    from learngene_zoo.method import Extractor
-
+from learngene_zoo.settings import with_settings
 
 SizeName = int | str  # a size: layers, or its name
 
@@ -201,15 +196,9 @@ def params_of(one: Sum) -> dict[int, int]:
     """The parameters of the smallest descendant of each depth."""
     members = plan(
         one.method,
-        extractor=extractor_of(one),
+        extractor=with_settings(load(one.method).extractor, one.settings),
         ancestries=one.ancestries or ((one.ancestry,) if one.ancestry else ()),
         target=Target(classes=one.classes),
         convention=one.convention,
     )
     return {member.spec.layers: member.cost(one.convention).params for member in reversed(members)}
-
-
-def extractor_of(one: Sum) -> Extractor:
-    """The method's extractor with the settings of the sum."""
-    extractor = load(one.method).extractor
-    return from_json(type(extractor), {**to_json(extractor), **one.settings}, f"settings of {one.what}")

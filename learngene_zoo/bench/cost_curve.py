@@ -3,7 +3,7 @@
     total(N) = once + N (each size + fine-tuning)
 
 A learngene is extracted once. Scratch costs nothing before fine-tuning. Pretraining and distillation are repeated for every size,
-and here each descendant has another one. Everything is measured, in seconds and in training images.
+and here each descendant has another one. Everything is measured, in seconds and in training images. The curve is drawn by `cost_picture` in pictures.py.
 """
 
 from __future__ import annotations
@@ -13,15 +13,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from learngene_zoo.bench import tables
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.summary import SCRATCH
+from learngene_zoo.bench.tables import Table
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Json
+from learngene_zoo.units import human_count
 
 PER_SIZE = ("pretrain_finetune", "distillation")  # methods whose work before fine-tuning serves one size only
 CostUnit = Literal["seconds", "images"]
 UNITS: tuple[CostUnit, ...] = ("seconds", "images")
+TOTALS = (1, 4, 16)  # descendants whose totals the table shows
+ASSUMPTIONS = (
+    "Each descendant has another size and is trained for one task: an extraction is paid once, pretraining and distillation for "
+    "each descendant, and scratch pays for fine-tuning only.",
+    "The ancestry model exists already; its cost is not counted, neither for the learngenes nor for distillation.",
+    "Costs are means over the measured tasks, sizes and seeds; N descendants are assumed to cost N times the mean. The seconds of "
+    "fine-tuning are also averaged over the arms whose models are equal.",
+    "Seconds of fine-tuning are those of its training alone, seconds of an extraction are its total; images are those seen in "
+    "training, whatever the cost of a step. A teacher that must first be fine-tuned is fine-tuned for each size.",
+    "Equal quality is the best mean that both reach, and each is charged for the smallest measured budget that reaches it; "
+    "nothing is interpolated between budgets.",
+)
 
 
 @dataclass(frozen=True)
@@ -192,3 +207,63 @@ def matches(found: Sequence[Bill]) -> list[Match]:
             assert others is not None, "both reach the lower of their best means"
             made.append(Match(ours=ours, theirs=theirs, kind="equal quality", epochs=epochs, their_epochs=others))
     return made
+
+
+def cost_tables(found: Sequence[Bill]) -> list[Table]:
+    """From how many descendants on each method pays, what every arm costs, and its metric with every budget."""
+    pays = ("method", "against", "comparison", "epochs", "theirs", "metric, %", "theirs", "by time", "by images")
+    costs = ("arm", "epochs", "metric, %", "once", "each descendant", *(f"{count} in all" for count in TOTALS))
+    budgets = tuple((bill.arm, *map(tables.percent, bill.values.values())) for bill in found)
+    return [
+        Table("from how many descendants a learngene pays", pays, tuple(map(_pays, matches(found))), texts=3),
+        Table("time, and training images, with the largest budget", costs, tuple(map(_costs, found))),
+        Table("metric by epochs, %", ("arm", *map(str, found[0].values)), budgets),
+    ]
+
+
+def _pays(one: Match) -> tuple[str, ...]:
+    values = (one.ours.values[one.epochs], one.theirs.values[one.their_epochs])
+    counts = (one.pays_from(unit) for unit in UNITS)
+    shown = ("never" if count is None else str(count) for count in counts)
+    epochs = (str(one.epochs), str(one.their_epochs))
+    return (one.ours.arm, one.theirs.arm, one.kind, *epochs, *map(tables.percent, values), *shown)
+
+
+def _costs(bill: Bill) -> tuple[str, ...]:
+    """With the largest budget."""
+    epochs = bill.longest
+    costs = (bill.once, bill.each(epochs), *(bill.total(count, epochs) for count in TOTALS))
+    return (bill.arm, str(epochs), tables.percent(bill.values[epochs]), *map(_effort, costs))
+
+
+def _effort(one: Effort) -> str:
+    nothing = not one.seconds and not one.images
+    return tables.NONE if nothing else f"{tables.duration(one.seconds)}, {human_count(round(one.images))}"
+
+
+def flat_costs(found: Sequence[Bill]) -> list[dict[str, Json]]:
+    """Bills and readings as flat objects of raw numbers, told apart by `kind`; docs/bench.md explains the keys."""
+    return [
+        *(_flat_bill(bill, epochs) for bill in found for epochs in bill.values),
+        *map(_flat_match, matches(found)),
+    ]
+
+
+def _flat_bill(bill: Bill, epochs: int) -> dict[str, Json]:
+    parts = {"once": bill.once, "size": bill.size, "tuning": bill.tuning[epochs]}
+    costs = {f"{name}_{unit}": getattr(effort, unit) for name, effort in parts.items() for unit in UNITS}
+    return {"kind": "bill", "arm": bill.arm, "epochs": epochs, "value": bill.values[epochs], **costs}
+
+
+def _flat_match(one: Match) -> dict[str, Json]:
+    return {
+        "kind": "reading",
+        "arm": one.ours.arm,
+        "rival": one.theirs.arm,
+        "reading": one.kind,
+        "epochs": one.epochs,
+        "rival_epochs": one.their_epochs,
+        "value": one.ours.values[one.epochs],
+        "rival_value": one.theirs.values[one.their_epochs],
+        **{f"pays_from_{unit}": one.pays_from(unit) for unit in UNITS},
+    }

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -12,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.bench import tables
-from learngene_zoo.bench.cost_curve import Bill
-from learngene_zoo.bench.cost_report import ASSUMPTIONS, cost_tables
+from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, cost_tables
 from learngene_zoo.bench.pictures import caption
 from learngene_zoo.bench.summary import SCRATCH, Summary
 from learngene_zoo.bench.tables import Table
@@ -35,7 +35,7 @@ def page(summary: Summary, grid: Mapping[str, Any], pictures: Mapping[str, str],
         "What it costs": _tables([tables.costs(summary)]),
         "Failures": _tables([failures], open_at_most=int(failures is None or len(failures.rows) <= MOST_FAILURES)),
         "How to read this": [_list(tables.NOTES)],
-        "Settings": [*_settings(grid), *_machines(summary)],
+        "Settings": [_settings(grid), *_machines(summary)],
     }
     shown = [_section(title, parts) for title, parts in sections.items() if parts]
     methods = dict.fromkeys(line.arm for line in summary.lines if line.control is None and line.method != SCRATCH)
@@ -121,25 +121,12 @@ def _list(items: Iterable[str]) -> str:
     return f"<ul>{''.join(f'<li>{item}</li>' for item in coded)}</ul>"
 
 
-def _settings(grid: Mapping[str, Any]) -> list[str]:
-    """What grid.json holds: what was varied, the recipe, the versions, every arm."""
-    pairs = {**grid["settings"], **{f"version of {name}": value for name, value in grid["versions"].items()}}
-    items = (f"<div><dt>{escape(name)}</dt><dd>{escape(_text(value))}</dd></div>" for name, value in pairs.items())
-    found = [f"<dl>{''.join(items)}</dl>"] if pairs else []
-    arms = [{name: value for name, value in arm.items() if value not in (None, [], {}, False)} for arm in grid["arms"]]
-    if arms:
-        columns = list(dict.fromkeys(name for arm in arms for name in arm))
-        rows = tuple(tuple(_text(arm.get(name)) for name in columns) for arm in arms)
-        found += _tables([Table("arms", tuple(columns), rows, texts=len(columns))])
-    return found
-
-
-def _text(value: Any) -> str:
-    if value is None or value == []:
-        return tables.NONE
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name}={_text(item)}" for name, item in value.items())
-    return ", ".join(map(_text, value)) if isinstance(value, (list, tuple)) else str(value)
+def _settings(grid: Mapping[str, Any]) -> str:
+    """What grid.json says about the cells."""
+    shown = {name: grid[name] for name in ("settings", "arms", "versions")}
+    return _collapsed(
+        "what the cells have in common, and every arm", f"<pre>{escape(json.dumps(shown, indent=1))}</pre>"
+    )
 
 
 def _machines(summary: Summary) -> list[str]:

@@ -1,11 +1,11 @@
-"""The two kinds of pictures of a bench: metric against parameters (the Pareto view), and metric over budgets."""
+"""The pictures of a bench: metric against parameters (the Pareto view), metric over budgets, and the cost curve."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.bench.cost_curve import UNITS, Bill, CostUnit, matches
 from learngene_zoo.bench.statistics import Average
 from learngene_zoo.bench.summary import SCRATCH, Line, Summary
 from learngene_zoo.plotting import COLOURS, GREY, INK, PAPER, legend, settle, style, subplots
@@ -17,32 +17,13 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 4  # panels of learning curves side by side
 LEAST_SEEDS = 3  # of an interval that is drawn
 MOST_SIZES = 4  # sizes with learning curves; of more the smallest, the middle and the largest are drawn
-_MARKERS = ("o", "^", "v", "P", "X", "*")
+LEAST_SHOWN, MOST_SHOWN = 12, 60  # descendants on the axis of a cost curve
+SCALES: dict[CostUnit, tuple[float, str]] = {"seconds": (60.0, "minutes"), "images": (1000.0, "thousand images")}
+_MARKERS = ("o", "^", "v", "P", "X")
 _DASHES: Mapping[str | None, Any] = {None: "-", "shuffled": (0, (5, 2)), "stem": (0, (1, 1.5))}
 
 
-@dataclass(frozen=True)
-class Look:
-    """How an arm is drawn, the same in every picture."""
-
-    colour: str
-    dashes: Any
-    marker: str
-    hollow: bool
-    width: float
-
-    @property
-    def line(self) -> dict[str, Any]:
-        """The options of `Axes.plot`."""
-        return {
-            "color": self.colour,
-            "linestyle": self.dashes,
-            "linewidth": self.width,
-            "marker": self.marker,
-            "markersize": 5.5 if self.marker != "*" else 8,
-            "markerfacecolor": PAPER if self.hollow else self.colour,
-            "markeredgewidth": 1.2,
-        }
+Look = dict[str, Any]  # the options of `Axes.plot`
 
 
 def looks_of(arms: Sequence[tuple[str, str, str | None]]) -> dict[str, Look]:
@@ -53,13 +34,22 @@ def looks_of(arms: Sequence[tuple[str, str, str | None]]) -> dict[str, Look]:
     for name, method, control in arms:
         if method == SCRATCH:
             rank = scratch.index(name)
-            found[name] = Look(GREY, _DASHES[None] if rank else (0, (6, 1.5, 1.5, 1.5)), "Ds"[rank % 2], not rank, 1.6)
+            dashes = "-" if rank else (0, (6, 1.5, 1.5, 1.5))
+            found[name] = _look(GREY, dashes, "Ds"[rank % 2], hollow=not rank, width=1.6)
             continue
         base = name.removesuffix(f" {control}") if control else name
-        index = own.index(base) if base in own else len(own)
-        colour, marker = COLOURS[index % len(COLOURS)], _MARKERS[index % len(_MARKERS)]
-        found[name] = Look(colour, _DASHES.get(control, "--"), marker, control is not None, 1.3 if control else 2.3)
+        number = own.index(base) if base in own else len(own)
+        colour, marker = COLOURS[number % len(COLOURS)], _MARKERS[number % len(_MARKERS)]
+        found[name] = _look(
+            colour, _DASHES.get(control, "--"), marker, hollow=bool(control), width=1.3 if control else 2.3
+        )
     return found
+
+
+def _look(colour: str, dashes: Any, marker: str, *, hollow: bool, width: float) -> Look:
+    face = PAPER if hollow else colour
+    line = {"color": colour, "linestyle": dashes, "linewidth": width}
+    return {**line, "marker": marker, "markersize": 5.5, "markerfacecolor": face, "markeredgewidth": 1.2}
 
 
 def pictures(summary: Summary) -> dict[str, Figure]:
@@ -120,11 +110,11 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look])
         own = sorted((line for line in lines if line.arm == arm), key=lambda line: line.params)
         # Arms of one size have equal numbers of parameters: moving each by 1 % keeps their intervals apart.
         xs = [line.params * 1.012 ** (index - (len(arms) - 1) / 2) for line in own]
-        panel.plot(xs, [100 * line.value.value for line in own], label=arm, zorder=3, **looks[arm].line)
+        panel.plot(xs, [100 * line.value.value for line in own], label=arm, zorder=3, **looks[arm])
         for x, line in zip(xs, own):
             ends = _drawn_interval(line.value)
             if ends:
-                panel.plot([x, x], ends, color=looks[arm].colour, linewidth=1.1, alpha=0.8, zorder=2)
+                panel.plot([x, x], ends, color=looks[arm]["color"], linewidth=1.1, alpha=0.8, zorder=2)
             drawn_at[line.params, 100 * line.value.value] = x
     front = [(drawn_at[point], point[1]) for point in pareto_front(list(drawn_at))]
     panel.plot(
@@ -196,11 +186,13 @@ def _curve(panel: Axes, own: dict[int, Line], budgets: Sequence[int], look: Look
     found = {**({0: before} if before and 0 not in own else {}), **{n: line.value for n, line in own.items()}}
     xs = [budgets.index(epochs) for epochs in sorted(found)]
     values = [found[epochs] for epochs in sorted(found)]
-    panel.plot(xs, [100 * one.value for one in values], label=arm, zorder=3, **{**look.line, "markersize": 4})
+    panel.plot(xs, [100 * one.value for one in values], label=arm, zorder=3, **{**look, "markersize": 4})
     bands = [ends for ends in map(_drawn_interval, values) if ends]
     if len(bands) == len(xs):
         lows, highs = zip(*bands)
-        panel.fill_between(xs, lows, highs, color=look.colour, alpha=0.08 if look.colour == GREY else 0.12, linewidth=0)
+        panel.fill_between(
+            xs, lows, highs, color=look["color"], alpha=0.08 if look["color"] == GREY else 0.12, linewidth=0
+        )
 
 
 def _short(task: str) -> str:
@@ -210,6 +202,48 @@ def _short(task: str) -> str:
 
 def _label(line: Line) -> str:
     return f"{line.condition.metric} on {line.condition.split} images, %"
+
+
+@style()
+def cost_picture(found: Sequence[Bill]) -> Figure:
+    """Total cost over the number of descendants: with equal budgets on the left, to equal quality on the right.
+
+    Above in minutes, below in images. Equal quality is here the best mean of the scratch arms; arms that do not reach it
+    with any budget are not drawn there.
+    """
+    looks = looks_of([(bill.arm, bill.method, None) for bill in found])
+    sides = {f"{found[0].longest} epochs each": [(bill, bill.longest) for bill in found]}
+    level = max((value for bill in found if bill.method == SCRATCH for value in bill.values.values()), default=None)
+    if level is not None:
+        enough = [(bill, bill.reaches(level)) for bill in found]
+        sides[f"as long as it takes to {100 * level:.1f} %"] = [(bill, n) for bill, n in enough if n is not None]
+    pays = [count for one in matches(found) for unit in UNITS if (count := one.pays_from(unit))]
+    most = min(MOST_SHOWN, max([LEAST_SHOWN, *(round(1.5 * count) for count in pays)]))
+    figure, panels = subplots(len(UNITS), len(sides), (4.7, 2.9))
+    for index, unit in enumerate(UNITS):
+        for panel, (title, arms) in zip(panels[index * len(sides) :], sides.items()):
+            _cost_panel(panel, arms, unit, looks, most)
+            panel.set_title(title if index == 0 else "")
+            panel.set_xlabel("descendants" if index == len(UNITS) - 1 else "")
+        panels[index * len(sides)].set_ylabel(f"{SCALES[unit][1]} in all")
+    legend(figure, panels, 5)
+    return settle(figure)
+
+
+def _cost_panel(
+    panel: Axes, arms: Sequence[tuple[Bill, int]], unit: CostUnit, looks: Mapping[str, Look], most: int
+) -> None:
+    scale, _ = SCALES[unit]
+    solid = [index for index, (bill, _) in enumerate(arms) if looks[bill.arm]["linestyle"] == "-"]
+    for index, (bill, epochs) in enumerate(arms):
+        line = {**looks[bill.arm], "marker": None}
+        if index in solid[2::2]:  # lines may coincide: of two neighbours one is dashed, and drawn over the other
+            line["linestyle"] = (0, (4, 2.5))
+        totals = [getattr(bill.total(count, epochs), unit) / scale for count in (0, most)]
+        panel.plot((0, most), totals, label=bill.arm, zorder=3 if line["linestyle"] == "-" else 4, **line)
+    panel.set_xlim(0, most)
+    panel.locator_params(axis="x", integer=True)
+    panel.set_ylim(bottom=0)
 
 
 def caption(name: str) -> str:

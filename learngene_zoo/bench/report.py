@@ -16,10 +16,9 @@ from learngene_zoo import plotting
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cell import Arm, Cell, label
-from learngene_zoo.bench.cost_curve import Bill, bills
-from learngene_zoo.bench.cost_report import ASSUMPTIONS, cost_picture, cost_tables, flat_costs
+from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, bills, cost_tables, flat_costs
 from learngene_zoo.bench.page import page
-from learngene_zoo.bench.pictures import caption, pictures
+from learngene_zoo.bench.pictures import caption, cost_picture, pictures
 from learngene_zoo.bench.results import RESULTS, read_rows, select
 from learngene_zoo.bench.summary import Summary, flat, summarise
 from learngene_zoo.bench.tables import NOTES, Table
