@@ -22,6 +22,7 @@ from typing import Any
 import machine
 from grids import best_rates, finished, told
 
+from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.extraction import Spent
@@ -29,7 +30,7 @@ from learngene_zoo.bench.grid import SCRATCH, cells
 from learngene_zoo.bench.results import Row
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.settings import to_json
-from learngene_zoo.storage import new_file, write_json
+from learngene_zoo.storage import write_json
 from learngene_zoo.tasks.catalogue import find_entry, suite
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -5,6 +5,7 @@ Each takes names, paths or objects, does one thing, and returns the object it ma
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from learngene_zoo.artifacts import learngene as learngenes
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, versions
+from learngene_zoo.atomic import claim, digest_of, new_file
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.cost import Convention
 from learngene_zoo.families.spec import Spec
@@ -34,11 +36,10 @@ from learngene_zoo.method import (
 )
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.distributed import is_first
-from learngene_zoo.runs.folder import begin, finish
+from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.storage import claim, new_file
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 
 if TYPE_CHECKING:
@@ -68,24 +69,27 @@ def train(
     The task sets `spec.classes`. Raises `TrainingFailed` if the loss is still near that of guessing after a tenth of
     the steps.
     """
-    from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
 
     run = run or Run()
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
     settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
-    run = begin(_place(out), "train", settings, run, force)
-    start = assemble(
-        spec,
-        {},
-        seed=derive_seed(run.seed, "init"),
-        scheme=init,
-        mean=data.mean,
-        std=data.std,
-        provenance={"method": "train", "init": init, "versions": versions()},
-    )
-    return _kept(fit(start, data, recipe, run, guard=True), out, run, force)
+
+    def make(run: Run) -> Descendant:
+        start = assemble(
+            spec,
+            {},
+            seed=derive_seed(run.seed, "init"),
+            scheme=init,
+            mean=data.mean,
+            std=data.std,
+            provenance={"method": "train", "init": init, "versions": versions()},
+        )
+        return fit(start, data, recipe, run, guard=True)
+
+    return produce(make, load_descendant, out=_place(out), verb="train", settings=settings, run=run, force=force)
 
 
 def plan(
@@ -152,16 +156,18 @@ def extract(
         "ancestries": [[ancestry.record.source, ancestry.record.sha256] for ancestry in opened],
         "tasks": [to_json(task.record) for task in data],
     }
-    run = begin(_place(out), "extract", settings, run, force)
-    made = returned(extractor, Learngene, extractor(opened, data, run))
-    learngene = made.with_config(
-        settings=to_json(extractor),
-        ancestries=tuple(ancestry.record for ancestry in opened),
-        tasks=tuple(task.record for task in data),
-        seed=run.seed,
-        versions=versions(),
-    )
-    return _kept(learngene, out, run, force)
+
+    def make(run: Run) -> Learngene:
+        made = returned(extractor, Learngene, extractor(opened, data, run))
+        return made.with_config(
+            settings=to_json(extractor),
+            ancestries=tuple(ancestry.record for ancestry in opened),
+            tasks=tuple(task.record for task in data),
+            seed=run.seed,
+            versions=versions(),
+        )
+
+    return produce(make, learngenes.load, out=_place(out), verb="extract", settings=settings, run=run, force=force)
 
 
 def expand(
@@ -191,7 +197,7 @@ def expand(
     target, budget, settings = named_sizes(target or Target(), budget or Budget(), sizes)
     expander = with_settings(expander or registry.load(gene.config.method).expander, settings)
     if out is not None:
-        claim(Path(out), force)
+        claim(Path(out), force or run.resume)
     target = for_task(target, run)
     if budget:
         member = _largest(gene.config, expander, target, budget, run)
@@ -204,7 +210,7 @@ def expand(
     if control is not None:
         made = controlled(made, control, run.seed)
     provenance = {**_provenance(gene, expander, control, run), **made.provenance}
-    return _kept(replace(made, task=target.task, provenance=provenance), out, run, force)
+    return _written(replace(made, task=target.task, provenance=provenance), out, run, force)
 
 
 def finetune(
@@ -221,16 +227,19 @@ def finetune(
     Raises `WrongCall` if no task is named and the model was built for data that only the caller may choose
     (`folder:mine`).
     """
-    from learngene_zoo.artifacts.descendant import fingerprint_of
+    from learngene_zoo.artifacts.descendant import fingerprint_of, load_descendant
     from learngene_zoo.training.fit import fit
 
     run = run or Run()
     start = shelf.open_descendant(model)
     data = open_task(task or own_task(start, "finetune"), offline=run.offline)
     settings = {"model": fingerprint_of(start), "task": to_json(data.record), "recipe": to_json(recipe)}
-    run = begin(_place(out), "finetune", settings, run, force)
-    start = start.for_task(data.name, data.class_names, seed=derive_seed(run.seed, "head"), dense=data.dense)
-    return _kept(fit(start, data, recipe, run), out, run, force)
+
+    def make(run: Run) -> Descendant:
+        head = derive_seed(run.seed, "head")
+        return fit(start.for_task(data.name, data.class_names, seed=head, dense=data.dense), data, recipe, run)
+
+    return produce(make, load_descendant, out=_place(out), verb="finetune", settings=settings, run=run, force=force)
 
 
 def evaluate(
@@ -304,9 +313,15 @@ def _place(out: str | Path | None) -> Path | None:
     return None if out is None else Path(out)
 
 
-def _kept(made: Any, out: str | Path | None, run: Run, force: bool) -> Any:
-    """What was made; with `out`, written there by the first process, which finishes the run."""
+def _written(made: Descendant, out: str | Path | None, run: Run, force: bool) -> Descendant:
+    """What was made; with `out`, written there by the first process. With `run.resume`, an equal one there is left as it is."""
     if out is not None and is_first():
-        made.save(Path(out), force)
-        finish(run)
+        place = Path(out)
+        if not (run.resume and place.is_dir() and _is_at(made, place)):
+            made.save(place, force)
     return made
+
+
+def _is_at(made: Descendant, place: Path) -> bool:
+    with tempfile.TemporaryDirectory() as scratch:
+        return digest_of(made.save(Path(scratch) / "made")) == digest_of(place)

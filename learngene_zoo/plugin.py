@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.learngene import Learngene as Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
     from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
+    from learngene_zoo.atomic import nearest_parent as nearest_parent
     from learngene_zoo.errors import BadData as BadData
     from learngene_zoo.errors import BadFile as BadFile
     from learngene_zoo.errors import TrainingFailed as TrainingFailed
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
     from learngene_zoo.settings import to_json as to_json
     from learngene_zoo.settings import with_settings as with_settings
     from learngene_zoo.storage import StateDict as StateDict
-    from learngene_zoo.storage import nearest_parent as nearest_parent
     from learngene_zoo.storage import read_json as read_json
     from learngene_zoo.storage import write_json as write_json
     from learngene_zoo.tasks.batches import Batches as Batches
@@ -140,6 +140,7 @@ if TYPE_CHECKING:
 
 # Module (below learngene_zoo): its names; NAME=ORIGINAL where it is called differently there, NAME= for the module itself.
 _HOMES = {
+    "atomic": "nearest_parent",
     "artifacts.ancestry": "Ancestry open_ancestry sha256 split_source",
     "artifacts.descendant": "Descendant assemble fingerprint_of",
     "artifacts.hub": "Repository fetch_from_hub=fetch licence_on_card",
@@ -161,7 +162,7 @@ _HOMES = {
     "runs.run": "Run",
     "seeds": "derive_seed noise uniform",
     "settings": "Bounds FLAT Json check_bounds from_json settings_of to_json with_settings",
-    "storage": "StateDict nearest_parent read_json write_json",
+    "storage": "StateDict read_json write_json",
     "tasks.batches": "Batches open_loader",
     "tasks.catalogue": "find_entry open_task",
     "tasks.folders": "Files labelled noted open_folder subfolders",

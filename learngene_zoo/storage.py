@@ -1,4 +1,4 @@
-"""Folders of tensors and JSON: written whole or not at all, read strictly, never unpickled."""
+"""Tensors and JSON on disk: read strictly, never unpickled."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.errors import BadFile, Refused, Unavailable
+from learngene_zoo.atomic import new_folder
+from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import Json
 
 if TYPE_CHECKING:
@@ -25,81 +24,6 @@ MOST_JSON_BYTES = 16 * 2**20
 MOST_DEPTH = 64
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
-
-
-def claim(path: Path, force: bool) -> None:
-    """Fail now rather than after an hour: `path` must not exist (unless `force`) and its parent must be writable.
-
-    Raises `Refused` or `Unavailable`.
-    """
-    if path.exists() and not force:
-        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
-    if path.exists() and not path.is_dir():
-        raise Refused(f"{path} is a file, not a folder; choose another place with -o")
-    if path.resolve() == Path.cwd() or path.resolve() in Path.cwd().parents:
-        raise Refused(f"{path} contains the current folder; choose another place with -o")
-    parent = nearest_parent(path)
-    if not os.access(parent, os.W_OK):
-        raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
-
-
-def nearest_parent(path: Path) -> Path:
-    """The nearest folder above `path` that exists."""
-    parent = path.absolute().parent
-    while not parent.is_dir():
-        if parent.exists():
-            raise Refused(f"{parent} is a file, so {path} cannot be made; choose another place with -o")
-        parent = parent.parent
-    return parent
-
-
-@contextmanager
-def new_folder(path: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary folder to fill; on leaving it is flushed to disk and renamed to `path`, on an error removed.
-
-    What was at `path` before stays until the new one is whole. Raises `Refused` if `path` exists and `force` is not set,
-    `Unavailable` if the disk is full or not writable.
-    """
-    claim(path, force)
-    draft = path.absolute().parent / f".{path.name}.{os.getpid()}.tmp"
-    try:
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
-        yield draft
-        for file in sorted(draft.rglob("*")):
-            _flush(file)
-        _flush(draft)
-        _exchange(draft, path.absolute())
-    except OSError as error:
-        raise Unavailable(f"{path} could not be written: {error.strerror or error}; nothing was changed") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _exchange(draft: Path, path: Path) -> None:
-    old = path.parent / f".{path.name}.{os.getpid()}.old"
-    if path.exists():
-        os.replace(path, old)
-    try:
-        os.replace(draft, path)
-    except OSError:
-        if old.exists():
-            os.replace(old, path)
-        raise
-    _flush(path.parent)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def _flush(path: Path) -> None:
-    try:
-        handle = os.open(path, os.O_RDONLY)
-    except PermissionError:  # folders cannot be opened on some systems; then there is nothing to flush
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_json(path: Path, data: Json) -> None:
@@ -165,6 +89,7 @@ def _check_values(data: Json) -> None:
 
 def write_tensors(path: Path, state: StateDict) -> None:
     """Tensors to a safetensors file. Tensors that share memory are written once each."""
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     seen: set[int] = set()
@@ -174,8 +99,20 @@ def write_tensors(path: Path, state: StateDict) -> None:
         address = tensor.untyped_storage().data_ptr()
         owned[name] = tensor.clone() if address in seen else tensor
         seen.add(address)
-    save_file(owned, path, metadata={"format": "pt"})
-    path.chmod(0o644)  # safetensors makes it its owner's alone, unlike every other file of the folder
+    try:
+        save_file(owned, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # it wraps the operating system's errors; "... (os error 28)"
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+    path.chmod(0o666 & ~_umask())  # safetensors makes it its owner's alone, unlike every other file of the folder
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
 
 
 class Tensors(Mapping[str, "torch.Tensor"]):
@@ -248,24 +185,6 @@ def save_result(path: Path, state: StateDict, record: Json) -> None:
 def load_result(path: Path) -> tuple[StateDict, Json]:
     """The inverse of `save_result`. Raises `BadFile`."""
     return Tensors(path / WEIGHTS), read_json(path / "record.json").get("record")
-
-
-@contextmanager
-def new_file(path: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary file of the same suffix to fill; on leaving it is renamed to `path`, on an error removed."""
-    if path.exists() and not force:
-        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
-    draft = path.absolute().with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
-    try:
-        nearest_parent(path)
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        yield draft
-        _flush(draft)
-        os.replace(draft, path)
-    except OSError as error:
-        raise Unavailable(f"{path} could not be written: {error.strerror or error}; nothing was changed") from error
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def refuse_pickle(path: Path) -> None:

@@ -7,12 +7,13 @@ read from disk when they are used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from learngene_zoo.artifacts.records import FORMAT, joint_licence, read_provenance
+from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
 from learngene_zoo.families.cost import Convention, Cost, cost
@@ -34,7 +35,6 @@ from learngene_zoo.storage import (
     StateDict,
     Tensors,
     fingerprint_of_state,
-    new_folder,
     read_json,
     write_json,
     write_tensors,
@@ -129,15 +129,24 @@ class Descendant:
         timm = timm_config(self.spec, mean=self.mean, std=self.std, class_names=self.class_names, licence=self.licence)
         return {**timm, "learngene": {**to_json(self.provenance), **ours}}
 
-    def save(self, path: Path, force: bool = False, dtype: Literal["fp32", "fp16"] = "fp32") -> Path:
-        """Write the folder, whole or not at all. Raises `Refused` if it exists and `force` is not set."""
+    def save(
+        self,
+        path: Path,
+        force: bool = False,
+        before: Callable[[Path], None] | None = None,
+        dtype: Literal["fp32", "fp16"] = "fp32",
+    ) -> Path:
+        """Write the folder, whole or not at all; `before` sees it just before it takes its place.
+
+        Raises `Refused` if it exists and `force` is not set.
+        """
         import torch
 
         from learngene_zoo.artifacts.card import descendant_card
 
         state = surgery.cast(self.state, {"fp32": torch.float32, "fp16": torch.float16}[dtype])
         config = self.config()
-        with new_folder(path, force) as draft:
+        with new_folder(path, force, before) as draft:
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, state)
             (draft / "README.md").write_text(descendant_card(config), encoding="utf-8")

@@ -6,11 +6,13 @@ on disk, on the zoo's shelf and on the Hub is the same folder. Nothing is inferr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from learngene_zoo.artifacts.records import CONTROLS, FORMAT, LearngeneConfig, check_metrics
+from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import (
@@ -19,7 +21,6 @@ from learngene_zoo.storage import (
     StateDict,
     Tensors,
     fingerprint_of_state,
-    new_folder,
     read_json,
     write_json,
     write_tensors,
@@ -44,11 +45,14 @@ class Learngene:
         """A copy whose config has other values."""
         return replace(self, config=replace(self.config, **changes))
 
-    def save(self, path: Path, force: bool = False) -> Path:
-        """Write the folder, whole or not at all. Raises `Refused` if it exists and `force` is not set."""
+    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
+        """Write the folder, whole or not at all; `before` sees it just before it takes its place.
+
+        Raises `Refused` if it exists and `force` is not set.
+        """
         from learngene_zoo.artifacts.card import learngene_card
 
-        with new_folder(path, force) as draft:
+        with new_folder(path, force, before) as draft:
             config = to_json(self.config)
             if self.config.control is None:
                 del config["control"]  # earlier versions know no such key, and need it for nothing

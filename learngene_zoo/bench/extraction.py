@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.learngene import load
+from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
 from learngene_zoo.inputs import preset_of, references_for, sources_for
 from learngene_zoo.runs.cache import taken
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json, with_settings
-from learngene_zoo.storage import Tensors, new_file, read_json, write_json
+from learngene_zoo.storage import Tensors, read_json, write_json
 from learngene_zoo.tasks import catalogue
 
 if TYPE_CHECKING:

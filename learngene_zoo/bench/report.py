@@ -14,6 +14,7 @@ from typing import Any
 
 from learngene_zoo import plotting
 from learngene_zoo.artifacts.records import versions
+from learngene_zoo.atomic import new_file
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, bills, cost_tables, flat_costs
@@ -24,7 +25,7 @@ from learngene_zoo.bench.summary import Summary, flat, summarise
 from learngene_zoo.bench.tables import NOTES, Table
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.storage import new_file, read_json, write_json
+from learngene_zoo.storage import read_json, write_json
 
 GRID = "grid.json"
 PAGE = "report.html"

@@ -15,9 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from learngene_zoo.atomic import nearest_parent
 from learngene_zoo.errors import BadFile, Refused, Unavailable
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.storage import nearest_parent, parse_json
+from learngene_zoo.storage import parse_json
 
 RESULTS = "results.jsonl"
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from learngene_zoo.atomic import claim
 from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
@@ -20,7 +21,6 @@ from learngene_zoo.bench.trial import UNTRAINED, failed
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.distributed import world
 from learngene_zoo.runs.run import Run
-from learngene_zoo.storage import claim
 from learngene_zoo.units import human_count, human_seconds
 
 Say = Callable[[str], None]

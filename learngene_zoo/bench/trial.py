@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo import lifecycle, registry
+from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Cell, label
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import named
@@ -27,7 +28,7 @@ from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import from_json, to_json, with_settings
-from learngene_zoo.storage import new_file, read_json, write_json
+from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks.catalogue import open_task
 
 if TYPE_CHECKING:

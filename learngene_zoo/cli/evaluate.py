@@ -8,12 +8,13 @@ from typing import Any, Literal
 import click
 
 from learngene_zoo import lifecycle
+from learngene_zoo.atomic import new_file
 from learngene_zoo.cli.job import job_of, job_options
 from learngene_zoo.cli.options import model_argument, model_of
 from learngene_zoo.cli.output import print_row
 from learngene_zoo.errors import Refused
 from learngene_zoo.runs.distributed import is_first
-from learngene_zoo.storage import new_file, write_json
+from learngene_zoo.storage import write_json
 
 
 def evaluate(model: Path | None, task: str | None, split: Literal["train", "validation", "test"], **given: Any) -> None:

@@ -22,10 +22,11 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.atomic import new_file
 from learngene_zoo.runs.distributed import is_first, wait_for_all, world
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, fingerprint, from_json, to_json
-from learngene_zoo.storage import load_result, new_file, read_json, save_result, write_json
+from learngene_zoo.storage import load_result, read_json, save_result, write_json
 
 if TYPE_CHECKING:
     from learngene_zoo.storage import StateDict
@@ -123,16 +124,16 @@ def _shared(
     try:
         with FileLock(shared / f"{key}.lock"):
             if not (place / DONE).is_dir():
-                _make(place, run, compute)
+                _make(place, run, key, compute)
     finally:
         _note(run, key, time.monotonic() - began)
     return load_result(place / DONE)
 
 
-def _make(place: Path, run: Run, compute: Callable[[Run], tuple[StateDict, Json]]) -> None:
+def _make(place: Path, run: Run, key: str, compute: Callable[[Run], tuple[StateDict, Json]]) -> None:
     began = time.monotonic()
     try:
-        state, record = compute(replace(run, folder=place, resume=True))
+        state, record = compute(replace(run, folder=place, resume=True, plan=key))
         save_result(place / DONE, state, record)
         for checkpoint in sorted(place.rglob("checkpoint*")):
             if checkpoint.is_dir():

@@ -1,96 +1,242 @@
-"""The folder of a run (`learngene.run` beside `learngene`): begun, resumed or refused, and finished.
+"""The folder that a long command works in (`learngene.run` beside `learngene`): held, resumed or refused, and finished.
 
-It holds `run.json` (what is being computed, and whether it is done), `metrics.jsonl`, checkpoints and finished parts.
+It holds `run.json` (what is being computed, and whether it is finished), `metrics.jsonl`, checkpoints and finished parts. One
+process at a time works in it: a lock is held for as long as the run lives, and a second process is told who holds it. What a
+tracker or the user puts there stays.
+
+When the artifact is whole, its digest is written into `run.json` before it takes its place. So a run that was killed afterwards
+is recognised by the next call with `resume`: its artifact is there, and nothing is left to compute.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+from learngene_zoo.atomic import claim, digest_of, is_draft, nearest_parent, new_file, resolved, shown
 from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.runs.distributed import is_first, join, wait_for_all
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import Json
-from learngene_zoo.storage import claim, nearest_parent, read_json, write_json
+from learngene_zoo.settings import Json, fingerprint
+from learngene_zoo.storage import read_json, write_json
 
-RECORD = "run.json"
+RECORD, LOCK, HOLDER = "run.json", "run.lock", "holder.json"
+_FILES = (RECORD, "metrics.jsonl", "shared.json")
 
 
-def begin(out: Path | None, verb: str, settings: Json, run: Run, force: bool) -> Run:
-    """The run, with its folder. Called before anything is computed.
+class Artifact(Protocol):
+    """What can be written to a folder."""
 
-    Raises `Refused` if `out` exists (without `force`), if an unfinished run exists (without `resume` or `force`), or if
-    the run to resume was started with other settings; `Unavailable` if the folder cannot be written.
+    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path: ...
+
+
+A = TypeVar("A", bound=Artifact)
+
+
+def produce(
+    make: Callable[[Run], A],
+    load: Callable[[Path], A],
+    *,
+    out: Path | None,
+    verb: str,
+    settings: Json,
+    run: Run,
+    force: bool,
+) -> A:
+    """What `make(run)` returns; with `out`, computed in `OUT.run`, where it can be resumed, and written to `out` at the end.
+
+    With `run.resume`, the artifact at `out` is loaded if this very run has written it already. Raises `Refused` if `out` exists
+    (without `force`), if an unfinished run lies there (without `resume` or `force`), if another process works there, or if a
+    run that was started with other settings is to be resumed; `Unavailable` if the place cannot be written.
     """
     if out is None:
-        return run
-    claim(out, force)
-    folder = out.with_name(out.name + ".run")
-    plan = {"verb": verb, "seed": run.seed, "precision": run.precision, "settings": settings}
+        return make(run)
     join(run.device)
-    if is_first():
-        _open(folder, plan, run.resume, force)
-    wait_for_all()
-    return replace(run, folder=folder)
+    plan = {"verb": verb, "seed": run.seed, "precision": run.precision, "settings": settings}
+    place = resolved(out)
+    folder = resolved(place.with_name(f"{place.name}.run"))
+    run = replace(run, folder=folder, plan=fingerprint(plan))
+    if not is_first():
+        wait_for_all()
+        return load(place) if _read(folder).get("finished") else make(run)
+    with _held(folder):
+        delivered = _open(folder, place, plan, run.resume, force)
+        wait_for_all()
+        if delivered:
+            return load(place)
+        try:
+            made = make(run)
+        except BaseException:
+            if folder.is_dir() and not _anything_kept(folder):
+                clear(folder)
+            raise
+        made.save(out, force, partial(_promise, folder))
+        finish(folder)
+        return made
 
 
-def _open(folder: Path, plan: dict[str, Json], resume: bool, force: bool) -> None:
-    if folder.exists():
-        before = _read(folder)
-        if resume and not before.get("finished"):
-            _same(before, plan, folder)
-            return
-        if not (force or before.get("finished")):
-            raise Refused(f"an unfinished run is in {folder}; continue it with --resume or start over with --force")
-        shutil.rmtree(folder)
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The folder's lock. Raises `Refused` while another process holds it. A folder that ends up empty is removed."""
+    from filelock import FileLock, Timeout
+
+    _check_ours(folder)
     nearest_parent(folder)
-    folder.mkdir(parents=True)
-    write_json(folder / RECORD, {**plan, "finished": False})
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise Refused(
+            f"{_holder(folder)} works in {shown(folder)}; wait until it has finished, or stop it first"
+        ) from None
+    try:
+        held = {"process": os.getpid(), "machine": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+        (folder / HOLDER).write_text(json.dumps(held), encoding="utf-8")
+        yield
+    finally:
+        (folder / HOLDER).unlink(missing_ok=True)
+        lock.release()
+        (folder / LOCK).unlink(missing_ok=True)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _holder(folder: Path) -> str:
+    try:
+        held = read_json(folder / HOLDER)
+        return f"process {int(held['process'])} on {held['machine']} (running since {held['since']})"
+    except (BadFile, KeyError, TypeError, ValueError):
+        return "another process"
+
+
+def _check_ours(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise Refused(
+            f"{shown(folder)} exists and is not the folder of a run; move it, or choose another place with -o"
+        )
+    if folder.is_dir() and not (folder / RECORD).is_file():
+        strange = sorted(
+            entry.name for entry in folder.iterdir() if entry.name not in (LOCK, HOLDER) and not is_draft(entry.name)
+        )
+        if strange:
+            raise Refused(
+                f"{shown(folder)} holds {strange[0]} but no {RECORD}, so it is not the folder of a run; choose another place with -o"
+            )
+
+
+def _open(folder: Path, place: Path, plan: dict[str, Json], resume: bool, force: bool) -> bool:
+    """Whether the artifact is there already; otherwise the folder is ready for this run, new or as it was interrupted."""
+    before = _read(folder)
+    if resume and before and not _difference(before, plan) and _delivered(before, place):
+        finish(folder)
+        return True
+    claim(place, force)
+    unfinished = bool(before) and not before.get("finished")
+    if resume and unfinished:
+        changed = _difference(before, plan)
+        if changed:
+            raise Refused(
+                f"the run in {shown(folder)} was started with other settings ({changed}); "
+                "resume it with the same ones, or start over with --force"
+            )
+        return False
+    if unfinished and not force:
+        raise Refused(f"an unfinished run is in {shown(folder)}; continue it with --resume or start over with --force")
+    clear(folder)
+    _write(folder, {**plan, "finished": False})
+    return False
 
 
 def _read(folder: Path) -> dict[str, Json]:
-    """The record in a run's folder. A run that was killed before it wrote one counts as finished: it holds nothing."""
-    if not folder.is_dir():
-        raise Refused(f"{folder} exists and is not the folder of a run; move it, or choose another place with -o")
-    if not any(folder.iterdir()):
-        return {"finished": True}
+    """The record of the run in a folder; empty if none was begun there. One that cannot be read is of an unfinished run."""
     if not (folder / RECORD).is_file():
-        raise Refused(
-            f"{folder} has files but no {RECORD}, so it is not the folder of a run; choose another place with -o"
-        )
+        return {}
     try:
         return read_json(folder / RECORD)
     except BadFile:
-        return {"finished": True} if set(folder.iterdir()) == {folder / RECORD} else {}
+        return {"finished": not _anything_kept(folder)}
 
 
-def _same(before: dict[str, Json], plan: dict[str, Json], folder: Path) -> None:
-    changed = _first_difference(before, plan)
-    if changed:
-        raise Refused(
-            f"the run in {folder} was started with other settings ({changed}); "
-            "resume it with the same ones, or start over with --force"
-        )
+def _write(folder: Path, record: Json) -> None:
+    with new_file(folder / RECORD, force=True) as draft:
+        write_json(draft, record)
 
 
-def _first_difference(before: Json, now: Json, name: str = "") -> str:
+def _promise(folder: Path, draft: Path) -> None:
+    """Record the digest of the whole artifact that is about to take its place."""
+    _write(folder, {**_read(folder), "result": digest_of(draft)})
+
+
+def _delivered(record: dict[str, Json], place: Path) -> bool:
+    return "result" in record and place.is_dir() and digest_of(place) == record["result"]
+
+
+def finish(folder: Path) -> None:
+    """Mark the run as finished and remove what only an unfinished one needs. Its record and metrics stay."""
+    if (folder / RECORD).is_file():
+        _write(folder, {**_read(folder), "finished": True})
+    for rest in _resumable(folder):
+        shutil.rmtree(rest, ignore_errors=True)
+
+
+def clear(folder: Path) -> None:
+    """Remove everything of a run from its folder; what a tracker or the user put there stays."""
+    for rest in _resumable(folder):
+        shutil.rmtree(rest)
+    places = list(_places(folder))
+    for place in places:
+        for name in _FILES:
+            (place / name).unlink(missing_ok=True)
+    for place in reversed(places):
+        if place != folder and not any(place.iterdir()):
+            place.rmdir()
+
+
+def _places(folder: Path) -> Iterator[Path]:
+    """The folders in which a run keeps things: its own, and those of its parts, each after the one that it lies in."""
+    yield folder
+    inside = [place for place in (folder / "parts").rglob("*") if place.is_dir()]
+    yield from [place for place in (folder / "parts",) if place.is_dir()]
+    yield from sorted(
+        place for place in inside if not any(_is_result(part) for part in place.relative_to(folder).parts)
+    )
+
+
+def _is_result(name: str) -> bool:
+    return name == "done" or name.startswith("checkpoint-")
+
+
+def _resumable(folder: Path) -> list[Path]:
+    """Checkpoints and finished parts."""
+    return [
+        entry
+        for place in _places(folder)
+        for entry in sorted(place.iterdir())
+        if entry.is_dir() and _is_result(entry.name)
+    ]
+
+
+def _anything_kept(folder: Path) -> bool:
+    """Whether there is something that a resumed run would not have to compute again."""
+    return bool(_resumable(folder))
+
+
+def _difference(before: Json, now: Json, name: str = "") -> str:
+    """The first value that differs, in words; empty if there is none."""
     if isinstance(before, dict) and isinstance(now, dict):
         for key in now:
-            inner = _first_difference(before.get(key), now[key], f"{name}.{key}" if name else key)
+            inner = _difference(before.get(key), now[key], f"{name}.{key}" if name else key)
             if inner:
                 return inner
         return ""
     return "" if before == now else f"{name.removeprefix('settings.')}: {before} then, {now} now"
-
-
-def finish(run: Run) -> None:
-    """Mark the run as finished and delete what only an unfinished one needs. Its record and metrics stay."""
-    if run.folder is None or not is_first():
-        return
-    record = read_json(run.folder / RECORD)
-    write_json(run.folder / RECORD, {**record, "finished": True})
-    for checkpoint in sorted(run.folder.rglob("checkpoint*")) + sorted(run.folder.rglob("done")):
-        if checkpoint.is_dir():
-            shutil.rmtree(checkpoint)

@@ -34,6 +34,7 @@ class Run:
     tracker: str | None = None
     offline: bool = False
     shared: Path | None = None  # folder of parts that other runs may need as well; None: parts are not shared
+    plan: str = ""  # a fingerprint of what is computed, for checkpoints; empty where nothing is kept
     name: str = ""  # of the part; empty for the whole run
 
     def part(self, name: str) -> Run:

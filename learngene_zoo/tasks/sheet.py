@@ -10,8 +10,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.storage import new_file
 
 if TYPE_CHECKING:
     import numpy as np

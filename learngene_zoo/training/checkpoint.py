@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from learngene_zoo.atomic import is_draft, new_folder
 from learngene_zoo.errors import BadFile, Refused, TrainingFailed
 from learngene_zoo.settings import Json
-from learngene_zoo.storage import StateDict, Tensors, new_folder, read_json, write_json, write_tensors
+from learngene_zoo.storage import StateDict, Tensors, read_json, write_json, write_tensors
 
 if TYPE_CHECKING:
     from timm.utils import ModelEmaV3
@@ -103,8 +104,8 @@ def forget(folder: Path) -> None:
 
 def forget_drafts(folder: Path) -> None:
     """Remove the drafts that a killed process left behind."""
-    for suffix in ("tmp", "old"):
-        for place in folder.glob(f".{PREFIX}*.{suffix}"):
+    for place in folder.glob(f".{PREFIX}*"):
+        if is_draft(place.name):
             shutil.rmtree(place, ignore_errors=True)
 
 

@@ -54,7 +54,7 @@ class Engine:
         self.loader, self.recipe, self.run, self.device = loader, recipe, run, device
         self.groups = groups
         self.steps = recipe.epochs * loader.steps
-        self.identity = {"label": label, "steps": self.steps, "seed": run.seed, "ema": recipe.ema}
+        self.identity = {"label": label, "steps": self.steps, "seed": run.seed, "ema": recipe.ema, "plan": run.plan}
         self.mix = mixing(recipe, loader.task.classes)
         self.accelerator: Accelerator = open_accelerator(run, device, unused)
 

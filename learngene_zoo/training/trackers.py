@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
+from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
 from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.runs.run import Run
-from learngene_zoo.storage import new_file, parse_json
+from learngene_zoo.storage import parse_json
 from learngene_zoo.text import printable
 
 if TYPE_CHECKING:

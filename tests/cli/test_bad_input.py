@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from learngene_zoo.atomic import explained
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.vit.spec import ViTSpec
 
@@ -443,7 +444,7 @@ def failing_disk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("line", SAVES)
 def test_a_save_that_fails_leaves_everything_as_it_was(line: str, failing_disk: int, folder: Path) -> None:
     place = line.partition("-o ")[2].split()[0]
-    check(line, FAILED, (place, os.strerror(failing_disk)), folder)
+    check(line, FAILED, (place, explained(OSError(failing_disk, ""))), folder)
     assert (folder / place).exists() == (place == "model")
 
 

@@ -227,7 +227,7 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, damage):
 def test_no_checkpoints(tmp_path):
     assert checkpoint.newest(tmp_path / "nowhere", {}) is None
     (tmp_path / "checkpoint-x").mkdir()
-    (tmp_path / ".checkpoint-4.77.tmp").mkdir()
+    (tmp_path / ".checkpoint-4.77-1-2-abc.draft").mkdir()
     assert checkpoint.newest(tmp_path, {}) is None
     checkpoint.forget_drafts(tmp_path)
     assert [place.name for place in tmp_path.iterdir()] == ["checkpoint-x"]

@@ -1,8 +1,6 @@
 """Folders are written whole or not at all; what is read is checked before it is used."""
 
-import errno
 import json
-import os
 import struct
 from pathlib import Path
 
@@ -11,116 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from learngene_zoo import storage as folder
-from learngene_zoo.errors import BadFile, Refused, Unavailable
-from learngene_zoo.storage import (
-    Tensors,
-    claim,
-    load_result,
-    new_file,
-    new_folder,
-    read_json,
-    save_result,
-    write_json,
-    write_tensors,
-)
-
-
-def everything(place: Path) -> dict[str, bytes]:
-    """Every file below a folder, hidden ones too."""
-    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
-
-
-def fill(path: Path, text: str, force: bool = False) -> None:
-    with new_folder(path, force) as draft:
-        (draft / "file").write_text(text)
-        (draft / "inner").mkdir()
-        (draft / "inner" / "file").write_text(text)
-
-
-def test_a_folder_appears_whole(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b"
-    with new_folder(path) as draft:
-        (draft / "file").write_text("x")
-        assert not path.exists()
-    assert everything(tmp_path) == {"a/b/file": b"x"}
-
-
-def test_an_existing_folder_is_refused_and_with_force_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "out"
-    fill(path, "old")
-    (path / "more").write_text("old")
-    with pytest.raises(Refused, match="--force"):
-        fill(path, "new")
-    assert everything(tmp_path)["out/file"] == b"old"
-    fill(path, "new", force=True)
-    assert everything(tmp_path) == {"out/file": b"new", "out/inner/file": b"new"}
-
-
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), ValueError("bad"), OSError(errno.ENOSPC, "No space left on device")]
-)
-def test_a_failure_in_the_middle_leaves_what_was_there(tmp_path: Path, error: BaseException) -> None:
-    fill(tmp_path / "out", "old")
-    before = everything(tmp_path)
-    wanted = Unavailable if isinstance(error, OSError) else type(error)
-
-    def half() -> None:
-        with new_folder(tmp_path / "out", force=True) as draft:
-            (draft / "file").write_text("half")
-            raise error
-
-    with pytest.raises(wanted) as raised:
-        half()
-    assert everything(tmp_path) == before
-    if wanted is Unavailable:
-        assert "No space left on device; nothing was changed" in str(raised.value)
-
-
-def test_a_failure_while_exchanging_puts_the_old_one_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(tmp_path / "out", "old")
-    before = everything(tmp_path)
-    replace = os.replace
-
-    def failing(source: Path, target: Path) -> None:
-        if str(source).endswith(".tmp"):
-            raise OSError(errno.EIO, "Input/output error")
-        replace(source, target)
-
-    monkeypatch.setattr(folder.os, "replace", failing)
-    with pytest.raises(Unavailable, match="Input/output error"):
-        fill(tmp_path / "out", "new", force=True)
-    assert everything(tmp_path) == before
-
-
-def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(Refused, match="is a file, not a folder"):
-        claim(tmp_path / "file", force=True)
-    with pytest.raises(Refused, match="is a file, so"):
-        claim(tmp_path / "file" / "out", force=False)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(Refused, match="contains the current folder"):
-        claim(Path(), force=True)
-    monkeypatch.setattr(folder.os, "access", lambda place, mode: False)
-    with pytest.raises(Unavailable, match="no permission"):
-        claim(tmp_path / "out", force=False)
-
-
-def test_a_new_file_keeps_its_suffix_and_appears_whole(tmp_path: Path) -> None:
-    with new_file(tmp_path / "plot.png") as draft:
-        assert draft.suffix == ".png"
-        draft.write_text("x")
-    with pytest.raises(Refused), new_file(tmp_path / "plot.png"):
-        pass
-
-    def half() -> None:
-        with new_file(tmp_path / "plot.png", force=True) as draft:
-            draft.write_text("half")
-            raise ValueError("bad")
-
-    with pytest.raises(ValueError, match="bad"):
-        half()
-    assert everything(tmp_path) == {"plot.png": b"x"}
+from learngene_zoo.errors import BadFile
+from learngene_zoo.storage import Tensors, load_result, read_json, save_result, write_json, write_tensors
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,341 @@
+"""Files and folders that are written whole or not at all, and replaced in one atomic exchange.
+
+A draft lies beside its place, in a name that says which process writes it. It is flushed to disk and then takes its place: by
+`renameat2` with RENAME_EXCHANGE where the system has it, so that there is no moment without a whole artifact; elsewhere by two
+renames with a journal, which the next call finishes. Drafts that a killed process left are removed by the next call that writes to
+the same place. Only what we wrote is ever replaced or removed: a folder is ours by what it holds, and links are resolved before
+anything is compared.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from learngene_zoo.errors import Refused, Unavailable
+
+DRAFT = ".lgzoo-draft"  # the marker in a folder that is being written: its first file, and the first that goes
+_ENDING = ".draft"
+_JOURNAL = ".swap"
+_EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
+_AT_FDCWD = -100
+# What a folder that we write holds beside its marker: of artifacts, finished parts and checkpoints.
+OURS = frozenset(
+    {"config.json", "model.safetensors", "README.md", "record.json", "checkpoint.json", "state.safetensors", DRAFT}
+)
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space, or choose another place with -o",
+    errno.EDQUOT: "the disk quota is used up; free some space, or choose another place with -o",
+    errno.EFBIG: "the file would be larger than this process may write (see `ulimit -f`)",
+    errno.EMFILE: "too many files are open; raise the limit with `ulimit -n`, or use fewer workers",
+    errno.ENFILE: "the system has too many open files; close some programs, or use fewer workers",
+    errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one with -o",
+    errno.EROFS: "the file system is read-only; choose another place with -o",
+    errno.EACCES: "permission denied; choose another place with -o",
+    errno.EPERM: "permission denied; choose another place with -o",
+}
+
+
+def explained(error: OSError) -> str:
+    """An operating system's error in words, with what to do about it where that is known."""
+    return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
+
+
+def claim(path: Path, force: bool) -> Path:
+    """Fail now rather than after an hour: `path` must be free, or with `force` hold something of ours, and be writable.
+
+    Finishes what an interrupted replacement left, and removes the drafts of processes that have ended. Returns the place with
+    links resolved. Raises `Refused` or `Unavailable`.
+    """
+    place = resolved(path)
+    recover(place)
+    if place.exists():
+        if not force:
+            raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+        if not place.is_dir():
+            raise Refused(f"{path} is a file, not a folder; choose another place with -o")
+        if place == Path.cwd() or place in Path.cwd().parents:
+            raise Refused(f"{path} contains the current folder; choose another place with -o")
+        foreign = foreign_in(place)
+        if foreign:
+            raise Refused(
+                f"{path} holds {foreign}, which lgzoo did not write; move it, or choose another place with -o"
+            )
+    parent = nearest_parent(place)
+    if not os.access(parent, os.W_OK):
+        raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
+    return place
+
+
+def shown(path: Path) -> str:
+    """A path as a message has it: from the current folder, where it lies inside."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def resolved(path: Path) -> Path:
+    """The absolute path without links. Raises `Refused` for links that lead in a circle, `Unavailable` for a bad name."""
+    try:
+        return Path(os.path.realpath(path, strict=False)) if not _circular(path) else _refuse(path)
+    except OSError as error:
+        raise Unavailable(f"{path}: {explained(error)}") from error
+
+
+def _circular(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return True
+        if error.errno == errno.ENAMETOOLONG:
+            raise
+    return False
+
+
+def _refuse(path: Path) -> Path:
+    raise Refused(f"{path} is a link that leads to itself; choose another place with -o")
+
+
+def foreign_in(folder: Path) -> str:
+    """The name of something in a folder that lgzoo does not write there; empty if all of it is ours, or nothing is there."""
+    names = {entry.name for entry in folder.iterdir()}
+    strange = sorted(name for name in names if name not in OURS or (folder / name).is_dir())
+    if strange:
+        return strange[0]
+    if "config.json" in names and DRAFT not in names:
+        return "" if _is_artifact(folder / "config.json") else "a config.json of something else"
+    return "" if not names or names & {"record.json", "checkpoint.json", DRAFT} else min(names)
+
+
+def _is_artifact(config: Path) -> bool:
+    """Whether a config.json is a learngene's or a descendant's; one that cannot be read is not known to be."""
+    try:
+        data = json.loads(config.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(data, dict) and ("learngene" in data or {"method", "spec", "format"} <= set(data))
+
+
+def nearest_parent(path: Path) -> Path:
+    """The nearest folder above `path` that exists. Raises `Refused` if a file is in the way."""
+    parent = path.absolute().parent
+    while not parent.is_dir():
+        if parent.exists():
+            raise Refused(f"{parent} is a file, so {path} cannot be made; choose another place with -o")
+        parent = parent.parent
+    return parent
+
+
+@contextmanager
+def new_folder(path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Iterator[Path]:
+    """A temporary folder to fill; on leaving it is flushed to disk and takes its place, on an error it is removed.
+
+    What was at `path` stays until the new one is whole. `before` is called with the flushed draft, just before it takes its
+    place. Raises `Refused` if something is there that may not be replaced, `Unavailable` if the disk is full or not writable.
+    """
+    place = claim(path, force)
+    draft = _draft(place)
+    try:
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        draft.mkdir()
+        (draft / DRAFT).touch()
+        yield draft
+        for file in sorted(draft.rglob("*")):
+            _flush(file)
+        if before is not None:
+            before(draft)
+        (draft / DRAFT).unlink()
+        _flush(draft)
+        replace(draft, place)
+    except OSError as error:
+        raise Unavailable(f"{path} could not be written: {explained(error)}; nothing was changed") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+@contextmanager
+def new_file(path: Path, force: bool = False) -> Iterator[Path]:
+    """A temporary file of the same suffix to fill; on leaving it is flushed to disk and renamed to `path`, on an error removed.
+
+    Raises `Refused` if `path` exists and `force` is not set, or is a folder; `Unavailable` if it cannot be written.
+    """
+    place = resolved(path)
+    if place.exists() and not force:
+        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+    if place.is_dir():
+        raise Refused(f"{path} is a folder, not a file; choose another place with -o")
+    _sweep(place)
+    draft = _draft(place)
+    draft = draft.with_name(draft.name + place.suffix)
+    try:
+        nearest_parent(place)
+        draft.parent.mkdir(parents=True, exist_ok=True)
+        yield draft
+        _flush(draft)
+        os.replace(draft, place)
+        _flush(place.parent)
+    except OSError as error:
+        raise Unavailable(f"{path} could not be written: {explained(error)}; nothing was changed") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def replace(draft: Path, place: Path) -> None:
+    """`draft` takes the place of what is at `place`, if anything is; that is then removed. There is always a whole one."""
+    if not place.exists():
+        os.replace(draft, place)
+        _flush(place.parent)
+        return
+    if _exchange(draft, place):
+        _flush(place.parent)
+        shutil.rmtree(draft, ignore_errors=True)
+        return
+    journal, old = _journal(place), draft.with_name(f"{draft.name}.old")
+    journal.write_text(json.dumps({"new": draft.name, "old": old.name}), encoding="utf-8")
+    _flush(journal)
+    os.replace(place, old)
+    os.replace(draft, place)
+    _flush(place.parent)
+    journal.unlink()
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def recover(place: Path) -> None:
+    """Finish a replacement that was interrupted between its two renames, and remove what dead processes left beside `place`."""
+    journal = _journal(place)
+    if os.path.isfile(journal):
+        try:
+            names = json.loads(journal.read_bytes())
+            new, old = (place.with_name(Path(str(names[key])).name) for key in ("new", "old"))
+        except (ValueError, KeyError, TypeError):  # cut short: nothing was renamed yet
+            new = old = place
+        if not place.exists():
+            os.replace(new if new.is_dir() else old, place)
+        journal.unlink(missing_ok=True)
+    _sweep(place)
+
+
+def _journal(place: Path) -> Path:
+    return place.with_name(f".{place.name}{_JOURNAL}")
+
+
+def _sweep(place: Path) -> None:
+    """Remove drafts of `place` whose writers have ended."""
+    prefix = f".{place.name}."
+    try:
+        beside = [entry for entry in place.parent.iterdir() if entry.name.startswith(prefix) and _ENDING in entry.name]
+    except OSError:
+        return
+    for entry in beside:
+        writer = entry.name.removeprefix(prefix).partition(_ENDING)[0]
+        if not _dead(writer) or entry.is_symlink():
+            continue
+        if entry.is_dir() and not foreign_in(entry):
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.is_file():
+            entry.unlink(missing_ok=True)
+
+
+def is_draft(name: str) -> bool:
+    """Whether a file or folder of this name is one that is being written, or that a killed process left."""
+    return name.startswith(".") and _ENDING in name
+
+
+def _draft(place: Path) -> Path:
+    return place.with_name(f".{place.name}.{_writer()}-{secrets.token_hex(3)}{_ENDING}")
+
+
+def _writer() -> str:
+    """Which process this is: its machine, number and start, so that a number that was given again is not mistaken for it."""
+    return f"{_machine()}-{os.getpid()}-{_started(os.getpid())}"
+
+
+def _dead(writer: str) -> bool:
+    """Whether the process that a draft's name says has ended; of another machine's it is not known."""
+    machine, _, rest = writer.partition("-")
+    number, _, rest = rest.partition("-")
+    started = rest.partition("-")[0]
+    if machine != _machine() or not number.isdecimal() or not started:
+        return False
+    return _started(int(number)) != started
+
+
+@cache
+def _machine() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
+
+
+def _started(process: int) -> str:
+    """When a process began, in the system's ticks; "0" where that is not known and it runs, "" if it does not run."""
+    stat = Path(f"/proc/{process}/stat")
+    try:
+        return stat.read_text().rpartition(")")[2].split()[19]
+    except (FileNotFoundError, ProcessLookupError):
+        if Path("/proc/self/stat").exists():
+            return ""
+    except OSError:
+        return "0"
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return ""
+    except OSError:
+        pass
+    return "0"
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two paths atomically; False where the system or the file system cannot."""
+    function = _renameat2()
+    if function is None:
+        return False
+    sys.audit("os.rename", str(one), str(other), -1, -1)  # as Python's own renames announce themselves
+    if function(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number))
+
+
+@cache
+def _renameat2() -> Callable[..., int] | None:
+    if sys.platform != "linux":
+        return None
+    try:
+        function: Callable[..., int] = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return None
+    return function
+
+
+def _flush(path: Path) -> None:
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except PermissionError:  # folders cannot be opened on some systems; then there is nothing to flush
+        return
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def digest_of(folder: Path) -> str:
+    """A hash of the names and contents of what we wrote into a folder."""
+    digest = hashlib.sha256()
+    for name in sorted(OURS - {DRAFT}):
+        if (folder / name).is_file():
+            with open(folder / name, "rb") as file:
+                digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()

@@ -1,0 +1,214 @@
+"""A run's folder is held by one process, resumed or refused; what is finished is known to be; nothing of others is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learngene_zoo.atomic import digest_of, new_folder
+from learngene_zoo.errors import Refused, WrongCall
+from learngene_zoo.runs.folder import finish, produce
+from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import read_json
+
+SETTINGS = {"settings": {"training": {"lr": 0.1}}}
+
+
+@dataclass
+class Toy:
+    """An artifact of one line."""
+
+    text: str
+
+    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
+        with new_folder(path, force, before) as draft:
+            (draft / "config.json").write_text(json.dumps({"learngene": {}, "text": self.text}))
+        return path
+
+
+def load(path: Path) -> Toy:
+    return Toy(json.loads((path / "config.json").read_text())["text"])
+
+
+def half(run: Run) -> Toy:
+    """What is interrupted after its first checkpoint."""
+    assert run.folder is not None
+    (run.folder / "checkpoint-1").mkdir()
+    raise KeyboardInterrupt
+
+
+def whole(run: Run) -> Toy:
+    return Toy(f"{run.seed}")
+
+
+def call(
+    make: Callable[[Run], Toy], out: Path | None, run: Run | None = None, force: bool = False, **changes: Any
+) -> Toy:
+    what = {"verb": "extract", "settings": SETTINGS, **changes}
+    return produce(make, load, out=out, run=run or Run(), force=force, **what)
+
+
+def names(place: Path) -> list[str]:
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+
+
+def test_a_run_without_an_output_keeps_nothing(tmp_path: Path) -> None:
+    assert call(whole, None) == Toy("0")
+    call(lambda run: Toy(str(run.folder)), None)
+    assert names(tmp_path) == []
+
+
+def test_a_finished_run_keeps_its_record_and_metrics_only(tmp_path: Path) -> None:
+    def make(run: Run) -> Toy:
+        assert run.folder is not None
+        assert run.folder == tmp_path / "deep" / "learngene.run"
+        for name in ("checkpoint-7", "parts/a/done", "parts/b/c/checkpoint-3"):
+            (run.folder / name).mkdir(parents=True)
+        (run.folder / "metrics.jsonl").write_text("{}\n")
+        (run.folder / "parts/a/metrics.jsonl").write_text("{}\n")
+        return Toy("x")
+
+    out = tmp_path / "deep" / "learngene"
+    assert call(make, out) == load(out) == Toy("x")
+    folder = tmp_path / "deep" / "learngene.run"
+    assert [name for name in names(folder) if (folder / name).is_file()] == [
+        "metrics.jsonl",
+        "parts/a/metrics.jsonl",
+        "run.json",
+    ]
+    record = read_json(folder / "run.json")
+    assert record["finished"] is True
+    assert record["result"] == digest_of(out)
+
+
+def test_an_unfinished_run_is_refused_resumed_or_started_over(tmp_path: Path) -> None:
+    out = tmp_path / "learngene"
+    with pytest.raises(KeyboardInterrupt):
+        call(half, out)
+    with pytest.raises(Refused, match="--resume"):
+        call(whole, out)
+    seen = []
+
+    def resumed(run: Run) -> Toy:
+        assert run.folder is not None
+        seen.append((run.folder / "checkpoint-1").is_dir())
+        raise KeyboardInterrupt
+
+    for run, force in ((Run(resume=True), False), (Run(), True)):
+        with pytest.raises(KeyboardInterrupt):
+            call(resumed, out, run, force)
+    assert seen == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("verb", "settings", "run", "named"),
+    [
+        ("extract", {"settings": {"training": {"lr": 0.2}}}, Run(resume=True), "training.lr: 0.1 then, 0.2 now"),
+        ("extract", SETTINGS, Run(resume=True, seed=1), "seed: 0 then, 1 now"),
+        ("finetune", SETTINGS, Run(resume=True), "verb"),
+    ],
+)
+def test_resuming_with_other_settings_names_the_one_that_differs(tmp_path, verb, settings, run, named) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        call(half, tmp_path / "learngene")
+    with pytest.raises(Refused, match=named):
+        call(whole, tmp_path / "learngene", run, verb=verb, settings=settings)
+
+
+def test_a_refused_call_leaves_nothing_behind(tmp_path: Path) -> None:
+    def refused(run: Run) -> Toy:
+        raise WrongCall("no device named gpu")
+
+    with pytest.raises(WrongCall):
+        call(refused, tmp_path / "learngene")
+    assert names(tmp_path) == []
+    assert call(whole, tmp_path / "learngene") == Toy("0")
+
+
+def test_a_run_that_was_killed_when_its_artifact_was_there_is_recognised(tmp_path: Path) -> None:
+    out, folder = tmp_path / "learngene", tmp_path / "learngene.run"
+    call(whole, out)
+    record = read_json(folder / "run.json")
+    (folder / "run.json").write_text(json.dumps({**record, "finished": False}))
+    (folder / "checkpoint-3").mkdir()
+
+    def never(run: Run) -> Toy:
+        raise AssertionError("there is nothing left to compute")
+
+    assert call(never, out, Run(resume=True)) == Toy("0")
+    assert read_json(folder / "run.json")["finished"] is True
+    assert names(folder) == ["run.json"]
+    assert call(never, out, Run(resume=True)) == Toy("0")  # as often as one likes
+    with pytest.raises(Refused, match="already exists"):
+        call(never, out)
+    with pytest.raises(Refused, match="already exists"):
+        call(never, out, Run(resume=True, seed=1))
+
+
+def test_what_the_user_put_into_a_run_folder_stays(tmp_path: Path) -> None:
+    out, folder = tmp_path / "learngene", tmp_path / "learngene.run"
+    call(whole, out)
+    (folder / "thesis.txt").write_text("mine")
+    (folder / "tensorboard").mkdir()
+    (folder / "tensorboard" / "metrics.jsonl").write_text("theirs")
+    call(whole, out, force=True)
+    assert (folder / "thesis.txt").read_text() == "mine"
+    assert (folder / "tensorboard" / "metrics.jsonl").read_text() == "theirs"
+
+
+def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "learngene.run").mkdir()
+    (tmp_path / "learngene.run" / "thesis.txt").write_text("mine")
+    with pytest.raises(Refused, match=r"holds thesis\.txt but no run\.json"):
+        call(whole, tmp_path / "learngene", force=True)
+    assert names(tmp_path / "learngene.run") == ["thesis.txt"]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_run_folder import call, Toy
+def slow(run):
+    (run.folder / "checkpoint-1").mkdir()
+    print("holding", flush=True)
+    time.sleep(60)
+    return Toy("slow")
+call(slow, Path(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_second_process_says_who_works_there(tmp_path: Path, force: bool) -> None:
+    out = tmp_path / "learngene"
+    command = [sys.executable, "-c", HOLD, str(Path(__file__).parent), str(out)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "holding\n"
+            for run in (Run(), Run(resume=True)):
+                with pytest.raises(Refused, match=rf"process {holder.pid} on .* works in"):
+                    call(whole, out, run, force)
+            assert (tmp_path / "learngene.run" / "checkpoint-1").is_dir()
+        finally:
+            holder.kill()
+    assert call(whole, out, Run(resume=True)) == Toy("0")
+
+
+def test_a_run_folder_that_disappears_costs_nothing(tmp_path: Path) -> None:
+    import shutil
+
+    def make(run: Run) -> Toy:
+        assert run.folder is not None
+        shutil.rmtree(run.folder)
+        return Toy("x")
+
+    assert call(make, tmp_path / "learngene") == load(tmp_path / "learngene") == Toy("x")
+    finish(tmp_path / "learngene.run")
