@@ -137,9 +137,6 @@ class Expander(ABC):
 class Work:
     """What a part of an extraction computes, known before it begins: images, times layers of the ancestry's width."""
 
-    depends: Json = (
-        None  # all that the part depends on beside its seed: where parts are shared, equal ones are done once
-    )
     images: int  # over all epochs
     trained: float  # layers that each passes forward and back
     asked: float = 0.0  # layers that each passes forward only

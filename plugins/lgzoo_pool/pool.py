@@ -66,12 +66,8 @@ class FillPool(Extractor):
         ancestry, settings = ancestries[0], self.settings
         specs = settings.auxiliaries(ancestry)
         paths = [spec_of(path, specs) for path in StitchedDetails.of(specs).layout.paths]
-        parts = [
-            work_of([part, spec], [spec], settings.training, images[0], ancestry, settings.imitates)
-            for part, spec in zip(settings.distillations(), specs)
-        ]
-        depends = [settings.fine_tuning(), [part.depends for part in parts]]
-        return [*parts, work_of(depends, paths, settings.tuning, images[0], ancestry, settings.guided != "none")]
+        parts = [work_of([spec], settings.training, images[0], ancestry, settings.imitates) for spec in specs]
+        return [*parts, work_of(paths, settings.tuning, images[0], ancestry, settings.guided != "none")]
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Algorithm 1. Both auxiliary models and the fine-tuning are parts of the run."""

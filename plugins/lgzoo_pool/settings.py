@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from learngene_zoo.plugin import Json, Recipe, Spec, Work, to_json
+from learngene_zoo.plugin import Recipe, Spec, Work
 
 TeacherTargets = Literal["hard", "soft", "none"]
 
@@ -47,7 +47,7 @@ class NetworkSettings:
     paths: PathSettings
 
 
-def work_of(depends: Json, models: Sequence[Spec], recipe: Recipe, images: int, ancestry: Spec, taught: bool) -> Work:
+def work_of(models: Sequence[Spec], recipe: Recipe, images: int, ancestry: Spec, taught: bool) -> Work:
     """The work of a training in which each image runs one of `models` and, with `taught`, the ancestry model, too.
 
     Layers are counted in layers of the ancestry's width. A narrower layer counts for its share of the width, not of its
@@ -55,7 +55,6 @@ def work_of(depends: Json, models: Sequence[Spec], recipe: Recipe, images: int, 
     """
     layers = [segment.layers * segment.width / ancestry.width for model in models for segment in model.segments]
     return Work(
-        depends=to_json([depends, taught]),
         images=min(recipe.images or sys.maxsize, images) * recipe.epochs,
         trained=sum(layers) / len(models),
         asked=ancestry.layers if taught else 0,

@@ -89,8 +89,7 @@ class Join(Extractor):
         """The joint training; least squares and the evaluation take seconds."""
         widest = ancestries[-1]
         paths = [member.spec for member in TakeConfiguration().family(self.outline(ancestries))]
-        depends = [self, list(ancestries)]
-        return [work_of(depends, paths, self.training, images[0], widest, self.guidance != "none")]
+        return [work_of(paths, self.training, images[0], widest, self.guidance != "none")]
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Least squares, the teacher's fine-tuning and the joint training are parts of the run."""

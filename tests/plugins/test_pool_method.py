@@ -367,25 +367,17 @@ def test_the_paths_survive_the_folder(pool: Learngene, tmp_path: Path) -> None:
     assert kept.config.metrics["paths"] == pool.config.metrics["paths"]
 
 
-def test_what_the_work_depends_on_tells_arms_apart_where_they_differ() -> None:
-    """The auxiliary models are shared by whatever only stitches or fine-tunes differently; each arm's images are counted."""
+def test_the_work_is_known_beforehand() -> None:
+    """Two auxiliary models and the fine-tuning, with the teacher where one guides."""
     recipe = Recipe(epochs=3, images=100)
     arms: dict[str, dict[str, Any]] = {
         "tm": {},
         "ls": {"stitch": "ls"},
         "labels": {"stitch": "ls", "alpha": 1.0},
-        "labels, other tau": {"stitch": "ls", "alpha": 1.0, "tau": 3.0},
-        "one level": {"low_levels": 1},
     }
     base = {"training": recipe, "tuning": recipe}
     works = {name: FillPool(settings=PoolSettings(**base, **arm)).work([MINI], [1000]) for name, arm in arms.items()}
     assert all([part.images for part in parts] == [300] * 3 for parts in works.values())
-    depends = {name: [part.depends for part in parts] for name, parts in works.items()}
-    assert depends["tm"][:2] == depends["ls"][:2]
-    assert depends["tm"][2] != depends["ls"][2]
-    assert depends["labels"] == depends["labels, other tau"]
-    assert depends["one level"][0] != depends["tm"][0]
-    assert depends["one level"][1] == depends["tm"][1]
     assert [part.asked for part in works["labels"]] == [0, 0, 0]
     assert [part.asked for part in works["tm"]] == [12, 12, 12]
     low, high, both = (part.trained for part in works["tm"])

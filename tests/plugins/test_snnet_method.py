@@ -246,4 +246,3 @@ def test_the_work_is_known_beforehand() -> None:
     assert (work.images, work.trained, work.asked) == (300, 1.0, 1.0)
     (alone,) = with_settings(METHOD.extractor, {"images": None, "guidance": "none"}).work(specs, [5000])
     assert (alone.images, alone.asked) == (5000, 0.0)
-    assert work.depends != alone.depends
