@@ -53,7 +53,7 @@ def convention_option() -> click.Option:
         default="exact",
         show_default=True,
         help="How parameters and FLOPs are counted: exact, the built model; fvcore, as Learngene Pool and SN-Net published "
-        "it (stitched models without class token, positions and the last norm's FLOPs); thop, as LSAMD did (without "
+        "it (stitched models without class token, positions and the final norm's FLOPs); thop, as LSAMD did (without "
         "attention's products, tokens and positions).",
     )
 

@@ -96,7 +96,7 @@ def along_each(network: StitchedNetwork, paths: Sequence[Path]) -> Callable[[tor
 
 
 def steps_of(path: Path) -> Operations:
-    """All that a path does before the last norm, in order."""
+    """All that a path does before the final norm, in order."""
     steps = [Operation(path.parts[0].anchor, -1)]
     for stitch, part in zip([None, *path.stitches], path.parts):
         if stitch is not None:

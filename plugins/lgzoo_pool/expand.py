@@ -1,7 +1,7 @@
 """From a learngene to a descendant: the paths that there are, the one that is chosen, and its tensors.
 
 A path through one anchor is that anchor; a path through several is a stitched model (`Spec.front`). It has the stem
-of the first anchor, the last norm and the head of the last one; its blocks are numbered through, and a stitch belongs
+of the first anchor, the final norm and the head of the last one; its blocks are numbered through, and a stitch belongs
 to the block after it. Only the tensors that the path needs are read.
 """
 
@@ -59,7 +59,7 @@ class Candidate:
 def spec_of(path: Path, anchors: Sequence[Spec], *, legacy: bool = False) -> Spec:
     """The model that a path through these anchors is.
 
-    `legacy` leaves the last norm out of stitched paths, as SN-Net's released code does when it runs them.
+    `legacy` leaves the final norm out of stitched paths, as SN-Net's released code does when it runs them.
     """
     front = tuple(
         Segment(layers=part.stop - part.start, width=anchors[part.anchor].width, heads=anchors[part.anchor].heads)

@@ -41,7 +41,7 @@ class StitchedNetwork(nn.Module):
         return logits
 
     def features(self, images_BCHW: torch.Tensor, path: Path) -> torch.Tensor:
-        """Tokens (B, N, D) after the last block of a path and the last norm."""
+        """Tokens (B, N, D) after the last block of a path and the final norm."""
         tokens_BND = self.embed(images_BCHW, path.parts[0].anchor)
         for stitch, part in zip([None, *path.stitches], path.parts):
             tokens_BND = self.through(tokens_BND if stitch is None else self.joined(tokens_BND, stitch), part)
@@ -65,7 +65,7 @@ class StitchedNetwork(nn.Module):
         return tokens_BND
 
     def normed(self, tokens_BND: torch.Tensor, anchor: int) -> torch.Tensor:
-        """Tokens after an anchor's last norm, where that comes before pooling."""
+        """Tokens after an anchor's final norm, where that comes before pooling."""
         tokens_BND = self.anchor(anchor).norm(tokens_BND)
         return tokens_BND
 

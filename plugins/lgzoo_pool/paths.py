@@ -61,7 +61,7 @@ class Path:
 
     @property
     def last(self) -> int:
-        """The anchor that the path ends in, whose last norm and head it has."""
+        """The anchor that the path ends in, whose final norm and head it has."""
         return self.parts[-1].anchor
 
     @property

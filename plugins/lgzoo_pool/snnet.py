@@ -13,7 +13,7 @@ wide. With f_1 .. f_l the blocks of an anchor, between its stem and its head, th
 The paper's teacher is a RegNetY-16GF, which is not a model of this zoo; here it is the widest anchor as it came,
 fine-tuned first if it was trained for another task. Configurations are numbered as in the released code: the anchors,
 then the pairs of the first two, and so on; three anchors of twelve blocks each have 71. That code runs stitched
-configurations without the last norm, and so its FLOPs are published; here they have it, unless the expander's `legacy`
+configurations without the final norm, and so its FLOPs are published; here they have it, unless the expander's `legacy`
 is set.
 """
 
@@ -212,7 +212,7 @@ class TakeConfiguration(Expander):
     axes = frozenset({"layers", "width", "heads", "classes", "image_size"})
 
     config: Annotated[int | None, "its number, as `lgzoo plan` lists it"] = None
-    legacy: Annotated[bool, "leave the last norm out of stitched configurations, as in the released code"] = False
+    legacy: Annotated[bool, "leave the final norm out of stitched configurations, as in the released code"] = False
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Every configuration, in the order of their numbers."""

@@ -9,7 +9,7 @@ Then all tensors shrink, or lose the image, together, and a short training ends 
 * nodes start far apart: their distance from the input, which identifies them within a model, has the largest weight;
 * models start close together: shapes have little weight, and the rows of q, k and v are interleaved, so that a narrow model is
   a corner of a wide one, as everywhere else, and what one width learns helps the others;
-* the last norm and the layers that read it have places of their own, whatever the depth: placed by their distance from the
+* the final norm and the layers that read it have places of their own, whatever the depth: placed by their distance from the
   input, each depth would have a separate classifier, learnt in its own steps only, and close to another depth's blocks;
 * tasks differ from the first step on: task layers do not start as the identity;
 * tensors start as small as timm initialises them (standard deviation about 0.02), norms near 1 and 0.

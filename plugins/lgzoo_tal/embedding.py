@@ -1,6 +1,6 @@
 """Task embeddings: the mean of the ancestry model's features over training images of a task.
 
-The feature is the class token after the last norm (without one, the input of the head), not normalised any further. Images are
+The feature is the class token after the final norm (without one, the input of the head), not normalised any further. Images are
 sampled evenly over the classes and never augmented: an embedding depends on the ancestry model, the task and the number of
 images alone.
 """

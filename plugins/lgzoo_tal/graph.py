@@ -113,13 +113,15 @@ def graph_of(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = Non
 
     With `msa` every block has a node for its softmax, as in traces by torch 1 and so presumably in the training of the released
     checkpoints; traces of fused attention by torch 2 have none. `sink` is the shape (out, in) of one more linear layer, called
-    `SINK`, that reads the last norm beside the head.
+    `SINK`, that reads the final norm beside the head.
 
     Raises `WrongCall` for a spec with tensors that hypernetworks do not predict, and for a sink that does not fit.
     """
     check(spec)
     if sink is not None and (sink[0] < 1 or sink[1] != spec.width):
-        raise WrongCall(f"the sink's shape is {sink}; it must be (out, {spec.width}), since its input is the last norm")
+        raise WrongCall(
+            f"the sink's shape is {sink}; it must be (out, {spec.width}), since its input is the final norm"
+        )
     topology = _topology(spec.layers, msa, sink is not None)
     side = isqrt(spec.patches)
     known = {**shapes(spec), "pos_embed": (1, spec.width, side, side)}

@@ -39,7 +39,7 @@ class Guide:
 
     @torch.no_grad()
     def tokens(self, images_BCHW: torch.Tensor) -> torch.Tensor:
-        """(B, N, E) after the last norm: the model's feature, then every patch. Registers are left out.
+        """(B, N, E) after the final norm: the model's feature, then every patch. Registers are left out.
 
         The feature is the class token, or without one the input of the head.
         """

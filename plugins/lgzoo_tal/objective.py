@@ -141,9 +141,9 @@ def total_norm(parameters: Mapping[str, torch.Tensor]) -> torch.Tensor:
 
 
 def tokens_of(spec: Spec, parameters: Mapping[str, torch.Tensor], images_BCHW: torch.Tensor) -> torch.Tensor:
-    """All tokens after the last norm, (B, N, D), of the model with these parameters; gradients flow into them.
+    """All tokens after the final norm, (B, N, D), of the model with these parameters; gradients flow into them.
 
-    Parameters beyond the last norm, such as the head's, are ignored.
+    Parameters beyond the final norm, such as the head's, are ignored.
     """
     body = _body(spec.with_(classes=0))  # one module for all tasks
     own = {f"vit.{name}": parameters[name] for name in body.names}
@@ -153,7 +153,7 @@ def tokens_of(spec: Spec, parameters: Mapping[str, torch.Tensor], images_BCHW: t
 
 
 class _Body(nn.Module):
-    """A ViT up to its last norm: timm's modules, without memory for weights."""
+    """A ViT up to its final norm: timm's modules, without memory for weights."""
 
     def __init__(self, vit: Any) -> None:
         super().__init__()

@@ -67,7 +67,7 @@ def test_the_71_configurations_that_snnet_released() -> None:
 
 
 def snnet_paths() -> Iterator[ViTSpec]:
-    """DeiT-Ti, -S and -B; then the paths from each to the next, window by window, without the last norm."""
+    """DeiT-Ti, -S and -B; then the paths from each to the next, window by window, without the final norm."""
     anchors = [architecture(f"deit_{size}_patch16_224") for size in ("tiny", "small", "base")]
     yield from (anchor for anchor in anchors if anchor)
     for first, last in pairwise(anchors):

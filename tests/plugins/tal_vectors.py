@@ -5,7 +5,7 @@ each as planes of its first, second, … bytes (which packs better). In it, for 
 
     state/NAME             the hypernetwork's tensors; of some only the rows that this target reads (header: kept)
     task                   the task's embedding
-    MODE/x0 placed nodes   node features: of type and shape; with their places; after the last norm. MODE is msa or nomsa
+    MODE/x0 placed nodes   node features: of type and shape; with their places; after the final norm. MODE is msa or nomsa
     MODE/edges             the edge bias of the first five nodes, (5, N, heads)
     MODE/vectors head      what GHN-3's decoders return for vectors and for the head
     MODE/row               the class token's position in the following

@@ -170,7 +170,7 @@ def test_every_router_has_a_gradient_under_other_noises(ancestor, noise: str) ->
 
 
 def test_scaling_the_stream_leaves_the_last_router_without_a_signal(ancestor) -> None:
-    """Why `update` is the default: the last norm undoes a scale of the whole stream."""
+    """Why `update` is the default: the final norm undoes a scale of the whole stream."""
     last = {}
     for gate in ("update", "stream"):
         model = net(ancestor, gate=gate)
