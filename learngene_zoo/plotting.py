@@ -11,11 +11,11 @@ import io
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.text import html, printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -41,6 +41,7 @@ _RC = {
     "legend.fontsize": 9.5,
     "legend.frameon": False,
     "svg.hashsalt": "learngene_zoo",  # no random names: the same picture gives the same file
+    "text.parse_math": False,  # names may hold dollars and backslashes
     **dict.fromkeys(("text.color", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color"), INK),
 }
 
@@ -161,6 +162,7 @@ def save(figure: Figure, path: Path) -> None:
     import matplotlib
 
     check_suffix(path)
+    _printable(figure)
     undated = {".png": "Software", ".svg": "Date"}[path.suffix.lower()]
     with matplotlib.rc_context(_RC):
         figure.savefig(path, dpi=160, facecolor="white", bbox_inches="tight", pad_inches=0.18, metadata={undated: None})
@@ -174,8 +176,9 @@ def svg_text(figure: Figure, name: str, label: str) -> str:
     """
     import matplotlib
 
-    text = io.StringIO()
-    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+    text, name = io.StringIO(), re.sub(r"[^\w.-]", "_", name)
+    _printable(figure)
+    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "text.parse_math": False}):
         figure.savefig(
             text, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
         )
@@ -189,5 +192,14 @@ def svg_text(figure: Figure, name: str, label: str) -> str:
         svg = svg.replace(colour, in_page)
     # As wide as the page, but with letters no larger than the page's own.
     width = f"max-width: {115 * figure.get_figwidth():.0f}px"
-    opening = rf'<svg role="img" aria-label="{escape(label)}" style="{width}" \1>'
-    return re.sub(r'^<svg [^>]*(viewBox="[^"]*")[^>]*>', opening, svg)
+    opening = f'<svg role="img" aria-label="{html(label)}" style="{width}"'
+    return re.sub(r'^<svg [^>]*(viewBox="[^"]*")[^>]*>', lambda found: f"{opening} {found[1]}>", svg)
+
+
+def _printable(figure: Figure) -> None:
+    """Take characters out of all labels that no font has and that XML forbids."""
+    from matplotlib.text import Text
+
+    for label in figure.findobj(Text):
+        lines = label.get_text().split("\n")
+        label.set_text("\n".join(map(printable, lines)))

@@ -1,7 +1,7 @@
 """Text that others wrote (artifacts, tasks, file names, errors), made safe for the place where it is shown.
 
-One function for each place: a terminal, JSON, a shell's command line, Markdown, HTML is `html.escape` of `printable`, a cell
-of a spreadsheet. None of them changes ordinary text of any language.
+One function for each place: a terminal, JSON, a shell's command line, HTML, Markdown, a cell of a spreadsheet. None of them
+changes what ordinary text of any language says.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from html import escape
 from typing import Any
 
 _JOINERS = "\u200c\u200d"  # within words of some scripts and within emoji; invisible, but harmless
@@ -49,6 +50,11 @@ def _json_letter(letter: str) -> str:
 def shell_word(text: str) -> str:
     """`text` as one word of a command line that the user may copy."""
     return shlex.quote(printable(text))
+
+
+def html(text: str) -> str:
+    """`text` as a text of a page, or as the value of an attribute in quotes."""
+    return escape(printable(text))
 
 
 def markdown(text: str) -> str:

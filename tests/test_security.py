@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib
 import json
 import os
 import pickle
+import re
 import socket
 import subprocess
 from contextlib import suppress
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +47,110 @@ def edit(folder: Path, **ours: Any) -> None:
     data = json.loads((folder / "config.json").read_text())
     data["learngene"].update(ours)
     (folder / "config.json").write_text(json.dumps(data))
+
+
+HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(1)>$\\frac{1}$ \\1 | `x` [a](javascript:x) \x1b[2J\u202e\n../../x'
+
+
+def hostile_bench(folder: Path) -> Path:
+    """A bench folder all of whose texts are hostile."""
+    text = dict.fromkeys(("arm", "task", "split", "size", "metric", "machine", "finished"), HOSTILE)
+    about = {
+        "method": "lsamd",
+        "control": None,
+        "width": 96,
+        "lr": 1e-3,
+        "images": 9,
+        "value": 0.5,
+        "params": 9,
+        **text,
+    }
+    rows = [
+        {"key": f"{seed}{layers}{arm}", **about, "arm": f"{HOSTILE}{arm}", "seed": seed, "layers": layers, "epochs": epochs}
+        for seed in (0, 1) for layers in (3, 4) for epochs in (1, 2) for arm in ("", "b")
+    ]  # fmt: skip
+    rows[0] = {**rows[0], "value": None, "error": HOSTILE}
+    folder.mkdir()
+    (folder / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grid = {
+        "cost": False,
+        "settings": {HOSTILE: [HOSTILE]},
+        "versions": {HOSTILE: HOSTILE},
+        "keys": [row["key"] for row in rows],
+    }
+    (folder / "grid.json").write_text(json.dumps({**grid, "arms": [{HOSTILE: {HOSTILE: [HOSTILE]}}]}))
+    return folder
+
+
+class Tags(HTMLParser):
+    """Every tag with its attributes, and the text of scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+
+def test_a_bench_is_data_in_its_report(tmp_path: Path) -> None:
+    folder = hostile_bench(tmp_path / "bench")
+    lgzoo("bench", "--report", "-o", str(folder))  # matplotlib makes its own caches
+    with watched() as seen:
+        code, out, err = lgzoo("bench", "--report", "-o", str(folder))
+    assert code == 0, err
+    assert not {"\x1b", "\u202e"} & set(out + err)
+    assert [fault for fault in seen.faults(folder) if fault.startswith(("changed", "asked", "started"))] == []
+    text = (folder / "report.html").read_text()
+    found = Tags()
+    found.feed(text)
+    assert [tag for tag, _ in found.tags].count("script") == 1
+    policy = next(words["content"] for _, words in found.tags if words.get("http-equiv") == "Content-Security-Policy")
+    script = re.search("<script>(.*)</script>", text, re.DOTALL)
+    assert script and policy
+    assert base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode() in policy
+    assert not [tag for tag, _ in found.tags if tag in ("img", "iframe", "object", "a", "link", "form")]
+    assert not [name for _, attributes in found.tags for name in attributes if name.startswith("on")]
+    assert not {"\x1b", "\u202e"} & set(text)
+    for name in ("summary.md", "summary.csv"):
+        written = (folder / name).read_text()
+        assert not {"\x1b", "\u202e"} & set(written)
+    marked = (folder / "summary.md").read_text()
+    assert not re.search(r"(?<!\\)[<>`]|\](?=\()", marked.replace("`shuffled`", "").replace("`stem`", ""))
+    for table in re.findall(r"(?:^\|.*\n)+", marked, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
+    assert all(path.parent == folder / "pictures" for path in folder.rglob("*.png"))
+    assert len(list(folder.rglob("*.png"))) >= 2
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"value": 5.0}, "value is 5.0; it must be at least 0 and at most 1"),
+        ({"value": -0.1}, "value is -0.1"),
+        ({"untrained": 2}, "untrained is 2"),
+        ({"probe": 1.5}, "probe is 1.5"),
+        ({"layers": 10**15}, "layers is 1000000000000000"),
+        ({"layers": True}, "layers is true"),
+        ({"params": -1}, "params is -1"),
+        ({"params": 10**19}, "params is 1"),
+        ({"params": 0}, "params is 0"),
+        ({"seconds": -1.0}, "seconds is -1"),
+        ({"epochs": 10**9}, "epochs is 1000000000"),
+        ({"correct": "zz", "evaluated": 8}, "correct is not one hexadecimal digit"),
+        ({"correct": "ff", "evaluated": 80}, "correct is not one hexadecimal digit"),
+        ({"size": {}}, "size is {}"),
+    ],
+)
+def test_rows_that_no_cell_leaves_are_refused(values: dict[str, Any], said: str, tmp_path: Path) -> None:
+    folder = hostile_bench(tmp_path / "bench")
+    lines = (folder / "results.jsonl").read_text().splitlines()
+    lines[3] = json.dumps({**json.loads(lines[3]), **values})
+    (folder / "results.jsonl").write_text("\n".join(lines) + "\n")
+    code, out, err = lgzoo("bench", "--report", "-o", str(folder))
+    assert (code, out) == (1, "")
+    assert "line 4: " in err
+    assert said in err
 
 
 def lgzoo(*words: str) -> tuple[int, str, str]:

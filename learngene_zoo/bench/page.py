@@ -5,25 +5,42 @@
 
 from __future__ import annotations
 
-import json
+import base64
+import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, cost_tables
 from learngene_zoo.bench.pictures import caption
 from learngene_zoo.bench.summary import SCRATCH, Summary
 from learngene_zoo.bench.tables import Table
+from learngene_zoo.settings import Json
+from learngene_zoo.text import html, json_text
 
 AVERAGE = "average"
 MOST_FAILURES = 12  # shown without a click
 
 
-def page(summary: Summary, grid: Mapping[str, Any], pictures: Mapping[str, str], costs: Sequence[Bill] = ()) -> str:
-    """The whole page. `grid` is the content of grid.json, `pictures` are `<svg>` elements by name, `costs` a cost curve's."""
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """What grid.json holds."""
+
+    cost: bool  # whether it is that of a cost curve
+    settings: Mapping[str, Json]  # what was varied, and the recipe that all cells share
+    arms: tuple[Mapping[str, Json], ...]
+    versions: Mapping[str, str]
+    keys: tuple[str, ...]  # of its cells
+
+
+NO_GRID = Grid(cost=False, settings={}, arms=(), versions={}, keys=())
+
+
+def page(summary: Summary, grid: Grid, pictures: Mapping[str, str], costs: Sequence[Bill] = ()) -> str:
+    """The whole page. `pictures` are `<svg>` elements by name, `costs` a cost curve's."""
     failures = tables.failures(summary)
     sections = {
         "At a glance": [*_tables(tables.compact(summary)), *map(_note, tables.lacking(summary))],
@@ -39,16 +56,23 @@ def page(summary: Summary, grid: Mapping[str, Any], pictures: Mapping[str, str],
     }
     shown = [_section(title, parts) for title, parts in sections.items() if parts]
     methods = dict.fromkeys(line.arm for line in summary.lines if line.control is None and line.method != SCRATCH)
-    title = escape(f"lgzoo bench: {', '.join(methods) or SCRATCH}")
+    title = html(f"lgzoo bench: {', '.join(methods) or SCRATCH}")
     return "\n".join([
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">',
         f'<meta name="color-scheme" content="light dark">\n<title>{title}</title>',
         f"<style>{_beside('page.css')}</style>\n</head>\n<body>",
-        f"<header><h1>{title}</h1><p>{escape(_facts(summary))}</p></header>\n<main>",
+        f"<header><h1>{title}</h1><p>{html(_facts(summary))}</p></header>\n<main>",
         *shown,
         f"</main>\n<script>{_beside('page.js')}</script>\n</body>\n</html>\n",
     ])  # fmt: skip
+
+
+def _policy() -> str:
+    """What a browser may do: run our own script, and fetch nothing. Whatever a row says, it is no program."""
+    digest = base64.b64encode(hashlib.sha256(_beside("page.js").encode()).digest()).decode()
+    return f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
 
 
 def _beside(name: str) -> str:
@@ -66,7 +90,7 @@ def _facts(summary: Summary) -> str:
 def _section(title: str, parts: Sequence[str]) -> str:
     slug = re.sub(r"[^a-z]+", "-", title.lower()).strip("-")
     inside = "\n".join(parts)
-    return f'<section id="{slug}"><h2>{escape(title)}</h2>\n{inside}\n</section>'
+    return f'<section id="{slug}"><h2>{html(title)}</h2>\n{inside}\n</section>'
 
 
 def _first_open(pictures: Mapping[str, str], prefix: str) -> list[str]:
@@ -77,17 +101,17 @@ def _first_open(pictures: Mapping[str, str], prefix: str) -> list[str]:
 
 
 def _figure(name: str, pictures: Mapping[str, str]) -> str:
-    return f"<figure>{pictures[name]}<figcaption>{escape(caption(name))}</figcaption></figure>"
+    return f"<figure>{pictures[name]}<figcaption>{html(caption(name))}</figcaption></figure>"
 
 
 def _collapsed(title: str, inside: str) -> str:
-    return f"<details><summary>{escape(title)}</summary>\n{inside}\n</details>"
+    return f"<details><summary>{html(title)}</summary>\n{inside}\n</details>"
 
 
 def _tables(found: Iterable[Table | None], open_at_most: int = 100) -> list[str]:
     """Tables with their titles; further ones are collapsed."""
     shown = [table for table in found if table]
-    drawn = [f"<h3>{escape(table.title)}</h3>\n{_table(table)}" for table in shown[:open_at_most]]
+    drawn = [f"<h3>{html(table.title)}</h3>\n{_table(table)}" for table in shown[:open_at_most]]
     return [*drawn, *(_collapsed(table.title, _table(table)) for table in shown[open_at_most:])]
 
 
@@ -95,7 +119,7 @@ def _table(table: Table) -> str:
     """A table that its column heads sort; a row of averages stays at the bottom."""
     classes = ["text" if index < table.texts else "number" for index in range(len(table.columns))]
     heads = "".join(
-        f'<th scope="col" class="{kind}"><button type="button">{escape(name)}</button></th>'
+        f'<th scope="col" class="{kind}"><button type="button">{html(name)}</button></th>'
         for kind, name in zip(classes, table.columns)
     )
     body = "\n".join(_row(row, classes) for row in table.rows if row[0] != AVERAGE)
@@ -106,26 +130,26 @@ def _table(table: Table) -> str:
 
 def _row(row: Sequence[str], classes: Sequence[str]) -> str:
     # An interval is shown in a quieter colour.
-    cells = (re.sub(r" (\[[^]]*\])$", r' <span class="interval">\1</span>', escape(text)) for text in row)
+    cells = (re.sub(r" (\[[^]]*\])$", r' <span class="interval">\1</span>', html(text)) for text in row)
     return f"<tr>{''.join(f'<td class={kind}>{cell}</td>' for kind, cell in zip(classes, cells))}</tr>"
 
 
 def _note(text: str) -> str:
-    return f'<p class="note">{escape(text)}</p>'
+    return f'<p class="note">{html(text)}</p>'
 
 
 def _list(items: Iterable[str]) -> str:
     """Sentences with Markdown's stars and backticks."""
-    marked = (re.sub(r"\*([^*]+)\*", r"<em>\1</em>", escape(item, quote=False)) for item in items)
+    marked = (re.sub(r"\*([^*]+)\*", r"<em>\1</em>", html(item)) for item in items)
     coded = (re.sub(r"`([^`]+)`", r"<code>\1</code>", item) for item in marked)
     return f"<ul>{''.join(f'<li>{item}</li>' for item in coded)}</ul>"
 
 
-def _settings(grid: Mapping[str, Any]) -> str:
+def _settings(grid: Grid) -> str:
     """What grid.json says about the cells."""
-    shown = {name: grid[name] for name in ("settings", "arms", "versions")}
+    shown = {"settings": grid.settings, "arms": grid.arms, "versions": grid.versions}
     return _collapsed(
-        "what the cells have in common, and every arm", f"<pre>{escape(json.dumps(shown, indent=1))}</pre>"
+        "what the cells have in common, and every arm", f"<pre>{escape(json_text(shown, indent=1))}</pre>"
     )
 
 

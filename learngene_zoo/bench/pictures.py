@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ def pictures(summary: Summary) -> dict[str, Figure]:
     for metric in dict.fromkeys(line.condition.metric for line in summary.lines):
         # An average that lacks a task cannot be compared with the others.
         lines = [line for line in summary.lines if line.condition.metric == metric and not line.lacks]
-        suffix = "" if metric == "accuracy" else f"-{metric}"
+        suffix = "" if metric == "accuracy" else f"-{_word(metric)}"
         found[f"pareto{suffix}"] = pareto([line for line in lines if line.task is None], looks)
         for name, own in _by_size(lines).items():
             found[f"curves{suffix}-{name}"] = curves(own, looks)
@@ -75,11 +76,14 @@ def _by_size(lines: Sequence[Line]) -> dict[str, list[Line]]:
     wide = len({width for _, width, _ in sizes}) > 1
     sizes = sizes if len(sizes) <= MOST_SIZES else [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
     return {
-        size.replace(", ", "_").replace(" ", "") or (f"{layers}x{width}" if wide else f"{layers}"): found[
-            layers, width, size
-        ]
+        _word(size) or (f"{layers}x{width}" if wide else f"{layers}"): found[layers, width, size]
         for layers, width, size in sizes
     }
+
+
+def _word(text: str) -> str:
+    """A metric or a size as a part of a file's name."""
+    return re.sub(r"[^\w.-]", "", text.replace(", ", "_"))[:60]
 
 
 @style()

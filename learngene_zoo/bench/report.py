@@ -18,14 +18,15 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, bills, cost_tables, flat_costs
-from learngene_zoo.bench.page import page
+from learngene_zoo.bench.page import NO_GRID, Grid, page
 from learngene_zoo.bench.pictures import caption, cost_picture, pictures
 from learngene_zoo.bench.results import RESULTS, read_rows, select
 from learngene_zoo.bench.summary import Summary, flat, summarise
 from learngene_zoo.bench.tables import NOTES, Table
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.settings import Json, to_json
+from learngene_zoo.settings import Json, from_json, to_json
 from learngene_zoo.storage import read_json, write_json
+from learngene_zoo.text import markdown, spreadsheet
 
 GRID = "grid.json"
 PAGE = "report.html"
@@ -72,31 +73,29 @@ def _arm(arm: Arm, cells: Sequence[Cell]) -> dict[str, Json]:
     return {**to_json(arm), "lr": list(rates)}
 
 
-def read_grid(out: Path) -> dict[str, Any]:
+def read_grid(out: Path) -> Grid:
     """What `note_grid` wrote; empty without the file. Raises `BadFile`."""
     path = out / GRID
     if not path.is_file():
-        return {"cost": False, "settings": {}, "arms": [], "versions": {}, "keys": []}
-    data = read_json(path)
-    kinds = {"cost": bool, "settings": dict, "arms": list, "versions": dict, "keys": list}
-    for key, kind in kinds.items():
-        if not isinstance(data.get(key), kind):
-            raise BadFile(f"{path} lacks the {key} of the grid; run the bench again to write the file anew")
-    return data
+        return NO_GRID
+    try:
+        return from_json(Grid, read_json(path), str(path))
+    except BadFile as error:
+        raise BadFile(f"{error}; run the bench again to write the file anew") from error
 
 
 def read_summary(out: Path) -> Summary:
     """The summary of the newest grid in `out`. Raises `WrongCall` if there are no results."""
     if not (out / RESULTS).is_file():
         raise WrongCall(f"there is no {RESULTS} in {out}; name the folder of a bench with -o")
-    rows, keys = read_rows(out / RESULTS), read_grid(out)["keys"]
+    rows, keys = read_rows(out / RESULTS), read_grid(out).keys
     chosen = select(rows, keys) if keys else rows
     return summarise(chosen, missing=len(keys) - len(chosen) if keys else 0)
 
 
 def read_costs(out: Path, summary: Summary) -> list[Bill]:
     """The bills of a cost curve; none if the grid in `out` is not one."""
-    return bills(summary.rows) if read_grid(out)["cost"] and summary.rows else []
+    return bills(summary.rows) if read_grid(out).cost and summary.rows else []
 
 
 def write_report(out: Path) -> list[Path]:
@@ -134,7 +133,7 @@ def _markdown(summary: Summary) -> str:
     """The tables of a summary, with the notes needed to read them."""
     several = [*tables.compact(summary), *tables.by_task(summary)]
     single = [tables.without_one(summary), tables.costs(summary), tables.failures(summary)]
-    notes = [f"{tables.state(summary)}.", *tables.lacking(summary), *NOTES]
+    notes = [f"{tables.state(summary)}.", *map(markdown, tables.lacking(summary)), *NOTES]
     return tables.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
 
 
@@ -151,7 +150,7 @@ def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, fieldnames=list(rows[0]) if rows else [], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: spreadsheet(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 

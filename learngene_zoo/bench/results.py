@@ -9,52 +9,73 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Annotated
 
 from learngene_zoo.atomic import nearest_parent
-from learngene_zoo.errors import BadFile, Refused, Unavailable
-from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.errors import BadFile, Refused, Unavailable, WrongCall
+from learngene_zoo.families.spec import LIMITS
+from learngene_zoo.settings import Bounds, check_bounds, from_json, to_json
 from learngene_zoo.storage import parse_json
+from learngene_zoo.text import printable
 
 RESULTS = "results.jsonl"
 
 
+_Count = Annotated[int, Bounds(least=0, most=10**18)]
+_Seconds = Annotated[float, Bounds(least=0, most=1e12)]
+_Share = Annotated[float | None, Bounds(least=0, most=1)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the results file. A failed cell has an `error` and no numbers."""
+    """One line of the results file. A failed cell has an `error` and no numbers.
+
+    Texts are kept as they can be printed. Raises `WrongCall` for what no cell can leave.
+    """
 
     key: str
     arm: str
     method: str
     control: str | None
     task: str
-    layers: int
-    width: int
-    seed: int
-    epochs: int
-    lr: float
-    images: int  # training images of the fine-tuning
+    layers: Annotated[int, Bounds(least=0, most=LIMITS["layers"])]
+    width: Annotated[int, Bounds(least=0, most=LIMITS["width"])]
+    seed: Annotated[int, Bounds(least=0)]
+    epochs: Annotated[int, Bounds(least=0, most=10**6)]
+    lr: Annotated[float, Bounds(least=0, most=1e6)]
+    images: _Count  # training images of the fine-tuning
     split: str
     size: str = ""  # how the expander's settings name it, where layers alone do not
     error: str | None = None
     metric: str = "accuracy"  # or mIoU
-    value: float | None = None
+    value: _Share = None
     correct: str | None = None  # one flag per image of the split, in its order, packed into hexadecimal digits
-    evaluated: int = 0  # images of the split
-    untrained: float | None = None  # the metric before any training
-    probe: float | None = None  # accuracy of the nearest class mean of its features before training
-    params: int = 0  # of the descendant
-    flops: int = 0
-    stored_params: int = 0  # of the learngene: the numbers to keep in order to build any size
-    extraction_seconds: float = 0.0
-    extraction_images: int = 0  # images seen by the extraction, over all epochs
-    seconds: float = 0.0  # of the fine-tuning
+    evaluated: _Count = 0  # images of the split
+    untrained: _Share = None  # the metric before any training
+    probe: _Share = None  # accuracy of the nearest class mean of its features before training
+    params: _Count = 0  # of the descendant
+    flops: _Count = 0
+    stored_params: _Count = 0  # of the learngene: the numbers to keep in order to build any size
+    extraction_seconds: _Seconds = 0.0
+    extraction_images: _Count = 0  # images seen by the extraction, over all epochs
+    seconds: _Seconds = 0.0  # of the fine-tuning
     machine: str = ""
     finished: str = ""  # UTC, ISO 8601
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        for name, value in vars(self).items():
+            if isinstance(value, str):
+                object.__setattr__(self, name, printable(value))
+        if self.correct is not None and not re.fullmatch(f"[0-9a-f]{{{-(-self.evaluated // 4)}}}", self.correct):
+            raise WrongCall(f"correct is not one hexadecimal digit for every four of {self.evaluated} images")
+        if self.value is not None and not self.params:
+            raise WrongCall("params is 0; a model that was measured has parameters")
 
 
 def packed(correct: tuple[bool, ...]) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from learngene_zoo.bench.statistics import Average
 from learngene_zoo.bench.summary import Condition, Line, Summary
+from learngene_zoo.text import markdown as escaped
 from learngene_zoo.units import human_count, human_seconds
 
 NONE = "-"
@@ -205,14 +206,10 @@ def duration(seconds: float) -> str:
 
 def markdown(tables: Iterable[Table]) -> str:
     """Tables one below the other, each with its title."""
-    return "\n\n".join(f"### {table.title}\n\n{_markdown(table)}" for table in tables) + "\n"
+    return "\n\n".join(f"### {escaped(table.title)}\n\n{_markdown(table)}" for table in tables) + "\n"
 
 
 def _markdown(table: Table) -> str:
     rule = tuple(":---" if index < table.texts else "---:" for index in range(len(table.columns)))
-    rows = [table.columns, rule, *(tuple(_cell(text) for text in row) for row in table.rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    columns, *rows = (tuple(map(escaped, row)) for row in (table.columns, *table.rows))
+    return "\n".join(f"| {' | '.join(row)} |" for row in (columns, rule, *rows))

@@ -317,5 +317,5 @@ def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Pa
         write_report(tmp_path)
     write(tmp_path, rows())
     (tmp_path / GRID).write_text('{"cost": false, "settings": {}, "arms": [], "versions": {}}')
-    with pytest.raises(BadFile, match="lacks the keys of the grid"):
+    with pytest.raises(BadFile, match="the key 'keys' is missing; run the bench again"):
         write_report(tmp_path)

@@ -22,7 +22,7 @@ def filled(path: Path, *keys: str) -> Path:
 
 
 def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
-    row = toy_row(value=0.25, correct="8f", probe=None)
+    row = toy_row(value=0.25, correct="8f", evaluated=8, probe=None)
     with Results(tmp_path / "deep" / "results.jsonl") as results:
         results.append(row)
         assert results.rows() == [row]

@@ -137,7 +137,7 @@ def test_an_ordering_fails_with_one_of_its_pairs(toy: Claim) -> None:
 
 def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Claim) -> None:
     claim = replace(toy, compare=replace(toy.compare, kind="ordering"), void_if_same=True)
-    rows = [replace(one, correct="f") for one in ran(claim, lambda cell: 0.5 + jitter(cell))]
+    rows = [replace(one, correct="f", evaluated=4) for one in ran(claim, lambda cell: 0.5 + jitter(cell))]
     verdict = judge(claim, rows)
     assert verdict.verdict == "undecided"
     assert any("the same model in all 12 units" in note for note in verdict.notes)
