@@ -138,7 +138,7 @@ def _drawn_interval(found: Average) -> tuple[float, float] | None:
 def _parameter_axis(panel: Axes, params: Sequence[int]) -> None:
     """A logarithmic axis whose ticks are the models' own sizes, as far as their labels do not overlap."""
     panel.set_xscale("log")
-    ticks: list[int] = []
+    params, ticks = [max(1, count) for count in params], list[int]()
     for value in params:
         if not ticks or value / ticks[-1] > (params[-1] / params[0]) ** 0.14 * 1.02:
             ticks.append(value)

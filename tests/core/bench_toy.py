@@ -56,6 +56,6 @@ def toy_row(key: str = "a", **changes: Any) -> Row:
     """A row of a finished cell."""
     about: dict[str, Any] = {
         "key": key, "arm": "lsamd", "method": "lsamd", "control": None, "task": "digits", "layers": 9, "width": 96,
-        "seed": 0, "epochs": 4, "lr": 1e-3, "images": 1000, "split": "test", "value": 0.5, "params": 1000, **changes,
+        "seed": 0, "epochs": 4, "lr": 1e-3, "images": 1000, "split": "test", "value": 0.5, **changes,
     }  # fmt: skip
     return Row(**about)

@@ -83,7 +83,6 @@ def row(cell: Cell, value: float, error: str | None = None, correct: str | None 
         value=None if error else value,
         correct=correct or cell.key,
         evaluated=4 * len(correct or cell.key),
-        params=1000,
         seconds=2.0,
         extraction_seconds=1.0,
         machine="a machine",
