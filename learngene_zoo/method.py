@@ -135,11 +135,11 @@ class Expander(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What a part of an extraction computes, known before it begins: images, times layers of the ancestry's width."""
+    """The estimated cost of a part of an extraction. Layers are counted in layers of the ancestry's width."""
 
-    images: int  # over all epochs
-    trained: float  # layers that each passes forward and back
-    asked: float = 0.0  # layers that each passes forward only
+    images: int  # training images over all epochs
+    trained: float  # layers that each image passes forward and back
+    frozen: float = 0.0  # layers that each image passes forward only, as of a teacher
 
 
 @dataclass(frozen=True, kw_only=True)

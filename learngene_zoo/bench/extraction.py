@@ -118,7 +118,7 @@ def planned(extraction: Extraction, offline: bool = False) -> float:
     tasks = references_for(method, arm.tasks) if extractor.needs_tasks() else []
     sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
     images = [sizes.get(task, 0) for task in tasks]
-    return sum(work.images * (work.trained + work.asked / FORWARD) for work in extractor.work(specs, images))
+    return sum(work.images * (work.trained + work.frozen / FORWARD) for work in extractor.work(specs, images))
 
 
 def check_same_ancestries(cells: Iterable[Cell], out: Path, run: Run) -> None:

@@ -56,7 +56,7 @@ def _is_named(name: str) -> bool:
 
 
 def _folder(name: str) -> Path | None:
-    """The folder that a path or a name of the shelf refers to; None for a task or a suite. Raises `WrongCall`."""
+    """The folder that a path or a name on the shelf refers to; None for a task or a suite. Raises `WrongCall`."""
     others = {*_suites(), *(entry.name for entry in catalogue.entries())}
     try:
         return shelf.find(name)

@@ -57,7 +57,7 @@ def outline_of(method: str, depths: Sequence[int], ancestry: Spec) -> LearngeneC
 def work_of(depths: Sequence[int], recipe: Recipe, images: int, taught_by: int = 0) -> list[Work]:
     """The work of training a model of each depth, with a teacher of `taught_by` layers."""
     shown = min(recipe.images or images, images) * recipe.epochs
-    return [Work(images=shown, trained=layers, asked=taught_by) for layers in depths]
+    return [Work(images=shown, trained=layers, frozen=taught_by) for layers in depths]
 
 
 def stored(config: LearngeneConfig, parts: Mapping[int, Part], metrics: Mapping[str, Json]) -> Learngene:

@@ -57,5 +57,5 @@ def work_of(models: Sequence[Spec], recipe: Recipe, images: int, ancestry: Spec,
     return Work(
         images=min(recipe.images or sys.maxsize, images) * recipe.epochs,
         trained=sum(layers) / len(models),
-        asked=ancestry.layers if taught else 0,
+        frozen=ancestry.layers if taught else 0,
     )

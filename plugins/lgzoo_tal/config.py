@@ -202,5 +202,5 @@ def _work(stage: Stage, images: Sequence[int], ancestry: Spec) -> Work:
     return Work(
         images=sum(min(recipe.images or count, count) for count in images) * recipe.epochs,
         trained=stage.step.meta_batch * (layers + HYPERNET_STEP / recipe.batch_size),
-        asked=ancestry.layers if stage.guidance else 0,
+        frozen=ancestry.layers if stage.guidance else 0,
     )

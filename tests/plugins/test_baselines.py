@@ -125,7 +125,7 @@ def test_the_work_of_an_extraction_is_every_size_over_all_epochs() -> None:
     settings = {"depths": (1, 3), "epochs": 2, "images": 30}
     for method, asked in (("pretrain_finetune", 0), ("distillation", spec.layers)):
         works = with_settings(registry.load(method).extractor, settings).work([spec], [48])
-        assert [(work.images, work.trained, work.asked) for work in works] == [(60, 1, asked), (60, 3, asked)]
+        assert [(work.images, work.trained, work.frozen) for work in works] == [(60, 1, asked), (60, 3, asked)]
         assert with_settings(registry.load(method).extractor, settings).work([spec], [10])[0].images == 20
 
 

@@ -378,8 +378,8 @@ def test_the_work_is_known_beforehand() -> None:
     base = {"training": recipe, "tuning": recipe}
     works = {name: FillPool(settings=PoolSettings(**base, **arm)).work([MINI], [1000]) for name, arm in arms.items()}
     assert all([part.images for part in parts] == [300] * 3 for parts in works.values())
-    assert [part.asked for part in works["labels"]] == [0, 0, 0]
-    assert [part.asked for part in works["tm"]] == [12, 12, 12]
+    assert [part.frozen for part in works["labels"]] == [0, 0, 0]
+    assert [part.frozen for part in works["tm"]] == [12, 12, 12]
     low, high, both = (part.trained for part in works["tm"])
     assert (low, high) == (2, 6)
     assert low < both < high

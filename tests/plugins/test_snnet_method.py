@@ -243,6 +243,6 @@ def test_the_work_is_known_beforehand() -> None:
     """Two anchors of one block, half as wide and whole: paths of 1/2, 1 and 3/2 layers of the widest."""
     specs = [shape(layers=1, width=16, heads=1), shape(layers=1)]
     (work,) = with_settings(METHOD.extractor, {"images": 100, "epochs": 3}).work(specs, [5000])
-    assert (work.images, work.trained, work.asked) == (300, 1.0, 1.0)
+    assert (work.images, work.trained, work.frozen) == (300, 1.0, 1.0)
     (alone,) = with_settings(METHOD.extractor, {"images": None, "guidance": "none"}).work(specs, [5000])
-    assert (alone.images, alone.asked) == (5000, 0.0)
+    assert (alone.images, alone.frozen) == (5000, 0.0)

@@ -258,10 +258,10 @@ def test_options_of_the_hypernetwork_and_of_both_recipes_have_names_of_their_own
 def test_work_counts_both_stages() -> None:
     first, second = meta_train().work([SPEC], [48, 48])
     assert (first.images, second.images) == (32, 64)
-    assert (first.asked, second.asked) == (3, 0)
+    assert (first.frozen, second.frozen) == (3, 0)
     assert meta_train(joint=False).work([SPEC], [48, 48]) == [first, second]
     (only,) = logah_with().work([SPEC], [20])
-    assert (only.images, only.asked) == (20, 0)
+    assert (only.images, only.frozen) == (20, 0)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
