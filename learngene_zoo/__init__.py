@@ -53,7 +53,6 @@ _HOMES = {
     "tasks.catalogue": ("open_task",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
 __all__ = ["__version__", *sorted(_HOME_OF)]
 
 

@@ -50,7 +50,6 @@ T = TypeVar("T")
 
 # Not augmented: the attributes of the source task would not be true of images that were moved.
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
-
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=1e-3, warmup=1.0)
 
 

@@ -244,10 +244,7 @@ class Budget:
 
 
 def choose(
-    members: Iterable[Member],
-    budget: Budget,
-    latency: Callable[[Member], float],
-    convention: Convention = "exact",
+    members: Iterable[Member], budget: Budget, latency: Callable[[Member], float], convention: Convention = "exact"
 ) -> Member:
     """The member with the most parameters (then the most FLOPs) that fits the budget.
 

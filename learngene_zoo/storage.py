@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import torch
 
 StateDict = Mapping[str, "torch.Tensor"]  # tensors by name; never mutated by whoever receives one
-
 MOST_JSON_BYTES = 16 * 2**20
 MOST_DEPTH = 64
 WEIGHTS = "model.safetensors"

@@ -101,9 +101,7 @@ def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
     )
     names = tuple(found.images.get("label_names", ()))
     return Ancestry(
-        record=record,
-        state=cast(state, torch.float32),
-        class_names=names if len(names) == found.spec.classes else (),
+        record=record, state=cast(state, torch.float32), class_names=names if len(names) == found.spec.classes else ()
     )
 
 

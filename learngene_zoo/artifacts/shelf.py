@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
 DEFAULT_SIZE = "mini"
-
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 
 

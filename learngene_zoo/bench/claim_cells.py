@@ -27,9 +27,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, settings_of
 
 ConfigOf = Callable[[Cell], LearngeneConfig]  # reads the config of a cell's learngene
-
 _PLAIN = {"layers", "width"}  # sizes of the model itself; others are settings of the expander
-
 _RANDOM = re.compile(r"random (\d+) of (\d+)")
 
 

@@ -26,7 +26,6 @@ from learngene_zoo.tasks import catalogue
 Kind = Literal["over", "ordering", "trend", "closing", "factorial", "overlap", "exact"]
 Decision = Literal["holds", "does not hold", "undecided"]
 ClaimBudget = Literal["standard", "full"]
-
 LEAST_TASKS, LEAST_SEEDS, HEADLINE_SEEDS = 4, 3, 5
 ARMS_OF: dict[Kind, tuple[int, int | None]] = {  # fewest and most arms of a comparison
     "over": (2, None),

@@ -71,10 +71,7 @@ def read_verdict(path: Path) -> tuple[Claim, Verdict]:
     for key in ("claim", "verdict"):
         if key not in data:
             raise BadFile(f"{path} is not a verdict: the key {key!r} is missing; run `lgzoo bench --claim` again")
-    return (
-        from_json(Claim, data["claim"], f"{path}: claim"),
-        from_json(Verdict, data["verdict"], f"{path}: verdict"),
-    )
+    return (from_json(Claim, data["claim"], f"{path}: claim"), from_json(Verdict, data["verdict"], f"{path}: verdict"))
 
 
 def _rows(out: Path) -> list[Row]:

@@ -21,9 +21,7 @@ from learngene_zoo.registry import load
 from learngene_zoo.settings import with_settings
 
 SizeName = int | str  # a size: layers, or its name
-
 Unit = tuple[str, SizeName, int]  # task, size, seed
-
 Values = Mapping[Unit, float]  # of one arm, in per cent
 
 

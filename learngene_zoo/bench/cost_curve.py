@@ -243,10 +243,7 @@ def _effort(one: Effort) -> str:
 
 def flat_costs(found: Sequence[Bill]) -> list[dict[str, Json]]:
     """Bills and readings as flat objects of raw numbers, told apart by `kind`; docs/bench.md explains the keys."""
-    return [
-        *(_flat_bill(bill, epochs) for bill in found for epochs in bill.values),
-        *map(_flat_match, matches(found)),
-    ]
+    return [*(_flat_bill(bill, epochs) for bill in found for epochs in bill.values), *map(_flat_match, matches(found))]
 
 
 def _flat_bill(bill: Bill, epochs: int) -> dict[str, Json]:

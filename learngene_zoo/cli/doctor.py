@@ -20,18 +20,9 @@ from learngene_zoo.tasks import catalogue
 from learngene_zoo.version import __version__
 
 PACKAGES = (
-    "torch",
-    "torchvision",
-    "timm",
-    "accelerate",
-    "datasets",
-    "huggingface-hub",
-    "safetensors",
-    "scikit-learn",
-    "matplotlib",
-    "click",
-    "rich",
-)
+    "torch", "torchvision", "timm", "accelerate", "datasets", "huggingface-hub", "safetensors", "scikit-learn",
+    "matplotlib", "click", "rich",
+)  # fmt: skip
 HUB_SECONDS = 5.0
 Status = Literal["ok", "bad", "info"]
 

@@ -76,11 +76,7 @@ def task_row(entry: Entry) -> Row:
     }
 
 
-NOUNS: dict[str, Callable[[], list[Row]]] = {
-    "methods": method_rows,
-    "learngenes": learngene_rows,
-    "tasks": task_rows,
-}
+NOUNS: dict[str, Callable[[], list[Row]]] = {"methods": method_rows, "learngenes": learngene_rows, "tasks": task_rows}
 
 
 def listing(noun: str | None, as_json: bool) -> None:

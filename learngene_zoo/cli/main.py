@@ -102,10 +102,7 @@ HERE = "learngene_zoo.cli"
 
 TABLE = {
     "list": (f"{HERE}.listing:command", "List methods, learngenes and tasks."),
-    "show": (
-        f"{HERE}.show:command",
-        "Show a method, learngene, model, task or suite.",
-    ),
+    "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
     "plan": (f"{HERE}.plan:command", "List every size that a method would build, with its cost."),
     "train": (f"{HERE}.train:command", "Train an ancestry model, or a model of any size, from scratch."),
     "extract": (f"{HERE}.extract:command", "Condense an ancestry model into a learngene."),
@@ -113,10 +110,7 @@ TABLE = {
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
     "evaluate": (f"{HERE}.evaluate:command", "Measure a model on a task."),
     "plot": (f"{HERE}.plot:command", "Draw a learngene as PNG or SVG."),
-    "bench": (
-        f"{HERE}.bench:command",
-        "Compare methods with controls and scratch on a suite of tasks.",
-    ),
+    "bench": (f"{HERE}.bench:command", "Compare methods with controls and scratch on a suite of tasks."),
     "demo": (f"{HERE}.demo:command", "Run a small comparison with what is bundled, in minutes."),
     "doctor": (f"{HERE}.doctor:command", "Report what is installed and what does not work."),
     "completion": (f"{HERE}.main:completion", "Print a completion script for bash, zsh or fish."),

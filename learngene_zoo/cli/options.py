@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-
 ALIASES = {"classes": ("num-classes",)}  # other names of an option
 _KINDS = {int: "an integer", float: "a number", str: "a text", Path: "a path"}
 

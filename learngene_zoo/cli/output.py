@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from learngene_zoo.cli.job import Job
 
 Row = Mapping[str, Json]
-
 _FORMATS: dict[str, Callable[[Any], str]] = {"params": human_count, "flops": human_count}
 
 

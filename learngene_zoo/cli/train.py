@@ -42,13 +42,7 @@ def train(task: str, init: Literal["timm", "fan_in"], **given: Any) -> None:
     """Train the model and write it."""
     job = job_of(given)
     lifecycle.train(
-        task,
-        spec=chosen(SPEC),
-        recipe=chosen(lifecycle.TRAIN),
-        init=init,
-        out=job.out,
-        run=job.run,
-        force=job.force,
+        task, spec=chosen(SPEC), recipe=chosen(lifecycle.TRAIN), init=init, out=job.out, run=job.run, force=job.force
     )
     print_made(job.out, job, f"lgzoo extract lsamd --ancestry {job.out}")
 

@@ -99,7 +99,6 @@ def shapes_in(state: StateDict) -> dict[str, tuple[int, ...]]:
 
 
 _ALIGNMENT = 64  # bytes; what torch's own allocator gives
-
 _LARGE_PAGE = 2 * 2**20
 
 

@@ -20,9 +20,7 @@ from learngene_zoo.seeds import bits, derive_seed, uniform
 from learngene_zoo.tasks.images import IGNORED
 
 Augment = Literal["none", "light", "rand"]
-
 T = TypeVar("T")
-
 AUGMENTS: tuple[Augment, ...] = ("none", "light", "rand")
 
 
@@ -56,12 +54,7 @@ def _rand(size: int, flip: bool) -> Any:
 
 
 def rand(
-    images: torch.Tensor | Sequence[torch.Tensor],
-    seed: int,
-    epoch: int,
-    indices: Sequence[int],
-    flip: bool,
-    size: int,
+    images: torch.Tensor | Sequence[torch.Tensor], seed: int, epoch: int, indices: Sequence[int], flip: bool, size: int
 ) -> torch.Tensor:
     """uint8 (N, C, size, size) of uint8 (C, H, W) images of any size. The global random state is left unchanged."""
     change = _rand(size, flip)

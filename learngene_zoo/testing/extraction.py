@@ -147,12 +147,7 @@ def check_record(
 
 
 def _extracted_with_a_kill(
-    method: Method,
-    extractor: Extractor,
-    ancestries: Sequence[Ancestry],
-    tasks: Sequence[Task],
-    steps: int,
-    out: Path,
+    method: Method, extractor: Extractor, ancestries: Sequence[Ancestry], tasks: Sequence[Task], steps: int, out: Path
 ) -> Learngene:
     sources = {f"ancestry-{i}": ancestry for i, ancestry in enumerate(ancestries)}
     data = {task.name: task for task in tasks}

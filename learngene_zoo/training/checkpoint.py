@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from timm.utils import ModelEmaV3
 
 log = logging.getLogger(__name__)
-
 FORMAT = 1
 PREFIX = "checkpoint-"
 TENSORS, RECORD = "state.safetensors", "checkpoint.json"

@@ -146,10 +146,7 @@ def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> Featur
 
 
 def divergence(
-    student: torch.Tensor,
-    teacher: torch.Tensor,
-    temperature: float = 1.0,
-    direction: Direction = "teacher-student",
+    student: torch.Tensor, teacher: torch.Tensor, temperature: float = 1.0, direction: Direction = "teacher-student"
 ) -> torch.Tensor:
     """t^2 KL between the softmaxes over the last axis, at temperature t; the mean over all other axes.
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.batches import Batches
 
 __all__ = ["Step", "train"]
-
 SAVING_SHARE = 20  # writing checkpoints takes at most about a twentieth of the time, however large they are
 
 

@@ -19,7 +19,6 @@ from learngene_zoo.recipe import Recipe
 
 # AdamW's groups of an objective's parameters; a group may have an `lr_scale`.
 Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
-
 UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token"})
 PLACES = ("drop_path1", "drop_path2")
 

@@ -71,11 +71,7 @@ def grown(stage: Stage, additions: int, expansion: Expansion = "neighbor") -> St
 
 
 def order(
-    kept: Sequence[int],
-    layers: int,
-    *,
-    expansion: Expansion = "neighbor",
-    priority: Priority = "last-middle-first",
+    kept: Sequence[int], layers: int, *, expansion: Expansion = "neighbor", priority: Priority = "last-middle-first"
 ) -> tuple[int, ...]:
     """For each of `layers` blocks of a descendant the ancestry block that it inherits.
 

@@ -13,19 +13,9 @@ POLY = Recipe(schedule="poly", power=0.9)  # the paper names the schedule, not i
 
 # Table 5 of the paper, column Ans-Net: the learning rate of each data set's search.
 PAPER_RATES = {
-    "cifar100": 5e-4,
-    "cifar10": 1e-6,
-    "tiny_imagenet": 1e-5,
-    "inat2019": 1e-5,
-    "food101": 1e-5,
-    "cars196": 5e-4,
-    "flowers102": 5e-4,
-    "pets": 1e-5,
-    "dtd": 1e-4,
-    "caltech101": 1e-5,
-    "ade20k": 1e-5,
-    "voc12": 1e-5,
-}
+    "cifar100": 5e-4, "cifar10": 1e-6, "tiny_imagenet": 1e-5, "inat2019": 1e-5, "food101": 1e-5, "cars196": 5e-4,
+    "flowers102": 5e-4, "pets": 1e-5, "dtd": 1e-4, "caltech101": 1e-5, "ade20k": 1e-5, "voc12": 1e-5,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

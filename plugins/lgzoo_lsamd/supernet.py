@@ -79,10 +79,7 @@ class Gate(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: torch.autograd.function.FunctionCtx,
-        h_BND: torch.Tensor,
-        p_B: torch.Tensor,
-        x_BND: torch.Tensor | None,
+        ctx: torch.autograd.function.FunctionCtx, h_BND: torch.Tensor, p_B: torch.Tensor, x_BND: torch.Tensor | None
     ) -> torch.Tensor:
         ctx.save_for_backward(*([h_BND] if x_BND is None else [h_BND, x_BND]))
         ctx.kind = p_B.dtype  # type: ignore[attr-defined]

@@ -15,9 +15,7 @@ import torch
 from lgzoo_mini.generator import SIZE
 
 Number = np.ndarray | float  # one for each picture, float32 (N,), or one for all
-
 PIXEL = 2.0 / SIZE  # width of a pixel; a picture reaches from -1 to 1
-
 _AXIS = ((np.arange(SIZE, dtype=np.float32) * 2 + 1) / SIZE - 1).astype(np.float32)
 
 

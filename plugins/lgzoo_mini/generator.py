@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
 
 SIZE = 32  # pixels of a picture's side
-
 GRAIN = 3 * SIZE * SIZE  # values of noise per picture
 
 

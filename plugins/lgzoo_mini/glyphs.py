@@ -61,11 +61,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     )
     picture = over(gradient(paper, corner, dice.turn()), ink, alpha * dice.between(0.6, 1.0)[:, None, None])
     picture = blur(picture, dice.between(0.0, 0.35))
-    attributes = {
-        **hues(ink, paper),
-        **attributes_of(where),
-        "glyph": glyph_index(classes_N, len(TARGET)),
-    }
+    attributes = {**hues(ink, paper), **attributes_of(where), "glyph": glyph_index(classes_N, len(TARGET))}
     return Picture(finish(picture, grain, dice.between(0.02, 0.2)), attributes)
 
 
@@ -116,9 +112,5 @@ HELD_OUT = _letters(_HELD_OUT)
 
 
 GLYPHS = Generator(
-    name="glyphs",
-    classes=tuple(map(_name, TARGET)),
-    held_out=tuple(map(_name, HELD_OUT)),
-    streams=19,
-    paint=paint,
+    name="glyphs", classes=tuple(map(_name, TARGET)), held_out=tuple(map(_name, HELD_OUT)), streams=19, paint=paint
 )

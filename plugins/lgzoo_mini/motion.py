@@ -26,7 +26,6 @@ from lgzoo_mini.stamps import Placed, attributes_of, drawn, stamped
 FRAMES = 8
 ALPHA = tuple(2 * t - FRAMES - 1 for t in range(1, FRAMES + 1))
 SIDE = 16  # pixels of a mask
-
 TARGET_THINGS = {"disc": "●", "cross": "✚", "arrow": "➤"}
 HELD_OUT_THINGS = {"star": "★", "ring": "◎", "square": "■"}
 

@@ -74,10 +74,4 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     return Picture(finish(picture, grain, dice.between(0.02, 0.15)), attributes)
 
 
-NUMBERS = Generator(
-    name="numbers",
-    classes=DIGITS,
-    held_out=LETTERS,
-    streams=47,
-    paint=paint,
-)
+NUMBERS = Generator(name="numbers", classes=DIGITS, held_out=LETTERS, streams=47, paint=paint)

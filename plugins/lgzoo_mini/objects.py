@@ -175,13 +175,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     clutter(picture, dice, THINGS)
     x, y, size, angle = dice.around(0.3), dice.around(0.3), dice.between(0.38, 0.6), dice.around(0.45)
     place = frame(
-        x=x,
-        y=y,
-        size=size,
-        angle=angle,
-        stretch=dice.between(0.87, 1.15),
-        shear=dice.around(0.15),
-        mirror=dice.side(),
+        x=x, y=y, size=size, angle=angle, stretch=dice.between(0.87, 1.15), shear=dice.around(0.15), mirror=dice.side()
     )
     ink, second, limbs = thing_colours(hue_table()[classes_N], paper, dice)
     body = moulded(body_moulds(), bodies, place)
@@ -202,9 +196,5 @@ def thing_colours(hues_N2: np.ndarray, paper: np.ndarray, dice: Dice) -> tuple[n
 
 
 OBJECTS = Generator(
-    name="objects",
-    classes=class_names()[:TARGETS],
-    held_out=class_names()[TARGETS:],
-    streams=62,
-    paint=paint,
+    name="objects", classes=class_names()[:TARGETS], held_out=class_names()[TARGETS:], streams=62, paint=paint
 )

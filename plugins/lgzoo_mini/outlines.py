@@ -101,11 +101,8 @@ def band(distance: np.ndarray, width: Number) -> np.ndarray:
 
 
 Outline = Callable[[Frame], np.ndarray]
-
 POINTS = 128  # of a mould's side
-
 REACH = 1.5  # of the grid, in a frame's units; farther out a pixel is as far as it is outside the grid
-
 _STEP = 2 * REACH / POINTS
 
 _AXIS = ((np.arange(POINTS, dtype=np.float32) + np.float32(0.5)) * np.float32(_STEP) - np.float32(REACH)).astype(

@@ -171,9 +171,5 @@ def flower_colours(flower: Flower, dice: Dice) -> tuple[np.ndarray, np.ndarray]:
 
 
 PETALS = Generator(
-    name="petals",
-    classes=class_names()[:TARGETS],
-    held_out=class_names()[TARGETS:],
-    streams=62,
-    paint=paint,
+    name="petals", classes=class_names()[:TARGETS], held_out=class_names()[TARGETS:], streams=62, paint=paint
 )

@@ -48,15 +48,11 @@ RED, BLUE, YELLOW, GREEN = (0.99, 0.85, 0.75), (0.6, 0.85, 0.7), (0.13, 0.85, 0.
 WHITE, BLACK, ORANGE, GREY = (0.1, 0.05, 0.95), (0.6, 0.2, 0.1), (0.06, 0.85, 0.9), (0.6, 0.06, 0.6)
 
 BOARDS = {
-    "disc": Board(32, 0, 1.0, 0, 1.15),
-    "triangle": Board(3, 0, 1.3, 0.32, 0.85),
-    "yield": Board(3, 0.5, 1.3, -0.32, 0.85),
-    "octagon": Board(8, 0.5, 1.05, 0, 1.25),
-    "diamond": Board(4, 0, 1.05, 0, 0.95),
-    "square": Board(4, 0.5, 1.3, 0, 1.35),
-    "pentagon": Board(5, 0, 1.1, 0.08, 1.05),
-    "hexagon": Board(6, 0, 1.05, 0, 1.1),
-}
+    "disc": Board(32, 0, 1.0, 0, 1.15), "triangle": Board(3, 0, 1.3, 0.32, 0.85),
+    "yield": Board(3, 0.5, 1.3, -0.32, 0.85), "octagon": Board(8, 0.5, 1.05, 0, 1.25),
+    "diamond": Board(4, 0, 1.05, 0, 0.95), "square": Board(4, 0.5, 1.3, 0, 1.35),
+    "pentagon": Board(5, 0, 1.1, 0.08, 1.05), "hexagon": Board(6, 0, 1.05, 0, 1.1),
+}  # fmt: skip
 SCHEMES = {
     "prohibition": Scheme(RED, WHITE, BLACK, 0.28),
     "order": Scheme(WHITE, BLUE, WHITE, 0.07),
@@ -68,25 +64,15 @@ SCHEMES = {
 }
 # board, scheme, symbols: each symbol makes a class
 TARGET = (
-    ("disc", "prohibition", "✈☎♣XH♫⚓"),
-    ("triangle", "prohibition", "!↯❄♞☀⚒↕♣✈"),
-    ("disc", "order", "↑←→↰↱↻♞H"),
-    ("disc", "end", "☎X⚓♫"),
-    ("octagon", "stop", "HX!"),
-    ("yield", "prohibition", "★!"),
-    ("diamond", "priority", "★♥↕♣"),
-    ("square", "order", "P☎←✈♥⚓"),
-)
+    ("disc", "prohibition", "✈☎♣XH♫⚓"), ("triangle", "prohibition", "!↯❄♞☀⚒↕♣✈"), ("disc", "order", "↑←→↰↱↻♞H"),
+    ("disc", "end", "☎X⚓♫"), ("octagon", "stop", "HX!"), ("yield", "prohibition", "★!"),
+    ("diamond", "priority", "★♥↕♣"), ("square", "order", "P☎←✈♥⚓"),
+)  # fmt: skip
 HELD_OUT = (
-    ("disc", "prohibition", "☂♜"),
-    ("triangle", "prohibition", "⚙☠"),
-    ("disc", "order", "☸✂"),
-    ("square", "order", "☕⚖"),
-    ("pentagon", "works", "☃✚☁?"),
-    ("pentagon", "route", "⚑☂&"),
-    ("hexagon", "route", "⚙☯♨"),
-    ("hexagon", "works", "✂⚔"),
-)
+    ("disc", "prohibition", "☂♜"), ("triangle", "prohibition", "⚙☠"), ("disc", "order", "☸✂"),
+    ("square", "order", "☕⚖"), ("pentagon", "works", "☃✚☁?"), ("pentagon", "route", "⚑☂&"),
+    ("hexagon", "route", "⚙☯♨"), ("hexagon", "works", "✂⚔"),
+)  # fmt: skip
 
 
 class Sign(NamedTuple):

@@ -84,10 +84,8 @@ def stamped(masks: torch.Tensor, place: Frame) -> np.ndarray:
 
 
 Drawing = tuple[str, str]  # a face and a text
-
 BOX = 48  # pixels of a glyph's mask, before it is resized
 MARGIN = 3
-
 SANS, SERIF, MONO = "DejaVuSans", "DejaVuSerif", "DejaVuSansMono"
 
 FACES = {

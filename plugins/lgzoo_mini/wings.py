@@ -181,9 +181,5 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
 
 
 WINGS = Generator(
-    name="wings",
-    classes=class_names()[:TARGETS],
-    held_out=class_names()[TARGETS:],
-    streams=38,
-    paint=paint,
+    name="wings", classes=class_names()[:TARGETS], held_out=class_names()[TARGETS:], streams=38, paint=paint
 )

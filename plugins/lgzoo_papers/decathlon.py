@@ -158,7 +158,6 @@ def _check(path: Path, found: Sequence[dict[Any, Any]], listed: Sequence[list[An
 
 
 CHECKSUM_LISTS = {"MD5SUMS": "md5", "SHA256SUMS": "sha256"}  # the name of a list -> its algorithm
-
 LINE = re.compile(r"([0-9a-fA-F]+) [ *](.+)")
 
 

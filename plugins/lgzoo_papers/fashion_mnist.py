@@ -29,18 +29,7 @@ if TYPE_CHECKING:
 
 SIDE, BORDER = 28, 2
 
-CLASSES = (
-    "T-shirt",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
+CLASSES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
 def open_fashion_mnist(entry: Entry, folder: Path | None, offline: bool) -> Task:

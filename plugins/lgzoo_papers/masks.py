@@ -173,28 +173,9 @@ def _opened(chosen: Mapping[str, MaskedSplit], name: str) -> MaskedSplit:
 ADE_SPLITS = {"training": "train", "validation": "validation"}
 
 VOC_CLASSES = (
-    "background",
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
-)
+    "background", "aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow", "diningtable",
+    "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa", "train", "tvmonitor",
+)  # fmt: skip
 
 
 def open_ade20k(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:

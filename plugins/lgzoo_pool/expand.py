@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 # From a path's number and the path to the expander's settings that lead to it.
 Names = Callable[[int, Path], Mapping[str, Json]]
-
 STITCH = "stitch."
 
 

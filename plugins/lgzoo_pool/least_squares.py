@@ -42,7 +42,6 @@ from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Layout, Stitch
 
 K = TypeVar("K")
-
 AT_ONCE = 16  # images whose features are in memory together
 
 

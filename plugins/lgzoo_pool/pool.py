@@ -239,13 +239,7 @@ POOL = Method(
         ),
         "smoke": FillPool(
             settings=PoolSettings(
-                blocks=2,
-                init="fan_in",
-                low_levels=2,
-                stitch_images=16,
-                training=_SMOKE,
-                tuning=_SMOKE,
-                teaching=_SMOKE,
+                blocks=2, init="fan_in", low_levels=2, stitch_images=16, training=_SMOKE, tuning=_SMOKE, teaching=_SMOKE
             )
         ),
     },

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 Init = Literal["timm", "fan_in"]
 PredReduction = Literal["sample", "entries"]
 StitchStart = Literal["tm", "pinv", "ls"]
-
 LEVELS = 3  # low, middle and high
 POOL_TRAINING = replace(TRAINING, lr=1e-3)
 

@@ -19,7 +19,6 @@ from typing import Literal
 from learngene_zoo.plugin import Spec, ViTSpec, WrongCall, derive_seed, unknown
 
 SetName = Literal["vits-1k", "tal", "tal+"]
-
 COUNT, SEED = 1000, 1  # of the papers' sets
 PAPER_WIDTH = 768  # of the largest model of TAL+'s set, ViT-Base: widths are scaled relative to it
 _SIZE = re.compile(r"(\d+)(?:x(\d+))?|x(\d+)")

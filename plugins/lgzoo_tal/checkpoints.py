@@ -30,7 +30,6 @@ MOST_AXES = 8
 _PIECE = 2**20
 _MOST_PICKLE = 64 * 2**20  # of the pickle in a zip, without the numbers beside it
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # the beginning of torch's files before they were zips
-
 WIDTHS = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8}  # bytes of a number
 _KINDS = {
     "torch.HalfStorage": "float16",

@@ -14,16 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from learngene_zoo.plugin import (
-    Bounds,
-    LearngeneConfig,
-    Recipe,
-    Spec,
-    Work,
-    WrongCall,
-    check_bounds,
-    find_entry,
-)
+from learngene_zoo.plugin import Bounds, LearngeneConfig, Recipe, Spec, Work, WrongCall, check_bounds, find_entry
 from lgzoo_tal.architectures import Rule, SetName, architectures, drawn, plain, scaled
 from lgzoo_tal.hypernet_spec import HypernetSpec, check_target
 from lgzoo_tal.learngene import Details

@@ -28,7 +28,6 @@ from lgzoo_tal.partial_linear import Cut, cuts
 from lgzoo_tal.tensor_groups import TensorGroup, kernel
 
 FEW_COLUMNS = 32  # fewer are faster copied and multiplied at once than row by row
-
 Size = tuple[int, int]
 Made = Iterator[tuple[TensorGroup, Tensor]]
 

@@ -35,7 +35,6 @@ CONV, MSA, SUM, INPUT, BIAS, NORM, POSITIONS = (
 )
 
 CUTOFF = 50  # the longest path that counts, in the released code; ViTs of up to 20 blocks have no longer one
-
 SINK = ("sink.weight", "sink.bias")
 
 _ATTENTION = (

@@ -115,12 +115,7 @@ class Conv:
     def spec(self) -> HypernetSpec:
         """The hypernetwork, without a task layer."""
         return HypernetSpec(
-            hidden=self.hidden,
-            layers=self.layers,
-            heads=self.heads,
-            decoder="conv",
-            widest=self.hidden,
-            form=self.form,
+            hidden=self.hidden, layers=self.layers, heads=self.heads, decoder="conv", widest=self.hidden, form=self.form
         )
 
 

@@ -16,11 +16,7 @@ DAMPED = ("decoder.conv.2", "decoder.class_layer_predictor.1", "decoder_1d.fc.2"
 DAMPING = 5
 
 # In the form `centred`: factors of some of the encoder's embeddings, and the initial standard deviation of a decoder's outputs.
-FACTORS = {
-    "input_dist_embed.weight": 4.0,
-    "embed_channel.weight": 0.1,
-    "embed_spatial.weight": 0.1,
-}
+FACTORS = {"input_dist_embed.weight": 4.0, "embed_channel.weight": 0.1, "embed_spatial.weight": 0.1}
 SPREAD = 0.25
 GAIN = math.sqrt(1.5)
 TANH = 0.65  # the root mean square of a tanh of numbers with variance 1.5 x 0.65^2

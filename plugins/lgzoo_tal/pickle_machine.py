@@ -18,7 +18,6 @@ from learngene_zoo.plugin import BadFile
 
 MOST_STEPS = 2_000_000  # the largest hypernetwork's checkpoint with its optimiser takes about 50,000
 _LONGEST_LINE = 256
-
 Calls = Mapping[str, "Callable[..., Any] | None"]  # by full name; None: may be imported, but not called
 
 

@@ -30,7 +30,6 @@ WIDTH, HEIGHT = 12.0, 6.3
 LEFT, RIGHT, TOP, BELOW = 0.45, 0.78, 1.2, 1.0
 MAP, MATRIX = 4.4, 3.4  # widths of the two panels
 ALONE, BAR, TASK_NAMES = 7.0, 0.3, 1.0  # widths of the map by itself, and of its colour bar or task names
-
 MOST = 60  # sizes in the map
 NAMES = {"ghn3": "GHN-3", "logah": "LoGAH", "tal": "TAL"}
 

@@ -23,10 +23,6 @@ FAMILY = Family(
         "timm's VisionTransformer with plain blocks, as deit_*, deit3_* and most vit_*, with or without class token, "
         "registers, LayerScale, fc_norm, dynamic image size"
     ),
-    examples=(
-        _TINY,
-        _TINY.with_(registers=2, layer_scale=0.1),
-        _TINY.with_(pool="avg", class_token=False),
-    ),
+    examples=(_TINY, _TINY.with_(registers=2, layer_scale=0.1), _TINY.with_(pool="avg", class_token=False)),
     host="learngene_zoo.families.vit.host",
 )

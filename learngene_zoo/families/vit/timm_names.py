@@ -14,7 +14,6 @@ ARCHITECTURE = "vit_base_patch16_224"
 DENSE_ARCHITECTURE = "learngene_dense_vit"
 STITCHED_ARCHITECTURE = "learngene_stitched_vit"
 STITCHED_DENSE_ARCHITECTURE = "learngene_stitched_dense_vit"
-
 _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 # Arguments that change training only, or how a fresh model would start.
 _WITHOUT_EFFECT = {
