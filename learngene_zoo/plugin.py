@@ -95,14 +95,13 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.images import decoded as decoded
     from learngene_zoo.tasks.images import decoded_indices as decoded_indices
     from learngene_zoo.tasks.loader import Batch as Batch
-    from learngene_zoo.tasks.splits import IMAGENET_MEAN as IMAGENET_MEAN
-    from learngene_zoo.tasks.splits import IMAGENET_STD as IMAGENET_STD
     from learngene_zoo.tasks.splits import SEED as SEED
     from learngene_zoo.tasks.splits import Labelled as Labelled
     from learngene_zoo.tasks.splits import PixelSplit as PixelSplit
     from learngene_zoo.tasks.splits import Rows as Rows
     from learngene_zoo.tasks.splits import completed as completed
     from learngene_zoo.tasks.splits import in_roles as in_roles
+    from learngene_zoo.tasks.splits import photo_task as photo_task
     from learngene_zoo.tasks.splits import task_of as task_of
     from learngene_zoo.tasks.suite import Entry as Entry
     from learngene_zoo.tasks.suite import HubSource as HubSource
@@ -169,7 +168,7 @@ _HOMES = {
     "tasks.hub_data": "hub_tables open_hub",
     "tasks.images": "IGNORED decoded decoded_indices",
     "tasks.loader": "Batch",
-    "tasks.splits": "IMAGENET_MEAN IMAGENET_STD Labelled PixelSplit Rows SEED completed in_roles stratified_parts=parts task_of",
+    "tasks.splits": "Labelled PixelSplit Rows SEED completed in_roles photo_task stratified_parts=parts task_of",
     "tasks.suite": "Entry HubSource Suite built_in split_sizes",
     "tasks.tables": "known_splits rows_of task_of_tables",
     "tasks.task": "Attribute SPLITS Samples Split Task",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -18,7 +17,7 @@ from torch.nn import functional
 from learngene_zoo.errors import BadData
 from learngene_zoo.seeds import derive_seed, uniform
 from learngene_zoo.tasks.images import decoded
-from learngene_zoo.tasks.task import SPLITS, Task
+from learngene_zoo.tasks.task import SPLITS, Split, Task
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SYNONYMS = {"val": "validation", "valid": "validation", "dev": "validation", "eval": "validation"}
@@ -157,7 +156,11 @@ def task_of(
     if "train" not in found:
         raise BadData(f"{name} has no train split, only {', '.join(sorted(found)) or 'none'}; name one of them train")
     _check(name, found, class_names)
-    chosen = completed(name, found, counts or {})
+    return photo_task(name, class_names, completed(name, found, counts or {}), fields)
+
+
+def photo_task(name: str, class_names: Sequence[str], splits: Mapping[str, Split], fields: Mapping[str, Any]) -> Task:
+    """A task of photographs, by default at 224 pixels with ImageNet's normalisation; `fields` are fields of `Task`."""
     settings: dict[str, Any] = {
         "name": name,
         "title": name,
@@ -168,14 +171,10 @@ def task_of(
         "std": IMAGENET_STD,
         "flip": True,
         "source": name,
-        "sizes": {split: len(chosen[split]) for split in SPLITS},
-        "open_split": partial(_opened, chosen),
+        "open_split": dict(splits).__getitem__,
     }
-    return Task(**{**settings, **fields})
-
-
-def _opened(chosen: Mapping[str, DecodedSplit], name: str) -> DecodedSplit:
-    return chosen[name]
+    sizes = {"sizes": {split: len(splits[split]) for split in SPLITS}} if "sizes" not in fields else {}
+    return Task(**{**settings, **sizes, **fields})
 
 
 def _check(name: str, found: Mapping[str, Labelled], class_names: Sequence[str]) -> None:

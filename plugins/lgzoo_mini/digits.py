@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,11 +37,10 @@ def _members(sizes: tuple[int, ...]) -> list[np.ndarray]:
 
 def open_task(entry: Entry) -> Task:
     """The task of its catalogue entry. Nothing is read yet."""
-    return built_in(entry, tuple("0123456789"), partial(open_split, dict(entry.sizes)))
 
+    def open_split(name: str) -> PixelSplit:
+        images, labels = _data()
+        members = _members(tuple(entry.sizes.values()))[list(entry.sizes).index(name)]
+        return PixelSplit(images[torch.from_numpy(members)], labels[members])
 
-def open_split(sizes: dict[str, int], name: str) -> PixelSplit:
-    """One split of `digits`."""
-    images, labels = _data()
-    members = _members(tuple(sizes.values()))[list(sizes).index(name)]
-    return PixelSplit(images[torch.from_numpy(members)], labels[members])
+    return built_in(entry, tuple("0123456789"), open_split)

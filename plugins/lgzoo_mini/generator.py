@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -86,12 +86,8 @@ def generator(name: str) -> Generator:
 
 def open_generated(entry: Entry) -> Task:
     """The task of the generator that is named like a catalogue entry. Nothing is drawn yet."""
-    return built_in(entry, generator(entry.name).classes, partial(open_split, entry.name, dict(entry.sizes)))
-
-
-def open_split(task: str, sizes: dict[str, int], name: str) -> Generated:
-    """One split of a generator's task."""
-    return Generated(generator(task), name, sizes[name])
+    drawn = generator(entry.name)
+    return built_in(entry, drawn.classes, lambda name: Generated(drawn, name, entry.sizes[name]))
 
 
 _TRIES = 20_000

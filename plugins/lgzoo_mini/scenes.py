@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -149,9 +148,4 @@ def border(inside: np.ndarray) -> np.ndarray:
 
 def open_task(entry: Entry) -> Task:
     """The task of its catalogue entry. Nothing is drawn yet."""
-    return built_in(entry, CLASSES, partial(open_split, dict(entry.sizes)))
-
-
-def open_split(sizes: dict[str, int], name: str) -> SceneSplit:
-    """One split of `scenes`."""
-    return SceneSplit(name, sizes[name])
+    return built_in(entry, CLASSES, lambda name: SceneSplit(name, entry.sizes[name]))

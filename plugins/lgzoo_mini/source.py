@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -133,9 +133,4 @@ class SourceSplit:
 
 def open_task(entry: Entry) -> Task:
     """The task of its catalogue entry. Nothing is drawn yet."""
-    return built_in(entry, class_names(), partial(open_split, dict(entry.sizes)), attributes=ATTRIBUTES)
-
-
-def open_split(sizes: dict[str, int], name: str) -> SourceSplit:
-    """One split of `source`."""
-    return SourceSplit(name, sizes[name])
+    return built_in(entry, class_names(), lambda name: SourceSplit(name, entry.sizes[name]), attributes=ATTRIBUTES)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,8 @@ from learngene_zoo.plugin import stratified_parts as stratified
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
 
-
 SIDE, BORDER = 28, 2
-
+UNSIGNED_BYTE = 0x08  # IDX's code of the type
 CLASSES = ("T-shirt", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 
 
@@ -36,8 +35,8 @@ def open_fashion_mnist(entry: Entry, folder: Path | None, offline: bool) -> Task
     """The task from the folder of IDX files if there is one, else from the Hub."""
     if folder is None:
         task = open_hub(entry.source, offline, entry)
-        return replace(task, open_split=partial(_bordered, task.open_split))
-    return built_in(entry, CLASSES, partial(open_split, folder, dict(entry.sizes)))
+        return replace(task, open_split=lambda name: BorderedSplit(task.open_split(name)))
+    return built_in(entry, CLASSES, lambda name: open_split(folder, entry.sizes["validation"], name))
 
 
 @cache
@@ -53,14 +52,14 @@ def _read(folder: Path, prefix: str) -> tuple[torch.Tensor, np.ndarray]:
     return torch.from_numpy(images)[:, None], labels
 
 
-def open_split(folder: Path, sizes: dict[str, int], name: str) -> PixelSplit:
+def open_split(folder: Path, validation_images: int, name: str) -> PixelSplit:
     """One split; validation is a fixed, stratified part of the training images."""
     images, labels = _read(folder, "t10k" if name == "test" else "train")
     if name != "test":
-        sizes_here = [sizes["validation"], len(labels) - sizes["validation"]]
-        if min(sizes_here) < 1:
+        sizes = [validation_images, len(labels) - validation_images]
+        if min(sizes) < 1:
             raise BadData(f"{folder} has only {len(labels)} training images; download them again")
-        validation, train = stratified(labels, sizes_here, SEED)
+        validation, train = stratified(labels, sizes, SEED)
         members = validation if name == "validation" else train
         images, labels = images[torch.from_numpy(members)], labels[members]
     return PixelSplit(images, labels, BORDER)
@@ -83,13 +82,6 @@ class BorderedSplit:
     def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
         """uint8 (N, 3, 32, 32)."""
         return functional.pad(torch.stack(list(self.inner.__getitems__(indices))), (BORDER,) * 4)
-
-
-def _bordered(open_inner: Callable[[str], Split], name: str) -> BorderedSplit:
-    return BorderedSplit(open_inner(name))
-
-
-UNSIGNED_BYTE = 0x08
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,6 @@ import torch
 
 from learngene_zoo.plugin import (
     IGNORED,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
     SPLITS,
     BadData,
     Files,
@@ -26,6 +23,7 @@ from learngene_zoo.plugin import (
     decoded,
     decoded_indices,
     in_roles,
+    photo_task,
 )
 from lgzoo_papers.places import Place
 
@@ -150,24 +148,7 @@ def task_of_masks(
     members = {split: part.members for split, part in completed(name, labelled, {}).items()}
     pairs = {split: found[split] if len(found.get(split, ())) else found["train"] for split in SPLITS}
     chosen = {split: MaskedSplit(pairs[split], members[split], reading) for split in SPLITS}
-    settings: dict[str, Any] = {
-        "name": name,
-        "title": name,
-        "kind": "segmentation",
-        "classes": reading.classes,
-        "class_names": tuple(class_names),
-        "image_size": 224,
-        "mean": IMAGENET_MEAN,
-        "std": IMAGENET_STD,
-        "source": name,
-        "sizes": {split: len(part) for split, part in chosen.items()},
-        "open_split": partial(_opened, chosen),
-    }
-    return Task(**{**settings, **fields})
-
-
-def _opened(chosen: Mapping[str, MaskedSplit], name: str) -> MaskedSplit:
-    return chosen[name]
+    return photo_task(name, class_names, chosen, {"kind": "segmentation", **fields})
 
 
 ADE_SPLITS = {"training": "train", "validation": "validation"}

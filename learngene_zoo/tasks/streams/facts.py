@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.runs.distributed import is_first
-from learngene_zoo.tasks.splits import IMAGENET_MEAN, IMAGENET_STD
+from learngene_zoo.tasks.splits import photo_task
 from learngene_zoo.tasks.streams.order import completed, made_splits
 from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
 
@@ -74,26 +74,13 @@ def stream_task(name: str, found: Mapping[str, Stream], class_names: Sequence[st
     if len(class_names) < 2:
         raise BadData(f"{name} has one class ({', '.join(class_names) or 'none'}); a task needs at least two")
     splits = completed(name, found)
-    settings: dict[str, Any] = {
-        "name": name,
-        "title": name,
-        "classes": len(class_names),
-        "class_names": tuple(class_names),
-        "image_size": 224,
-        "mean": IMAGENET_MEAN,
-        "std": IMAGENET_STD,
-        "flip": True,
-        "source": name,
+    streamed = {
         "sizes": {split: sum(splits[split].counts) for split in SPLITS},
         "notes": made_splits(found),
         "open_split": partial(_no_split, name),
-        "open_stream": partial(_stream, splits),
+        "open_stream": splits.__getitem__,
     }
-    return Task(**{**settings, **fields})
-
-
-def _stream(splits: Mapping[str, Stream], split: str) -> Stream:
-    return splits[split]
+    return photo_task(name, class_names, {}, {**streamed, **fields})
 
 
 def _no_split(name: str, split: str) -> Split:
