@@ -8,8 +8,6 @@
 Importing this imports nothing else; each name below is fetched from its module when it is first used.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.version import __version__

@@ -7,8 +7,6 @@ the same place. Only what we wrote is ever replaced or removed: a folder is ours
 anything is compared.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import hashlib

@@ -4,8 +4,6 @@ A bare checkout (torch.hub) has no metadata; there the same tables are read out 
 to import, or claims a name that is taken, is refused by name; every other plugin works.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """Every error a user can cause, as one family. A message says what was got, what was expected and what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from difflib import get_close_matches
 

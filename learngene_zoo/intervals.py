@@ -1,7 +1,5 @@
 """Confidence intervals of accuracies and of paired differences between them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

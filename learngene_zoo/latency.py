@@ -1,7 +1,5 @@
 """The latency of a model on this machine."""
 
-from __future__ import annotations
-
 import statistics
 import time
 

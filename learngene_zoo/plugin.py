@@ -5,8 +5,6 @@ from its module when it is first used, so a cold module of a plugin stays cold a
 functions.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """`Recipe`: how long and how to train. A setting of every method that trains."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

@@ -3,8 +3,6 @@
 A method whose record contradicts itself is refused by name, as a plugin that fails to import is.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass

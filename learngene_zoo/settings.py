@@ -5,8 +5,6 @@ From one class come the JSON in an artifact (`to_json`, `from_json`), the option
 Path, `X | None`, `tuple[X, ...]`, mappings of JSON, or another frozen dataclass. Cold.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -4,8 +4,6 @@ One function for each place: a terminal, JSON, a shell's command line, HTML, Mar
 changes what ordinary text of any language says.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Tables as aligned text: whole in a pipe or a file, folded to the width of a terminal."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Quantities as people write them: 20M parameters, 3G FLOPs, 15ms."""
 
-from __future__ import annotations
-
 import math
 import re
 

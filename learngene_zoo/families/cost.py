@@ -12,8 +12,6 @@ Three conventions, because the papers differ (one FLOP is one multiply-add in al
           upsampling, and no bare parameters: class token, registers, position embedding, layer scales.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

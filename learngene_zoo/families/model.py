@@ -5,8 +5,6 @@ pages of 4 KiB. One mapping with large pages for all parameters takes a third of
 allocated.
 """
 
-from __future__ import annotations
-
 import math
 import mmap
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@ What the names and axes mean is said by the table of the spec that a state belon
 only what it keeps, and reads it once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 

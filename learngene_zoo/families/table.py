@@ -4,8 +4,6 @@ Shapes, parameter counts, initial values and every operation that cuts tensors f
 written with its factors from slow to fast: `qkv heads head_width` is (3, heads, head width) flattened.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

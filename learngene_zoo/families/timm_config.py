@@ -3,8 +3,6 @@
 Nothing in such a file is ever a path or a class: arguments are numbers, flags and words from a closed list.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from difflib import get_close_matches

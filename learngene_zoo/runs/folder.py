@@ -8,8 +8,6 @@ When the artifact is whole, its digest is written into `run.json` before it take
 is recognised by the next call with `resume`: its artifact is there, and nothing is left to compute.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

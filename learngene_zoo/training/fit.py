@@ -1,7 +1,5 @@
 """Training all weights of a model on a task: fine-tuning, pretraining and training from scratch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace

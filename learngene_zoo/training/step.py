@@ -3,8 +3,6 @@
 `Step` is what the loop yields after each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ and the learngene is every block with `G_i > tau`. The paper sets tau to "half t
 the figure; here it is M / 2, and the comparison is strict. Blocks are counted from 1, as in the paper.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """How the search on one data set is done, and the learning rates of Table 5."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ matrix product, no sum along an axis, no loop over N. So a picture is the same, 
 Shapes: NSS is (N, SIZE, SIZE), N3SS has colours; an argument given per picture is (N,) or a plain number.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

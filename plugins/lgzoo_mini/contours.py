@@ -10,8 +10,6 @@ and there are contours where rings * level * (1 + step (level - 1)) is a whole n
 lobes k, the frequency f and the amplitude b of the ripple. Shapes as in `canvas`.
 """
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

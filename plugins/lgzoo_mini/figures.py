@@ -5,8 +5,6 @@ strokes, arranged as no walker's are: scattered, in each other's places, upside 
 classes are other things made of as many strokes. Shapes: N pictures, S strokes; the rest as in `canvas`.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

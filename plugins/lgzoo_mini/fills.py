@@ -3,8 +3,6 @@
 Shapes as in `canvas`; settings are (N,) or plain numbers; frequencies are in cycles from one side of a frame to the other.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from lgzoo_mini.canvas import PICTURE, Dice, Frame, Number, any_colour, cover, frame, mix, over, shade, wide

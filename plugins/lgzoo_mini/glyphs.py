@@ -10,8 +10,6 @@ or not, below 0.83. Held-out letters that still resemble a digit or a Latin lett
 down, not computed, so that the classes never change.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from functools import cache
 

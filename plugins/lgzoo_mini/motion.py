@@ -10,8 +10,6 @@ is ever made in colour. The camera may tremble, and something else may pass. The
 other things.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from itertools import product
 

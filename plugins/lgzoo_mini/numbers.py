@@ -4,8 +4,6 @@ A digit in any face on a coloured wall, its neighbours in the same face and colo
 held-out classes are letters of the held-out alphabets in the same manner, with such letters for neighbours.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

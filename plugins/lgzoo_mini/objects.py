@@ -5,8 +5,6 @@ information.
 Shapes as in `canvas`; T is the number of parts' places.
 """
 
-from __future__ import annotations
-
 from functools import cache, partial
 
 import numpy as np

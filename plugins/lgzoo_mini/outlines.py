@@ -5,8 +5,6 @@ edge, where coverage is computed, and only ordered elsewhere. `moulds` computes 
 that any of these M can be put into the frames of N pictures. Shapes as in `canvas`; settings are (N,) or plain numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -6,8 +6,6 @@ carry no information.
 Shapes as in `canvas`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple

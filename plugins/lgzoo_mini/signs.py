@@ -5,8 +5,6 @@ none of them alone says which. Seen at a slant, in strong or weak light, unsharp
 background, and sometimes partly hidden. The held-out classes are symbols, and some boards, that no target class has.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@
 Shapes: S strokes, N pictures; every field is float32 (S, N).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The suite `mini`: nine generated target tasks, the source task made of their like, `scenes` for segmentation, and `digits`."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import Any
 

@@ -4,8 +4,6 @@ A texture lives in a frame whose unit is one repeat: places with equal fractions
 leaves to chance. `_far` is a number's distance from the nearest whole number. Shapes as in `canvas`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -6,8 +6,6 @@ of an octave. Target textures are seen as somebody would photograph them: nearly
 clearly. The held-out classes are the same kinds in other manners, in every direction and down to faint ones.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

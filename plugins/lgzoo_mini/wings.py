@@ -4,8 +4,6 @@ A class is a row of measures: how thick the fuselage is, how far its wings are s
 tail. Every plane departs a little from its class's measures. Colours, sky and heading carry no information. Shapes as in `canvas`.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import NamedTuple
 

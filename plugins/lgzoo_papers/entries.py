@@ -3,8 +3,6 @@
 Sizes are those after opening: where a data set has no validation split, a tenth of train is cut out for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """`Place`: where a data set of the papers is found: in a folder of the user's, in the Visual Decathlon's archive, or on the Hub."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The suites of the papers' data sets: the Visual Decathlon, LSAMD's twelve, TAL's unseen tasks, and beside them ImageNet."""
 
-from __future__ import annotations
-
 from learngene_zoo.plugin import Entry, Suite, Task
 from lgzoo_papers import entries
 

@@ -13,8 +13,6 @@ Shapes: B images, N tokens, K classes; D the ancestry's width, d the student's, 
 high auxiliary model. A layer's weight, torch's (d, D), is the transpose of the paper's W.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

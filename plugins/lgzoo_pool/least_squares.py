@@ -16,8 +16,6 @@ does.
 Shapes: B images, N tokens, R = B N rows, D the front width, E the end width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

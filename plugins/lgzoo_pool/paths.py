@@ -11,8 +11,6 @@ For anchors of unequal depth the papers pair by hand. Here the window slides ove
 block b of an anchor of d blocks stands at floor(b s / d): with equal depths this is the papers' rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property

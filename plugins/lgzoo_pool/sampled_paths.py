@@ -8,8 +8,6 @@ L_task is whatever training on the task minimises, attributes included. The path
 so it is equal in all processes (the released code draws one per process) and after resuming.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 

@@ -4,8 +4,6 @@ A part of a run is kept under a hash of its settings (`learngene_zoo.plugin.once
 what it depends on and nothing else.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ of layers, a width among those for that depth, the number of heads and the patch
 The papers' sets are the first 1000 samples with seed 1 of numpy's legacy generator, whose numbers never change.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

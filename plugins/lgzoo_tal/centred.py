@@ -18,8 +18,6 @@ Tensors and their names are the published ones, but a checkpoint of the publishe
 benchmarks/tal_forms.py compares the two forms.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional

@@ -8,8 +8,6 @@ stage depends on beside its data, the ancestry model and the random seed. Both m
 where only TAL's first stage has guidance.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal

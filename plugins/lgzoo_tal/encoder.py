@@ -11,8 +11,6 @@ D the shortest paths, E the edge embedding.
 The parameters have the released code's names.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from functools import lru_cache
 

@@ -12,8 +12,6 @@ the token at zero and draws the row anew in every call; here the row is fixed (`
 function of the hypernetwork, the spec and the task.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 

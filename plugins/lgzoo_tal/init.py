@@ -1,7 +1,5 @@
 """Initialisation of a hypernetwork, each tensor a function of the seed and its name: the released code's, and that of `centred`."""
 
-from __future__ import annotations
-
 import math
 
 import torch

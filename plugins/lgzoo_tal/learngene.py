@@ -8,8 +8,6 @@ NAME is the tensor's name in the papers' released code. If there is a hypernetwo
 begin with `hypernets.TASK.`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The parts of meta-training that TAL, LoGAH and GHN-3 share: tasks, what a stage trains and what it leaves, the learngene."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 

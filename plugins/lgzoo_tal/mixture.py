@@ -4,8 +4,6 @@ At T = 1 every image is equally likely, for large T every task is. TAL uses 2. W
 the step alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping

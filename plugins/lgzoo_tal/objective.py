@@ -12,8 +12,6 @@ feature at the ancestry's width (M of eq. 4), and the attributes. So a student r
 Shapes: B images, N tokens, D a student's width, E the ancestry's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -5,8 +5,6 @@ allocate a gradient for each part, as large as the part or even the layer, and a
 linear layer's outputs, `cuts` are slices of a weight; both allocate the gradient once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple

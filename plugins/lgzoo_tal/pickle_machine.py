@@ -5,8 +5,6 @@ the instructions that make numbers, text, bytes, tuples, lists and dictionaries.
 caller and become inert `Name`s; calls go to functions in that table, which get plain data.
 """
 
-from __future__ import annotations
-
 import pickle  # only for the names of its instructions
 import struct
 from abc import ABC, abstractmethod

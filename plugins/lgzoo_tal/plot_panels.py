@@ -3,8 +3,6 @@
 In the map a point is a model, its area proportional to the model's parameters, coloured by task or else by layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

@@ -5,8 +5,6 @@ of tensors; checkpoints of the training code of GHN-3, LoGAH and TAL have them u
 tensors' shapes do not determine comes from the config, or else from the papers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from math import isfinite, isqrt

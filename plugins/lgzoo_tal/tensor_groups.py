@@ -1,7 +1,5 @@
 """The tensors that a decoder makes together, those of one shape and one role, with the nodes they are made from."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """FLOPs of one image through a Vision Transformer, by closed form. The conventions are those of `families.cost`."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from learngene_zoo.families.cost import NORM_FLOPS, UPSAMPLING_FLOPS, Convention

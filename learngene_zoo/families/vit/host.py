@@ -1,7 +1,5 @@
 """timm's modules: built from a spec, and the spec read off a module; what a spec cannot express is refused."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

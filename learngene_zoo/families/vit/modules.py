@@ -14,8 +14,6 @@ Importing this module registers the models with timm, as importing timm's own mo
 Shapes: B images, N tokens, D width, K classes, H x W pixels, h x w patches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The tensors of a Vision Transformer, by timm's names and in the order of timm's state_dict."""
 
-from __future__ import annotations
-
 from learngene_zoo.families.table import Table, norm, parameter
 from learngene_zoo.families.vit.spec import ViTSpec
 

@@ -1,7 +1,5 @@
 """What timm calls Vision Transformers: the registered models that the zoo knows or adds, and the arguments that shape them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from learngene_zoo.errors import BadFile
