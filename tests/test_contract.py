@@ -204,6 +204,7 @@ def warm(self: Any, ancestries: Any) -> Any:
         ({"__call__": lambda self, *_: None}, "Odd returned NoneType; expected Learngene"),
         ({"__call__": lambda self, *_: {"x": 3}}, "Odd returned dict; expected Learngene"),
         ({"outline": warm}, "needs more than plain numbers for its outline"),
+        ({"outline": lambda self, ancestries: None}, "outlines None; expected a LearngeneConfig"),
     ],
 )
 def test_a_wrong_extraction_is_caught(breaks: Any, members: dict[str, Any], says: str) -> None:
@@ -331,6 +332,8 @@ def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
     [
         ({"family": lambda self, config: []}, "plans no descendant|has an empty family"),
         ({"family": endless}, "family of more than"),
+        ({"family": lambda self, config: None}, "has the family None; expected members"),
+        ({"family": lambda self, config: [config.spec]}, "has ViTSpec.* in its family; expected a Member"),
         ({"family": fickle}, "family that changes from call to call"),
         ({"family": stubborn}, "member without the classes asked for"),
         ({"__call__": smaller}, "built a model with layers 1 instead of 2"),
@@ -410,6 +413,14 @@ def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(mon
     monkeypatch.setattr(registry, "load", lambda name: unrefusing)
     with pytest.raises(KeyError, match="cls_token"):
         check_method(unrefusing)
+
+
+def test_an_ancestry_model_that_is_refused_only_after_its_outline_is_caught(breaks: Any) -> None:
+    def late(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
+        refused(self, [ancestries[0].spec])
+        return Keep()(ancestries, tasks, run)
+
+    breaks(extracting(__call__=late), "refuses what its outline accepts: this method needs a class token")
 
 
 def test_of_a_large_family_an_even_sample_is_built() -> None:

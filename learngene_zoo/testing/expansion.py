@@ -19,7 +19,7 @@ from learngene_zoo.method import AXES, Member, Method, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.storage import StateDict
-from learngene_zoo.testing.laws import cold, copied, difference, law
+from learngene_zoo.testing.laws import cold, copied, difference, law, members_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,8 +34,7 @@ def check_family(method: Method, config: LearngeneConfig) -> list[Member]:
     """A family is finite, not empty, the same every time, and has the classes of its config. Returns it."""
     config = replace(config, spec=config.spec.with_(classes=CLASSES))
     with cold(method, "family"):
-        members = list(islice(method.expander.family(config), MOST_MEMBERS + 1))
-        again = list(islice(method.expander.family(config), MOST_MEMBERS + 1))
+        members, again = (list(islice(members_of(method, config), MOST_MEMBERS + 1)) for _ in range(2))
     law(bool(members), method, "has an empty family")
     law(len(members) <= MOST_MEMBERS, method, f"has a family of more than {MOST_MEMBERS} members")
     law(members == again, method, "has a family that changes from call to call")

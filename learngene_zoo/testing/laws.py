@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from unittest import mock
 
 import torch
 
-from learngene_zoo.method import Method
+from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.method import Member, Method
 from learngene_zoo.storage import StateDict
 
 # What `plan` must not need. Blocked even if it is imported already, so that a test run cannot hide an import.
@@ -23,6 +24,15 @@ def law(holds: bool, method: Method, otherwise: str) -> None:
     """Raises `AssertionError` with `otherwise`, what the method does instead, unless the law holds."""
     if not holds:
         raise AssertionError(f"the method {method.name} {otherwise}")
+
+
+def members_of(method: Method, config: LearngeneConfig) -> Iterator[Member]:
+    """The members of the method's family, one by one."""
+    family = method.expander.family(config)
+    law(isinstance(family, Iterable), method, f"has the family {family!r}; expected members")
+    for member in family:
+        law(isinstance(member, Member), method, f"has {member!r} in its family; expected a Member")
+        yield member
 
 
 def difference(got: StateDict, expected: StateDict) -> str:

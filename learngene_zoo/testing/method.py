@@ -89,7 +89,10 @@ def check_on_shape(method: Method, extractor: Extractor, ancestry: Ancestry, tas
         extractor.outline([ancestry.spec for ancestry in ancestries])
     except WrongCall:
         return
-    extracted = check_extraction(method, extractor, ancestries, tasks)
+    try:
+        extracted = check_extraction(method, extractor, ancestries, tasks)
+    except WrongCall as error:
+        raise AssertionError(f"the method {method.name} refuses what its outline accepts: {error}") from error
     check_outline(method, extractor, ancestries, extracted.learngene)
     members = check_family(method, extracted.learngene.config)
     with tempfile.TemporaryDirectory() as place:
