@@ -35,6 +35,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         if path.stat().st_size > MOST_JSON_BYTES:
             raise BadFile(f"{path} is larger than {MOST_JSON_BYTES >> 20} MiB; expected a configuration")
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise BadFile(f"{path} is not a file; create or download it again")
         data = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise BadFile(f"{path} does not exist; give the folder that contains it") from None

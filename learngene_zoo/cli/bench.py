@@ -19,8 +19,9 @@ from learngene_zoo.cli.job import Job, job_of, job_options
 from learngene_zoo.cli.options import SettingsCommand, chosen, options_of, parsed
 from learngene_zoo.cli.output import print_lines, print_rows, print_table, progress
 from learngene_zoo.cli.output import say as say_now
-from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.lifecycle import preset_of
+from learngene_zoo.runs.run import MOST_THREADS
 from learngene_zoo.settings import to_json
 
 if TYPE_CHECKING:
@@ -180,9 +181,10 @@ def _report(job: Job, arms: Sequence[str] = ()) -> None:
 
     summary = read_summary(job.out)
     failures = summary.failures
+    if not summary.rows and not failures:
+        raise BadFile(f"{job.out} holds no results; run the bench without --report")
     if not summary.rows:
-        first = f"; the first: {failures[0].error}" if failures else ""
-        raise TrainingFailed(f"all {len(failures)} cells failed{first}")
+        raise TrainingFailed(f"all {len(failures)} cells failed; the first: {failures[0].error}")
     page = write_report(job.out)[0]
     if job.as_json:
         print_rows([to_json(row) for row in summary.read], as_json=True)
@@ -274,7 +276,7 @@ def bench_options(out: str) -> list[click.Option]:
     for option in found:
         option.help = helps.get(str(option.name), option.help)
     processes = "Processes that run cells.  [default: one per core; 1 on a GPU]"
-    own = click.Option(["--workers"], type=click.IntRange(min=1), help=processes)
+    own = click.Option(["--workers"], type=click.IntRange(1, MOST_THREADS), help=processes)
     return [own, *(option for option in found if option.name not in NOT_OURS)]
 
 

@@ -5,15 +5,17 @@
 
 from __future__ import annotations
 
-import errno
+import re
 from collections.abc import Callable, Sequence
 
 import click
 
+from learngene_zoo.atomic import explained
 from learngene_zoo.errors import ZooError
 from learngene_zoo.text import printable
 
 DEBUG = "--debug"
+LONGEST = 200  # characters of one word in an error
 RESUMABLE = ("extract", "finetune", "train")
 
 
@@ -50,10 +52,10 @@ def described(error: Exception) -> tuple[str, int]:
         return _usage(error), error.exit_code
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
+    if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in _OUT_OF_MEMORY):
+        return "out of memory; a smaller --batch-size, a larger --accumulate or fewer --workers need less", 1
     if isinstance(error, OSError) and error.strerror:
         return _system(error), 1
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return "out of memory; a smaller --batch-size, or a larger --accumulate, needs less", 1
     return f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see where", 1
 
 
@@ -64,20 +66,18 @@ def _usage(error: click.UsageError) -> str:
         close = f"did you mean {error.possibilities[0]}?" if error.possibilities else f"see {command} --help"
         return f"no option named {error.option_name}; {close}"
     text = error.format_message().strip().rstrip(".")
+    text = re.sub(r"^Got unexpected extra arguments? \((.*)\)$", r"too many arguments: \1", text, flags=re.DOTALL)
     text = text[:1].lower() + text[1:]
     return f"{text}; see {command} --help"
 
 
+# torch raises RuntimeErrors: of the CPU's allocator, of a memory map, of a GPU.
+_OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory", "unable to mmap", "Cannot allocate memory")
+
+
 def _system(error: OSError) -> str:
-    remedies = {
-        errno.ENOSPC: "free some space, or choose another place with -o",
-        errno.EACCES: "check its permissions, or choose another place with -o",
-        errno.EROFS: "choose another place with -o",
-        errno.ENOENT: "check the path",
-    }
     where = f"{error.filename}: " if error.filename else ""
-    remedy = remedies.get(error.errno or 0, f"run again with {DEBUG} to see where")
-    return f"{where}{error.strerror}; {remedy}"
+    return f"{where}{explained(error)}"
 
 
 def note(text: str) -> None:
@@ -86,4 +86,6 @@ def note(text: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    return printable(" ".join(text.split()))
+    """Printable, with the middle of very long words left out."""
+    words = (word if len(word) <= LONGEST else f"{word[: LONGEST // 2]}...{word[-20:]}" for word in text.split())
+    return printable(" ".join(words))

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from learngene_zoo.runs.run import MOST_THREADS, Run
+from learngene_zoo.runs.run import MOST_THREADS, Run, check_device
 
 MOST_SEED = 2**63 - 1
 
@@ -77,6 +77,7 @@ def job_of(given: dict[str, Any]) -> Job:
     """Takes the common options out of a command's parameters."""
     values = {option.name: given.pop(option.name) for option in job_options(None) if option.name}
     how = {field.name: values[field.name] for field in fields(Run) if field.name in values}
+    check_device(values["device"])
     progress = not values["quiet"] and sys.stderr.isatty()
     return Job(
         run=Run(**how, progress=progress),

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.seeds import derive_seed
 
 Precision = Literal["fp32", "bf16", "fp16"]
+DEVICES = ("cpu", "cuda", "mps")
 MOST_THREADS = 1024  # also of processes that load images; systems refuse far more, each in its own way
 
 
@@ -45,3 +47,12 @@ class Run:
             seed=derive_seed(self.seed, "part", name),
             name=f"{self.name}/{name}" if self.name else name,
         )
+
+
+def check_device(name: str) -> None:
+    """Raises `WrongCall` for what is not the name of a device, on this machine or any other."""
+    kind, colon, number = name.partition(":")
+    if kind not in DEVICES:
+        raise unknown("device", name, DEVICES)
+    if colon and not (kind == "cuda" and number.isascii() and number.isdigit() and len(number) < 4):
+        raise WrongCall(f"no device named {name!r}; expected cpu, cuda, cuda:<number> or mps")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,10 +50,21 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
     source = _source(image)
     if source is None:
         raise BadData(f"{where}: there is no image; remove the row")
+    if isinstance(source, Path) and not source.is_file():  # a pipe would be waited for
+        raise BadData(f"{where}: it is missing or not a file; replace or remove it")
     try:
-        with Image.open(source) as opened:
-            return np.array(convert(opened))
-    except (OSError, UnidentifiedImageError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)  # 89 megapixels; raised before decoding
+            with Image.open(source) as opened:
+                return np.array(convert(opened))
+    except (
+        OSError,
+        UnidentifiedImageError,
+        SyntaxError,
+        ValueError,
+        Image.DecompressionBombError,
+        Image.DecompressionBombWarning,
+    ) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise BadData(f"{where}: the image cannot be read ({reason}); replace or remove it") from None
 

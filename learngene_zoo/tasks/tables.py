@@ -188,8 +188,24 @@ def open_parquet(path: str) -> Task:
         tables = DatasetDict()
         for split, names in files.items():
             _readable(names)
-            tables[split] = load_dataset("parquet", data_files=names, split="train")
+            with _in_our_words(names):
+                tables[split] = load_dataset("parquet", data_files=names, split="train")
     return task_of_tables(f"parquet:{path}", tables)
+
+
+@contextmanager
+def _in_our_words(names: Sequence[str]) -> Iterator[None]:
+    """What `datasets` raises for files whose metadata or values it cannot use becomes `BadData`."""
+    from datasets.exceptions import DatasetsError
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, DatasetsError, KeyError, OSError, TypeError, ValueError) as error:
+        reason = error.__cause__ or error  # the first names what is wrong, the other only that something is
+        raise BadData(
+            f"{names[0]} cannot be used ({' '.join(str(reason).split())[:160]}); correct its rows and features"
+        ) from None
 
 
 def _readable(names: list[str]) -> None:

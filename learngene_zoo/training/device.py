@@ -11,13 +11,12 @@ from torch import nn
 
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
 from learngene_zoo.runs.distributed import join, world
-from learngene_zoo.runs.run import MOST_THREADS, Run
+from learngene_zoo.runs.run import MOST_THREADS, Run, check_device
 from learngene_zoo.training.trackers import check_tracker
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
-KINDS = ("cpu", "cuda", "mps")
 NAMES = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}  # of the precisions, in accelerate
 
 
@@ -30,21 +29,13 @@ def open_device(run: Run) -> torch.device:
         if not 1 <= run.threads <= MOST_THREADS:
             raise WrongCall(f"threads is {run.threads}; it must be between 1 and {MOST_THREADS}")
         torch.set_num_threads(run.threads)
-    device = _parse(run.device)
+    check_device(run.device)
+    device = torch.device(run.device)
     if device.type == "cuda":
         return _gpu(device)
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise Unavailable("this machine has no mps device; use --device cpu")
     return device
-
-
-def _parse(name: str) -> torch.device:
-    kind, _, number = name.partition(":")
-    if kind not in KINDS:
-        raise unknown("device", name, KINDS)
-    if number and not (kind == "cuda" and number.isascii() and number.isdigit()):
-        raise WrongCall(f"no device named {name!r}; expected cpu, cuda, cuda:<number> or mps")
-    return torch.device(name)
 
 
 def _gpu(device: torch.device) -> torch.device:

@@ -33,12 +33,12 @@ def outcome(
         (
             OSError(errno.ENOSPC, "No space left on device", "f"),
             1,
-            "error: f: No space left on device; free some space",
+            "error: f: the disk is full; free some space",
         ),
         (
             PermissionError(errno.EACCES, "Permission denied", "f"),
             1,
-            "error: f: Permission denied; check its permissions",
+            "error: f: permission denied; choose another place",
         ),
         (MemoryError(), 1, "error: out of memory; a smaller --batch-size"),
     ],

@@ -18,6 +18,8 @@ from learngene_zoo.tasks.tables import LABEL_COLUMNS
 IMAGES = ("jpg", "jpeg", "png", "webp")
 MASK = "seg.png"
 LABELS = ("cls", "json")  # in order of preference
+MOST_LABEL = 1000  # characters
+MOST_LABEL_BYTES = 2**20  # a record may hold captions beside the label
 PICKLES = ("pyd", "pkl", "pickle", "pth", "pt", "ckpt", "joblib")
 
 
@@ -67,6 +69,8 @@ class Group:
             expected = f"a field {', '.join(LABEL_COLUMNS)}" if kind == "json" else "a number or a name"
             raise BadData(f"{where} holds no label; expected {expected}")
         text = str(value)
+        if len(text) > MOST_LABEL:
+            raise BadData(f"{where} holds a label of {len(text)} characters; expected at most {MOST_LABEL}")
         if text.startswith("-") and text[1:].isdecimal():
             raise BadData(f"{where} holds {text}, which is not a class; leave out images without a label")
         return str(int(text)) if text.isdecimal() else text
@@ -113,11 +117,14 @@ def groups(file: Any, name: str, wanted: Callable[[int, str], bool]) -> Iterator
                 if kind in group.names:
                     raise BadData(f"{name}: {member.name} is there twice; give every image a name of its own")
                 group.names[kind] = member.name
+                if kind in LABELS and member.size > MOST_LABEL_BYTES:
+                    raise BadData(f"{name}: {member.name} has {member.size} bytes; expected a label")
                 if wanted(number, kind):
                     content = archive.extractfile(member)
                     group.data[kind] = content.read() if content else b""
-    except tarfile.TarError as error:
-        raise BadData(f"{name} is damaged or cut short after {last} ({error}); download or write it again") from None
+    except (tarfile.TarError, OverflowError, ValueError) as error:  # the last two for sizes that no file has
+        reason = str(error).replace("unexpected end of data", "it ends too early")
+        raise BadData(f"{name} is damaged or cut short after {last} ({reason}); download or write it again") from None
     if group is not None:
         yield group
 
