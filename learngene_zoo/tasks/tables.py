@@ -197,8 +197,11 @@ def open_parquet(path: str) -> Task:
 def _in_our_words(names: Sequence[str]) -> Iterator[None]:
     """What `datasets` raises for files whose metadata or values it cannot use becomes `BadData`."""
     from datasets.exceptions import DatasetsError
+    from datasets.utils.logging import CRITICAL, get_verbosity, set_verbosity
     from pyarrow import ArrowException
 
+    before = get_verbosity()
+    set_verbosity(CRITICAL)  # else it prints what it raises, too
     try:
         yield
     except (ArrowException, DatasetsError, KeyError, OSError, TypeError, ValueError) as error:
@@ -206,6 +209,8 @@ def _in_our_words(names: Sequence[str]) -> Iterator[None]:
         raise BadData(
             f"{names[0]} cannot be used ({' '.join(str(reason).split())[:160]}); correct its rows and features"
         ) from None
+    finally:
+        set_verbosity(before)
 
 
 def _readable(names: list[str]) -> None:
@@ -215,10 +220,12 @@ def _readable(names: list[str]) -> None:
 
     for name in names:
         try:
-            read_metadata(name)
+            rows = read_metadata(name).num_rows
         except (ArrowException, OSError) as error:
             reason = " ".join(str(error).split())[:120]
             raise BadData(f"{name} cannot be read as Parquet ({reason}); write it again") from None
+        if not rows:
+            raise BadData(f"{name} has no rows; add some, or remove it")
 
 
 def _files(path: Path) -> dict[str, list[str]]:

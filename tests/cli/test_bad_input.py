@@ -27,7 +27,7 @@ from learngene_zoo import lifecycle, registry
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.vit.spec import ViTSpec
 
-PATIENCE = 6  # seconds for one call
+PATIENCE = 60  # seconds for one call
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=2, image_size=16, patch_size=8)
 
 
