@@ -347,13 +347,15 @@ MORE_FILES = [
         ("config.json", both(remove(f"{place}/config.json"), folder(f"{place}/config.json"))),
         ("model.safetensors", both(remove(f"{place}/model.safetensors"), folder(f"{place}/model.safetensors"))),
         ("config.json", both(remove(f"{place}/config.json"), link(f"{place}/config.json", "config.json"))),
-        ("config.json", write(f"{place}/config.json", "null")), (place, write(f"{place}/config.json", "{}")),
+        ("config.json", write(f"{place}/config.json", "null")), 
         ("config.json", write(f"{place}/config.json", '{"a": NaN}')), ("config.json", flip(f"{place}/config.json", 0)),
         ("config.json", write(f"{place}/config.json", '{"a": ' + "9" * 5000 + "}")),
         ("safetensors", flip(f"{place}/model.safetensors", 0)),
     ]
 ]  # fmt: skip
 MORE_CONFIGS = [
+    Case("expand learngene -o new", FAILED, ("config.json",), write(CONFIG, "{}"))
+] + [
     Case("expand learngene -o new", FAILED, (key.rpartition("__")[2],), edit(CONFIG, **{key: value}))
     for key in ("spec__layers", "spec__width", "spec__heads", "spec__classes", "spec__image_size", "spec__patch_size")
     for value in (-1, 0, "3", None, 1.5, [3], 10**18)
