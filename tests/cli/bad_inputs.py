@@ -347,7 +347,7 @@ MORE_FILES = [
         ("config.json", both(remove(f"{place}/config.json"), folder(f"{place}/config.json"))),
         ("model.safetensors", both(remove(f"{place}/model.safetensors"), folder(f"{place}/model.safetensors"))),
         ("config.json", both(remove(f"{place}/config.json"), link(f"{place}/config.json", "config.json"))),
-        ("config.json", write(f"{place}/config.json", "null")), 
+        ("config.json", write(f"{place}/config.json", "null")),
         ("config.json", write(f"{place}/config.json", '{"a": NaN}')), ("config.json", flip(f"{place}/config.json", 0)),
         ("config.json", write(f"{place}/config.json", '{"a": ' + "9" * 5000 + "}")),
         ("safetensors", flip(f"{place}/model.safetensors", 0)),
