@@ -59,22 +59,25 @@ def claim(path: Path, force: bool) -> Path:
     """
     place = resolved(path)
     recover(place)
-    if place.exists():
-        if not force:
-            raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
-        if not place.is_dir():
-            raise Refused(f"{path} is a file, not a folder; choose another place with -o")
-        if place == Path.cwd() or place in Path.cwd().parents:
-            raise Refused(f"{path} contains the current folder; choose another place with -o")
-        foreign = foreign_in(place)
-        if foreign:
-            raise Refused(
-                f"{path} holds {foreign}, which lgzoo did not write; move it, or choose another place with -o"
-            )
+    if place.exists() and not force:
+        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+    check_folder(path)
+    if place == Path.cwd() or place in Path.cwd().parents:
+        raise Refused(f"{path} contains the current folder; choose another place with -o")
+    foreign = foreign_in(place) if place.exists() else ""
+    if foreign:
+        raise Refused(f"{path} holds {foreign}, which lgzoo did not write; move it, or choose another place with -o")
+    return place
+
+
+def check_folder(path: Path) -> None:
+    """Raises `Refused` if `path` is a file, `Unavailable` without the permission to make or change it."""
+    place = resolved(path)
+    if place.exists() and not place.is_dir():
+        raise Refused(f"{path} is a file, not a folder; choose another place with -o")
     parent = nearest_parent(place)
     if not os.access(parent, os.W_OK):
         raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
-    return place
 
 
 def shown(path: Path) -> str:

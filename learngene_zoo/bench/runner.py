@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from learngene_zoo.atomic import claim
+from learngene_zoo.atomic import check_folder
 from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
@@ -84,7 +84,7 @@ def run_grid(
     """
     if world() > 1:
         raise WrongCall("lgzoo bench runs in parallel with --workers or --ray; start it without torchrun")
-    claim(out, force=True)
+    check_folder(out)
     run = replace(run, folder=None, progress=False, threads=run.threads or 1)
     with Results(out / RESULTS, anew) as results:
         if anew:
