@@ -22,13 +22,14 @@ from typing import Protocol, TypeVar
 
 from learngene_zoo.atomic import claim, digest_of, is_draft, nearest_parent, new_file, resolved, shown
 from learngene_zoo.errors import BadFile, Refused
+from learngene_zoo.runs.cache import NOTE
 from learngene_zoo.runs.distributed import is_first, join, wait_for_all
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json, fingerprint
 from learngene_zoo.storage import read_json, write_json
 
 RECORD, LOCK, HOLDER = "run.json", "run.lock", "holder.json"
-_FILES = (RECORD, "metrics.jsonl", "shared.json")
+_FILES = (RECORD, "metrics.jsonl", NOTE)
 
 
 class Artifact(Protocol):
@@ -225,8 +226,8 @@ def _resumable(folder: Path) -> list[Path]:
 
 
 def _anything_kept(folder: Path) -> bool:
-    """Whether there is something that a resumed run would not have to compute again."""
-    return bool(_resumable(folder))
+    """Whether there is something that a resumed run would not have to compute again: here, or noted as shared by runs."""
+    return bool(_resumable(folder)) or any((place / NOTE).is_file() for place in _places(folder))
 
 
 def _difference(before: Json, now: Json, name: str = "") -> str:
