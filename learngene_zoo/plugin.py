@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from learngene_zoo import plotting as plotting
     from learngene_zoo.artifacts.ancestry import Ancestry as Ancestry
     from learngene_zoo.artifacts.ancestry import open_ancestry as open_ancestry
+    from learngene_zoo.artifacts.ancestry import reopen_ancestry as reopen_ancestry
     from learngene_zoo.artifacts.ancestry import sha256 as sha256
-    from learngene_zoo.artifacts.ancestry import split_source as split_source
     from learngene_zoo.artifacts.descendant import Descendant as Descendant
     from learngene_zoo.artifacts.descendant import assemble as assemble
     from learngene_zoo.artifacts.descendant import fingerprint_of as fingerprint_of
@@ -138,7 +138,7 @@ if TYPE_CHECKING:
 # Module (below learngene_zoo): its names; NAME=ORIGINAL where it is called differently there, NAME= for the module itself.
 _HOMES = {
     "atomic": "nearest_parent",
-    "artifacts.ancestry": "Ancestry open_ancestry sha256 split_source",
+    "artifacts.ancestry": "Ancestry open_ancestry reopen_ancestry sha256",
     "artifacts.descendant": "Descendant assemble fingerprint_of",
     "artifacts.hub": "Repository fetch_from_hub=fetch licence_on_card",
     "artifacts.learngene": "Learngene",

@@ -21,6 +21,7 @@ from learngene_zoo.families.spec import InputFormat, Spec
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, fingerprint_of_state, read_json, refuse_pickle
+from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.families.model import Model
@@ -103,6 +104,32 @@ def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
     return Ancestry(
         record=record, state=cast(state, torch.float32), class_names=names if len(names) == found.spec.classes else ()
     )
+
+
+def reopen_ancestry(record: AncestryRecord, named: str | None, option: str, *, offline: bool = False) -> Ancestry:
+    """The ancestry model of an artifact's record, opened again and checked by its checksum.
+
+    A record chooses nothing but the bundled model or one of timm's, and those by their checksum. Any other model must be
+    `named` by the caller, with `option` on the command line.
+
+    Raises `WrongCall` if it is not, `BadFile` for other weights than the recorded ones, and as `open_ancestry` does.
+    """
+    scheme, name = split_source(named or record.source)
+    typed = f"add {option} {shell_word(record.source)}"
+    if named is None and scheme not in ("bundled", "timm"):
+        raise WrongCall(f"the ancestry model was {record.source!r}, which is opened only if you name it: {typed}")
+    if named is None and record.sha256 is None:
+        raise WrongCall(
+            f"no checksum of the ancestry model {record.source!r} is recorded, so any model would pass for it; if you trust it, {typed}"
+        )
+    pinned = scheme == "hf-hub" and "@" not in name and named == record.source and record.revision
+    found = open_ancestry(f"{named}@{record.revision}" if pinned else named or record.source, offline=offline)
+    if record.sha256 not in (None, found.record.sha256):
+        raise BadFile(
+            f"{named or record.source} has the checksum {str(found.record.sha256)[:12]}…, but {str(record.sha256)[:12]}… is recorded: "
+            "it is another model than the one before; restore that one, or extract again"
+        )
+    return found
 
 
 def ancestry_spec(source: str, *, offline: bool = False) -> Spec:

@@ -26,11 +26,10 @@ from learngene_zoo.plugin import (
     WrongCall,
     gathered,
     join,
-    open_ancestry,
     open_device,
     open_loader,
     open_task,
-    split_source,
+    reopen_ancestry,
 )
 from lgzoo_tal.learngene import TASKS, Details
 
@@ -90,12 +89,12 @@ def feature(model: VisionTransformer, tokens_BNE: torch.Tensor) -> torch.Tensor:
 
 
 def embedding_for(
-    learngene: Learngene, details: Details, task: str | None, images: int, run: Run
+    learngene: Learngene, details: Details, task: str | None, images: int, run: Run, embedder: str | None = None
 ) -> tuple[torch.Tensor | None, dict[str, Any]]:
     """The embedding that a task's model is predicted with, and its origin; None for a hypernetwork without a task layer.
 
     That of a task of the extraction is stored. Any other task is embedded now, from at most `images` training images, by the
-    ancestry model that the learngene records; no task at all gets the mean of the stored embeddings.
+    ancestry model that the learngene records (`embedder`, if the user names it); no task at all gets the mean of the stored embeddings.
     """
     size = details.hypernetwork.task
     if size is None:
@@ -107,7 +106,7 @@ def embedding_for(
         return torch.stack(stored).mean(dim=0), {"from": "the mean of the learngene's tasks"}
     if task in details.embedded:
         return stored_embedding(learngene, task, size), {"from": "the learngene", "task": task}
-    ancestry = recorded_ancestry(learngene.config, offline=run.offline)
+    ancestry = recorded_ancestry(learngene.config, embedder, offline=run.offline)
     if ancestry.spec.width != size:
         raise BadFile(
             f"the learngene's ancestry model has {ancestry.spec.width} features, but its task layer takes {size}; extract it again"
@@ -134,20 +133,11 @@ def stored_embedding(learngene: Learngene, task: str, size: int) -> torch.Tensor
     return tensor
 
 
-def recorded_ancestry(config: LearngeneConfig, *, offline: bool) -> Ancestry:
+def recorded_ancestry(config: LearngeneConfig, named: str | None, *, offline: bool) -> Ancestry:
     """The ancestry model that a learngene was made with, opened again and checked by its checksum.
 
-    Raises `WrongCall` if the learngene records none, `BadFile` if the weights are others, and as `open_ancestry` does.
+    `named` is what the user calls it. Raises `WrongCall` if the learngene records none, and as `reopen_ancestry` does.
     """
     if not config.ancestries:
         raise WrongCall("this learngene records no ancestry model to embed the task with; extract it again")
-    record = config.ancestries[0]
-    scheme, name = split_source(record.source)
-    pinned = scheme == "hf-hub" and record.revision and "@" not in name
-    found = open_ancestry(f"{record.source}@{record.revision}" if pinned else record.source, offline=offline)
-    if record.sha256 is not None and found.record.sha256 != record.sha256:
-        raise BadFile(
-            f"{record.source} has the checksum {str(found.record.sha256)[:12]}…, but the learngene was extracted from "
-            f"{record.sha256[:12]}…; embeddings of two models cannot be compared: restore the old one, or extract again"
-        )
-    return found
+    return reopen_ancestry(config.ancestries[0], named, "--embedder", offline=offline)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tal_toy import SIZE, ancestry, extracted
 
-from learngene_zoo import lifecycle, torch_hub
+from learngene_zoo import inputs, lifecycle, torch_hub
 from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.learngene import Learngene, load
@@ -95,13 +95,17 @@ def reopened(learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assemble(made.spec, made.state, seed=0).save(tmp_path / "ancestry")
     record = open_ancestry(str(tmp_path / "ancestry")).record
     learngene.with_config(ancestries=(record,)).save(tmp_path / "learngene")
-    for module in (lifecycle, embeddings):
+    for module in (inputs, embeddings):
         monkeypatch.setattr(module, "open_task", lambda reference, **_: tiny_task(reference, classes=5))
     return load(tmp_path / "learngene")
 
 
+def source_of(learngene: Learngene) -> str:
+    return learngene.config.ancestries[0].source
+
+
 def test_an_unseen_task_is_embedded_by_the_recorded_ancestry(reopened: Learngene) -> None:
-    made = lifecycle.expand(reopened, layers=3, task="mine", embedding_images=20)
+    made = lifecycle.expand(reopened, layers=3, task="mine", embedding_images=20, embedder=source_of(reopened))
     model = ancestry()
     input_format = InputFormat(image_size=16, mean=model.record.mean, std=model.record.std)
     embedding = embed(model.model(), tiny_task("mine", classes=5), input_format, Run(), 20)
@@ -118,7 +122,7 @@ def test_an_unseen_task_without_images_is_refused(reopened: Learngene, monkeypat
     with pytest.raises(
         WrongCall, match="mine has no training images to compute an embedding from; choose one of tiny-source, tiny-a"
     ):
-        expand(reopened, "mine")
+        expand(reopened, "mine", embedder=source_of(reopened))
 
 
 def test_an_unseen_task_without_an_ancestry_is_refused(learngene: Learngene) -> None:
@@ -129,7 +133,12 @@ def test_an_unseen_task_without_an_ancestry_is_refused(learngene: Learngene) -> 
 def test_another_ancestry_is_refused(reopened: Learngene) -> None:
     record = replace(reopened.config.ancestries[0], sha256="1" * 64)
     with pytest.raises(BadFile, match="has the checksum"):
-        expand(reopened.with_config(ancestries=(record,)), "mine")
+        expand(reopened.with_config(ancestries=(record,)), "mine", embedder=record.source)
+
+
+def test_an_ancestry_that_only_the_user_may_name_is_not_opened(reopened: Learngene) -> None:
+    with pytest.raises(WrongCall, match="opened only if you name it: add --embedder"):
+        lifecycle.expand(reopened, layers=3, task="mine")
 
 
 def test_an_embedding_of_another_dimension_is_refused(learngene: Learngene) -> None:
@@ -146,7 +155,7 @@ def test_an_ancestry_of_another_width_is_refused(reopened: Learngene, tmp_path: 
     assemble(other.spec, other.state, seed=0).save(tmp_path / "wide")
     record = open_ancestry(str(tmp_path / "wide")).record
     with pytest.raises(BadFile, match="has 64 features, but its task layer takes 32"):
-        expand(reopened.with_config(ancestries=(record,)), "mine")
+        expand(reopened.with_config(ancestries=(record,)), "mine", embedder=record.source)
 
 
 def test_of_several_hypernetworks_the_tasks_own_is_asked(apart: Learngene) -> None:
