@@ -61,15 +61,19 @@ def build(
     pretrained: bool = True,
     seed: int = 0,
     device: str = "cpu",
+    ancestry: str | None = None,
     **sizes: Any,
 ) -> nn.Module:
-    """A timm model in eval mode. `sizes` are those of `lifecycle.expand`, by our names or timm's; so are the errors."""
+    """A timm model in eval mode. `sizes` are those of `lifecycle.expand`, by our names or timm's; so are the errors.
+
+    `ancestry` is where the ancestry model lies, for the methods that embed an unseen task with it (see `Run.ancestry`).
+    """
     gene = shelf.open_learngene(learngene)
     sizes = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
     if task is not None:
         classes, dense = head_for(task)
         sizes = {"task": task, "classes": classes, "dense": dense, **sizes}
-    made = lifecycle.expand(gene, run=Run(seed=seed, device=device), **sizes)
+    made = lifecycle.expand(gene, run=Run(seed=seed, device=device, ancestry=ancestry), **sizes)
     if not pretrained:
         made = _without_weights(made, seed)
     return made.model().to(device)

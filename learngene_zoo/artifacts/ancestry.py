@@ -106,16 +106,16 @@ def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
     )
 
 
-def reopen_ancestry(record: AncestryRecord, named: str | None, option: str, *, offline: bool = False) -> Ancestry:
+def reopen_ancestry(record: AncestryRecord, named: str | None, *, offline: bool = False) -> Ancestry:
     """The ancestry model of an artifact's record, opened again and checked by its checksum.
 
-    A record chooses nothing but the bundled model or one of timm's, and those by their checksum. Any other model must be
-    `named` by the caller, with `option` on the command line.
+    A record chooses nothing but the bundled model or one of timm's, and those by their checksum. Any other model the user must
+    have `named` (`Run.ancestry`).
 
     Raises `WrongCall` if it is not, `BadFile` for other weights than the recorded ones, and as `open_ancestry` does.
     """
     scheme, name = split_source(named or record.source)
-    typed = f"add {option} {shell_word(record.source)}"
+    typed = f"add --ancestry {shell_word(record.source)}"
     if named is None and scheme not in ("bundled", "timm"):
         raise WrongCall(f"the ancestry model was {record.source!r}, which is opened only if you name it: {typed}")
     if named is None and record.sha256 is None:

@@ -92,7 +92,7 @@ def _measured(cell: Cell, out: Path, run: Run) -> Row:
 
     learngene, spent = extract_once(cell.extraction, out, run)
     task = open_task(cell.task, offline=run.offline)
-    run = replace(run, seed=cell.draws)
+    run = replace(run, seed=cell.draws, ancestry=next(iter(cell.arm.ancestries), None))
     start = build(cell, learngene, task, run)
     before = untrained(cell, start, task, out / UNTRAINED, run) if cell.look else None
     ends = [time.monotonic()]  # the training ends with its last epoch, before anything is evaluated

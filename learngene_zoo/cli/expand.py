@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,7 @@ def expand(
     max_flops: int | None,
     max_latency: float | None,
     control: Control | None,
+    ancestry: str | None,
     **given: Any,
 ) -> None:
     """Build one descendant and write it."""
@@ -109,7 +111,7 @@ def expand(
         expander=chosen(method.expander),
         control=control,
         out=job.out,
-        run=job.run,
+        run=replace(job.run, ancestry=ancestry),
         force=job.force,
     )
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
@@ -135,6 +137,11 @@ command = ExpandCommand(
             type=click.Choice(CONTROLS),
             help="Build the model without part of what it would inherit, for comparison: shuffled permutes the entries of "
             "every inherited tensor; stem inherits only the patch embedding, tokens, positions and final norm.",
+        ),
+        click.Option(
+            ["--ancestry"],
+            help="Where the learngene's ancestry model lies, for the methods that embed an unseen task with it; one that is "
+            "bundled or timm's is found.",
         ),
         *job_options("descendant"),
     ],

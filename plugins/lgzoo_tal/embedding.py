@@ -89,12 +89,12 @@ def feature(model: VisionTransformer, tokens_BNE: torch.Tensor) -> torch.Tensor:
 
 
 def embedding_for(
-    learngene: Learngene, details: Details, task: str | None, images: int, run: Run, embedder: str | None = None
+    learngene: Learngene, details: Details, task: str | None, images: int, run: Run
 ) -> tuple[torch.Tensor | None, dict[str, Any]]:
     """The embedding that a task's model is predicted with, and its origin; None for a hypernetwork without a task layer.
 
     That of a task of the extraction is stored. Any other task is embedded now, from at most `images` training images, by the
-    ancestry model that the learngene records (`embedder`, if the user names it); no task at all gets the mean of the stored embeddings.
+    ancestry model that the learngene records; no task at all gets the mean of the stored embeddings.
     """
     size = details.hypernetwork.task
     if size is None:
@@ -106,7 +106,7 @@ def embedding_for(
         return torch.stack(stored).mean(dim=0), {"from": "the mean of the learngene's tasks"}
     if task in details.embedded:
         return stored_embedding(learngene, task, size), {"from": "the learngene", "task": task}
-    ancestry = recorded_ancestry(learngene.config, embedder, offline=run.offline)
+    ancestry = recorded_ancestry(learngene.config, run)
     if ancestry.spec.width != size:
         raise BadFile(
             f"the learngene's ancestry model has {ancestry.spec.width} features, but its task layer takes {size}; extract it again"
@@ -133,11 +133,11 @@ def stored_embedding(learngene: Learngene, task: str, size: int) -> torch.Tensor
     return tensor
 
 
-def recorded_ancestry(config: LearngeneConfig, named: str | None, *, offline: bool) -> Ancestry:
+def recorded_ancestry(config: LearngeneConfig, run: Run) -> Ancestry:
     """The ancestry model that a learngene was made with, opened again and checked by its checksum.
 
-    `named` is what the user calls it. Raises `WrongCall` if the learngene records none, and as `reopen_ancestry` does.
+    Raises `WrongCall` if the learngene records none, and as `reopen_ancestry` does.
     """
     if not config.ancestries:
         raise WrongCall("this learngene records no ancestry model to embed the task with; extract it again")
-    return reopen_ancestry(config.ancestries[0], named, "--embedder", offline=offline)
+    return reopen_ancestry(config.ancestries[0], run.ancestry, offline=run.offline)

@@ -39,9 +39,6 @@ class Predict(Expander):
     embedding_images: Annotated[
         int, "training images that the embedding of an unseen task is computed from", Bounds(least=1)
     ] = 500
-    embedder: Annotated[
-        str | None, "the ancestry model that embeds an unseen task; to be named unless it is bundled or timm's"
-    ] = None
     head: Annotated[Literal["predicted", "fresh"], "the classifier: predicted, or randomly initialised"] = "predicted"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -66,7 +63,7 @@ class Predict(Expander):
         spec = spec_of(target, config.spec)
         check_target(details.hypernetwork, spec)
         hypernet = hypernet_in(learngene, details, details.owner(target.task))
-        embedding, origin = embedding_for(learngene, details, target.task, self.embedding_images, run, self.embedder)
+        embedding, origin = embedding_for(learngene, details, target.task, self.embedding_images, run)
         tensors = predicted(hypernet, spec, embedding, run, head=self.head == "predicted")
         mean, std = config.normalisation
         made = assemble(spec, tensors, seed=run.seed, mean=mean, std=std, provenance={"embedding": origin})

@@ -65,7 +65,7 @@ def recorded(tmp_path: Path) -> LearngeneConfig:
 
 
 def test_the_recorded_ancestry_is_opened_again(recorded: LearngeneConfig) -> None:
-    found = recorded_ancestry(recorded, recorded.ancestries[0].source, offline=True)
+    found = recorded_ancestry(recorded, Run(ancestry=recorded.ancestries[0].source, offline=True))
     assert found.record == recorded.ancestries[0]
     assert torch.equal(found.state["cls_token"], ancestry().state["cls_token"])
 
@@ -73,7 +73,7 @@ def test_the_recorded_ancestry_is_opened_again(recorded: LearngeneConfig) -> Non
 def test_other_weights_in_its_place_are_refused(recorded: LearngeneConfig) -> None:
     record = replace(recorded.ancestries[0], sha256="f" * 64)
     with pytest.raises(BadFile, match=r"has the checksum .* but ffffffffffff… is recorded"):
-        recorded_ancestry(replace(recorded, ancestries=(record,)), record.source, offline=True)
+        recorded_ancestry(replace(recorded, ancestries=(record,)), Run(ancestry=record.source, offline=True))
 
 
 @pytest.mark.parametrize("source", ["ancestry", "/etc", "../x", "a b.safetensors", "hf-hub:org/name"])
@@ -81,8 +81,8 @@ def test_a_record_chooses_no_place(source: str, recorded: LearngeneConfig, monke
     monkeypatch.setattr("learngene_zoo.artifacts.ancestry.open_ancestry", pytest.fail)
     record = replace(recorded.ancestries[0], source=source, revision="a" * 40)
     quoted = f"'{source}'" if " " in source else source
-    with pytest.raises(WrongCall, match=f"opened only if you name it: add --embedder {re.escape(quoted)}$"):
-        recorded_ancestry(replace(recorded, ancestries=(record,)), None, offline=True)
+    with pytest.raises(WrongCall, match=f"opened only if you name it: add --ancestry {re.escape(quoted)}$"):
+        recorded_ancestry(replace(recorded, ancestries=(record,)), Run(offline=True))
 
 
 @pytest.mark.parametrize("source", ["bundled", "timm:vit_tiny_patch16_224"])
@@ -90,16 +90,16 @@ def test_no_checksum_is_no_pin(source: str, recorded: LearngeneConfig, monkeypat
     monkeypatch.setattr("learngene_zoo.artifacts.ancestry.open_ancestry", lambda *_, **__: ancestry())
     record = replace(recorded.ancestries[0], source=source, sha256=None)
     config = replace(recorded, ancestries=(record,))
-    with pytest.raises(WrongCall, match=f"any model would pass for it; if you trust it, add --embedder {source}$"):
-        recorded_ancestry(config, None, offline=True)
-    assert recorded_ancestry(config, source, offline=True).record.sha256 == "0" * 64
+    with pytest.raises(WrongCall, match=f"any model would pass for it; if you trust it, add --ancestry {source}$"):
+        recorded_ancestry(config, Run(offline=True))
+    assert recorded_ancestry(config, Run(ancestry=source, offline=True)).record.sha256 == "0" * 64
     pinned = replace(recorded, ancestries=(replace(record, sha256="0" * 64),))
-    assert recorded_ancestry(pinned, None, offline=True).record.sha256 == "0" * 64
+    assert recorded_ancestry(pinned, Run(offline=True)).record.sha256 == "0" * 64
 
 
 def test_a_learngene_without_an_ancestry_embeds_nothing(recorded: LearngeneConfig) -> None:
     with pytest.raises(WrongCall, match="records no ancestry model"):
-        recorded_ancestry(replace(recorded, ancestries=()), None, offline=True)
+        recorded_ancestry(replace(recorded, ancestries=()), Run(offline=True))
 
 
 def test_a_revision_of_the_hub_is_pinned(recorded: LearngeneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,5 +113,5 @@ def test_a_revision_of_the_hub_is_pinned(recorded: LearngeneConfig, monkeypatch:
     sources = {"hf-hub:org/name": "hf-hub:org/name@" + "a" * 40, "hf-hub:org/name@main": "hf-hub:org/name@main"}
     for source in sources:
         record = replace(ancestry().record, source=source, revision="a" * 40)
-        recorded_ancestry(replace(recorded, ancestries=(record,)), source, offline=True)
+        recorded_ancestry(replace(recorded, ancestries=(record,)), Run(ancestry=source, offline=True))
     assert asked == list(sources.values())

@@ -45,9 +45,13 @@ def apart() -> Learngene:
     return extracted(joint=False, task_layer=False)
 
 
-def expand(learngene: Learngene, task: str | None = "tiny-a", *, seed: int = 0, **settings: Any) -> Descendant:
+def expand(
+    learngene: Learngene, task: str | None = "tiny-a", *, seed: int = 0, ancestry: str | None = None, **settings: Any
+) -> Descendant:
     sizes = {name: settings.pop(name) for name in list(settings) if name in Target.__dataclass_fields__}
-    return Predict(**settings)(learngene, Target(**{"layers": 4, "classes": 3, "task": task, **sizes}), Run(seed=seed))
+    return Predict(**settings)(
+        learngene, Target(**{"layers": 4, "classes": 3, "task": task, **sizes}), Run(seed=seed, ancestry=ancestry)
+    )
 
 
 def same(one: Descendant, other: Descendant) -> bool:
@@ -105,7 +109,7 @@ def source_of(learngene: Learngene) -> str:
 
 
 def test_an_unseen_task_is_embedded_by_the_recorded_ancestry(reopened: Learngene) -> None:
-    made = lifecycle.expand(reopened, layers=3, task="mine", embedding_images=20, embedder=source_of(reopened))
+    made = lifecycle.expand(reopened, layers=3, task="mine", embedding_images=20, run=Run(ancestry=source_of(reopened)))
     model = ancestry()
     input_format = InputFormat(image_size=16, mean=model.record.mean, std=model.record.std)
     embedding = embed(model.model(), tiny_task("mine", classes=5), input_format, Run(), 20)
@@ -122,7 +126,7 @@ def test_an_unseen_task_without_images_is_refused(reopened: Learngene, monkeypat
     with pytest.raises(
         WrongCall, match="mine has no training images to compute an embedding from; choose one of tiny-source, tiny-a"
     ):
-        expand(reopened, "mine", embedder=source_of(reopened))
+        expand(reopened, "mine", ancestry=source_of(reopened))
 
 
 def test_an_unseen_task_without_an_ancestry_is_refused(learngene: Learngene) -> None:
@@ -133,11 +137,11 @@ def test_an_unseen_task_without_an_ancestry_is_refused(learngene: Learngene) -> 
 def test_another_ancestry_is_refused(reopened: Learngene) -> None:
     record = replace(reopened.config.ancestries[0], sha256="1" * 64)
     with pytest.raises(BadFile, match="has the checksum"):
-        expand(reopened.with_config(ancestries=(record,)), "mine", embedder=record.source)
+        expand(reopened.with_config(ancestries=(record,)), "mine", ancestry=record.source)
 
 
 def test_an_ancestry_that_only_the_user_may_name_is_not_opened(reopened: Learngene) -> None:
-    with pytest.raises(WrongCall, match="opened only if you name it: add --embedder"):
+    with pytest.raises(WrongCall, match="opened only if you name it: add --ancestry"):
         lifecycle.expand(reopened, layers=3, task="mine")
 
 
@@ -155,7 +159,7 @@ def test_an_ancestry_of_another_width_is_refused(reopened: Learngene, tmp_path: 
     assemble(other.spec, other.state, seed=0).save(tmp_path / "wide")
     record = open_ancestry(str(tmp_path / "wide")).record
     with pytest.raises(BadFile, match="has 64 features, but its task layer takes 32"):
-        expand(reopened.with_config(ancestries=(record,)), "mine", embedder=record.source)
+        expand(reopened.with_config(ancestries=(record,)), "mine", ancestry=record.source)
 
 
 def test_of_several_hypernetworks_the_tasks_own_is_asked(apart: Learngene) -> None:
