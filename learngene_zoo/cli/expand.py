@@ -1,4 +1,4 @@
-"""`lgzoo expand [LEARNGENE]`: the learngene is found first, because its method decides which options there are."""
+"""`lgzoo expand [LEARNGENE]` and `lgzoo plot [LEARNGENE]`: the method that made the learngene decides on the options."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CONTROLS, Control
-from learngene_zoo.cli.job import job_of, job_options
+from learngene_zoo.cli.job import job_of, job_options, json_option
 from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, options_of, size_options
-from learngene_zoo.cli.output import print_made
+from learngene_zoo.cli.output import print_lines, print_made, print_row
 from learngene_zoo.errors import BadFile, WrongCall, ZooError
 from learngene_zoo.method import Budget, Method, Target
 from learngene_zoo.text import shell_word
@@ -144,5 +144,36 @@ command = ExpandCommand(
             "bundled or timm's is found.",
         ),
         *job_options("descendant"),
+    ],
+)
+
+
+def plot(learngene: str | None, out: Path, force: bool, as_json: bool, **given: Any) -> None:
+    """Draw it and print its path."""
+    folder, method = click.get_current_context().meta[FOUND]
+    path = lifecycle.plot(folder, out, expander=chosen(method.expander), force=force)
+    if as_json:
+        print_row({"path": str(path)}, as_json=True)
+    else:
+        print_lines([str(path)])
+
+
+plot_command = ExpandCommand(
+    "plot",
+    callback=plot,
+    help="Draw a learngene as its method does. Where a picture highlights one descendant, the method's own options name it.\n\n"
+    "LEARNGENE is a folder or a name on the shelf (default: ./learngene). lgzoo plot LEARNGENE --help shows these options.",
+    epilog="\b\nExamples:\n  lgzoo plot\n  lgzoo plot lsamd -o paths.svg\n  lgzoo plot learngene --low 3 --high 3 -o pool.png",
+    params=[
+        click.Argument(["learngene"], required=False),
+        click.Option(
+            ["-o", "--out"],
+            type=click.Path(path_type=Path, dir_okay=False),
+            default="learngene.png",
+            show_default=True,
+            help="Path of the picture, which ends in .png or .svg.",
+        ),
+        click.Option(["--force"], is_flag=True, help="Replace what already exists."),
+        json_option(),
     ],
 )

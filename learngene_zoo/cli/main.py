@@ -109,7 +109,7 @@ TABLE = {
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
     "evaluate": (f"{HERE}.evaluate:command", "Measure a model on a task."),
-    "plot": (f"{HERE}.plot:command", "Draw a learngene as PNG or SVG."),
+    "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
     "bench": (f"{HERE}.bench:command", "Compare methods with controls and scratch on a suite of tasks."),
     "demo": (f"{HERE}.demo:command", "Run a small comparison with what is bundled, in minutes."),
     "doctor": (f"{HERE}.doctor:command", "Report what is installed and what does not work."),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.cli import expand, extract, main, plan, plot
+from learngene_zoo.cli import expand, extract, main, plan
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.method import Extractor, Method
@@ -60,7 +60,7 @@ def check_settings(method: Method) -> None:
 
 def common_options(method: Method) -> set[str]:
     """The names of the command line's own options where a method's settings are options too."""
-    commands = (main.main, extract.build(method), plan.build(method), expand.command, plot.command)
+    commands = (main.main, extract.build(method), plan.build(method), expand.command, expand.plot_command)
     options = [
         option for command in commands for option in command.params if getattr(option, "section", "") != "Settings"
     ]
