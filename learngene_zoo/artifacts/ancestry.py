@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.hub import Repository, fetch, licence_on_card
+from learngene_zoo.artifacts.hub import Repository, fetch_from_hub, licence_on_card
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
 from learngene_zoo.families import timm_config
@@ -155,7 +155,7 @@ def spec_at(source: str, *, offline: bool = False) -> Spec:
         usual = "." not in name or name.endswith("in1k")  # other tags may have other heads
         return known if known and usual else timm_config.architecture_of_timm(name)
     if scheme == "hf-hub":
-        config = fetch(_repository(name), CONFIG, offline=offline).path
+        config = fetch_from_hub(_repository(name), CONFIG, offline=offline).path
         return timm_config.spec_in(read_json(config), f"{CONFIG} of {name}")
     return _local_config(_local_path(scheme, name))[0]
 
@@ -204,7 +204,7 @@ def _find_timm(name: str, offline: bool) -> _Found:
     repository = Repository(cfg.hf_hub_id)
     if cfg.hf_hub_filename:
         refuse_pickle(Path(cfg.hf_hub_filename))
-    weights = fetch(repository, cfg.hf_hub_filename or WEIGHTS, offline=offline)
+    weights = fetch_from_hub(repository, cfg.hf_hub_filename or WEIGHTS, offline=offline)
     licence = licence_on_card(replace(repository, revision=weights.commit), offline=offline)
     return _Found(
         spec=spec,
@@ -217,13 +217,13 @@ def _find_timm(name: str, offline: bool) -> _Found:
 
 
 def _find_hub(repository: Repository, offline: bool) -> _Found:
-    config_file = fetch(repository, CONFIG, offline=offline)
+    config_file = fetch_from_hub(repository, CONFIG, offline=offline)
     pinned = replace(repository, revision=config_file.commit)
     config, where = read_json(config_file.path), f"{CONFIG} of {repository}"
     return _Found(
         spec=timm_config.spec_in(config, where),
         images=timm_config.image_settings(config, where),
-        weights=fetch(pinned, WEIGHTS, offline=offline).path,
+        weights=fetch_from_hub(pinned, WEIGHTS, offline=offline).path,
         licence=licence_on_card(pinned, offline=offline),
         revision=config_file.commit,
         foreign_names=True,

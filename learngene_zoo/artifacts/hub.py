@@ -30,7 +30,7 @@ class HubFile:
     commit: str
 
 
-def fetch(repository: Repository, filename: str, *, offline: bool) -> HubFile:
+def fetch_from_hub(repository: Repository, filename: str, *, offline: bool) -> HubFile:
     """The file, downloaded unless this very revision is cached.
 
     Raises `WrongCall` for a repository or revision that does not exist, `BadFile` if the repository lacks the file, and
@@ -80,7 +80,7 @@ def licence_on_card(repository: Repository, *, offline: bool) -> str:
     from huggingface_hub.repocard import metadata_load
 
     try:
-        card = fetch(repository, "README.md", offline=offline)
+        card = fetch_from_hub(repository, "README.md", offline=offline)
     except (BadFile, Unavailable):
         return "unknown"
     try:

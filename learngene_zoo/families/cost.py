@@ -37,7 +37,7 @@ class Cost:
 @lru_cache(maxsize=4096)  # sorting, choosing and printing a grid ask for each cost several times
 def cost(spec: Spec, convention: Convention = "exact") -> Cost:
     """Parameters and FLOPs of the model `spec` describes."""
-    return Cost(params(spec, convention), flops(spec, convention))
+    return Cost(count_params(spec, convention), flops(spec, convention))
 
 
 def flops(spec: Spec, convention: Convention = "exact") -> int:
@@ -45,7 +45,7 @@ def flops(spec: Spec, convention: Convention = "exact") -> int:
     return family_of(spec).flops(spec, convention)
 
 
-def params(spec: Spec, convention: Convention = "exact") -> int:
+def count_params(spec: Spec, convention: Convention = "exact") -> int:
     """Parameters of the whole model, as far as the convention counts them."""
     table, before, total = table_of(spec), None, 0
     for segment in spec.segments:

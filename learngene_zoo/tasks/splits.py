@@ -48,7 +48,7 @@ def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
     return places_N
 
 
-def parts(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
+def stratified_parts(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
     """Disjoint sets of indices of these sizes, each with every class in its share, sorted."""
     order = interleaved(labels_N, seed)
     ends = np.cumsum(counts)
@@ -207,7 +207,7 @@ def completed(name: str, found: Mapping[str, Labelled], counts: Mapping[str, int
         count = counts.get(split, max(1, round(share * len(train))))
         if count >= len(train):
             raise BadData(f"{name} has too few training images ({len(train)}) to make a {split} split; add some")
-        cut, left = parts(train.labels, [count, len(train) - count], SEED)
+        cut, left = stratified_parts(train.labels, [count, len(train) - count], SEED)
         chosen[split] = DecodedSplit(train.rows, train.members[cut], train.labels[cut])
         chosen["train"] = DecodedSplit(train.rows, train.members[left], train.labels[left])
     return chosen

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_ancestry, sha256
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.artifacts.hub import Repository, fetch
+from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.model import initial, model_of
 from learngene_zoo.families.timm_config import timm_config
@@ -408,7 +408,7 @@ def test_offline_and_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_file_outside_a_cache_has_no_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *a, **k: str(tmp_path / "config.json"))
     with pytest.raises(BadFile, match="revision is unknown"):
-        fetch(Repository("a/b"), "config.json", offline=False)
+        fetch_from_hub(Repository("a/b"), "config.json", offline=False)
 
 
 def test_an_ancestry_is_not_changed_by_its_models(tmp_path: Path) -> None:

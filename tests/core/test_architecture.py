@@ -60,7 +60,10 @@ def sources() -> dict[str, Path]:
 
 
 SOURCES = sources()
-FACADE = {name: f"learngene_zoo.{home}" for name, (home, _) in plugin._HOME_OF.items()}
+FACADE = {
+    name: f"{home}.{original}" if home == "learngene_zoo" else home
+    for name, (home, original) in plugin._HOME_OF.items()
+}
 
 
 def imports(name: str, *, everywhere: bool) -> Iterator[str]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from learngene_zoo.families.cost import cost, flops, params
+from learngene_zoo.families.cost import cost, count_params, flops
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.timm_names import ARCHITECTURE
@@ -63,7 +63,7 @@ def test_the_second_table_of_lsamd(row: dict) -> None:
 
 def test_a_block_of_a_usual_vit() -> None:
     for d in (32, 192, 384, 768):
-        one, two = (params(TINY.with_(width=d, layers=layers)) for layers in (1, 2))
+        one, two = (count_params(TINY.with_(width=d, layers=layers)) for layers in (1, 2))
         assert two - one == 12 * d * d + 13 * d
 
 
@@ -72,7 +72,7 @@ def test_against_the_model_itself(changes: dict) -> None:
     spec = TINY.with_(**changes)
     model = timm.create_model(ARCHITECTURE, **spec.timm_args()).eval()
     products, attention, normed = _counted(model, torch.zeros(1, spec.channels, 32, 32))
-    assert params(spec) == sum(tensor.numel() for tensor in model.parameters())
+    assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
     assert flops(spec) == products + attention + 5 * normed
     assert flops(spec, "thop") == products + 4 * normed
 
@@ -83,7 +83,7 @@ def test_thop_sees_only_the_parameters_of_layers(changes: dict) -> None:
     model = timm.create_model(ARCHITECTURE, **spec.timm_args())
     seen = (nn.Linear, nn.Conv2d, nn.LayerNorm)
     layers = [module for module in model.modules() if isinstance(module, seen)]
-    assert params(spec, "thop") == sum(tensor.numel() for layer in layers for tensor in layer.parameters())
+    assert count_params(spec, "thop") == sum(tensor.numel() for layer in layers for tensor in layer.parameters())
 
 
 def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:

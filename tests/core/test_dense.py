@@ -17,7 +17,7 @@ from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import surgery
-from learngene_zoo.families.cost import cost, flops, params
+from learngene_zoo.families.cost import cost, count_params, flops
 from learngene_zoo.families.model import initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import DenseVisionTransformer
@@ -53,7 +53,7 @@ def test_its_tensors_are_those_of_the_plain_model_and_its_spec_can_be_read_off(c
     model = model_of(spec, initial(spec, 0))
     assert list(state_of(model)) == list(shapes(spec))
     assert spec_of(model) == spec
-    assert params(spec) == sum(p.numel() for p in model.parameters())
+    assert count_params(spec) == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize("changes", VARIANTS[:-1], ids=str)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from learngene_zoo.families.cost import cost, flops, params
+from learngene_zoo.families.cost import cost, count_params, flops
 from learngene_zoo.families.model import initial, model_of
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.timm_config import architecture
@@ -83,7 +83,7 @@ def test_parameters_and_flops_by_hand() -> None:
     """1 block of width 16, a stitch, 2 of width 32; 17 tokens."""
     stem = 16 * 192 + 16 + 17 * 16 + 16
     tail = 2 * 32 + 5 * 32 + 5
-    assert params(TINY) == stem + (12 * 16**2 + 13 * 16) + (16 * 32 + 32) + 2 * (12 * 32**2 + 13 * 32) + tail
+    assert count_params(TINY) == stem + (12 * 16**2 + 13 * 16) + (16 * 32 + 32) + 2 * (12 * 32**2 + 13 * 32) + tail
     narrow, wide = (17 * 12 * d**2 + 2 * 17**2 * d + 5 * 17 * d * 2 for d in (16, 32))
     expected = 16 * 192 * 16 + narrow + 17 * 16 * 32 + 2 * wide + 5 * 17 * 32 + 5 * 32
     assert flops(TINY) == expected
@@ -93,8 +93,8 @@ def test_parameters_and_flops_by_hand() -> None:
 def test_what_the_papers_leave_out() -> None:
     tokens, norm = (1 + 17) * 16, 2 * 32
     bare = TINY.with_(final_norm=False)
-    assert params(TINY, "fvcore") == params(bare, "fvcore") == params(TINY) - tokens
-    assert params(bare) == params(TINY) - norm
+    assert count_params(TINY, "fvcore") == count_params(bare, "fvcore") == count_params(TINY) - tokens
+    assert count_params(bare) == count_params(TINY) - norm
     assert flops(bare) == flops(bare, "fvcore") == flops(TINY, "fvcore")
     plain = TINY.with_(front=())
     assert cost(plain, "fvcore") == cost(plain)
@@ -107,7 +107,7 @@ def test_against_the_model_itself(changes: dict[str, Any], spec: ViTSpec) -> Non
     model = model_of(spec, initial(spec, 0))
     products, attention, normed = _counted(model, torch.zeros(1, 3, 32, 32))
     enlarged = spec.classes * 32**2 if spec.dense else 0
-    assert params(spec) == sum(tensor.numel() for tensor in model.parameters())
+    assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
     assert flops(spec) == products + attention + 5 * normed + 4 * enlarged
     assert flops(spec, "thop") == products + 4 * normed
 
@@ -117,7 +117,7 @@ def test_thop_sees_only_the_parameters_of_layers(changes: dict[str, Any]) -> Non
     spec = THREE.with_(**changes)
     seen = (torch.nn.Linear, torch.nn.Conv2d, torch.nn.LayerNorm)
     layers = [module for module in model_of(spec, initial(spec, 0)).modules() if isinstance(module, seen)]
-    assert params(spec, "thop") == sum(tensor.numel() for layer in layers for tensor in layer.parameters())
+    assert count_params(spec, "thop") == sum(tensor.numel() for layer in layers for tensor in layer.parameters())
 
 
 @pytest.mark.parametrize("spec", [TINY, THREE], ids=["two segments", "three"])

@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.cost import params
+from learngene_zoo.families.cost import count_params
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.architectures import SetName, architectures, at, draws, rule_of, scaled
 
@@ -41,15 +41,15 @@ def test_a_thousand_draws_have_the_official_statistics(name: SetName) -> None:
         ("params_M_patch16_224_1000", {"image_size": 224, "patch_size": 16, "classes": 1000}),
         ("params_M_patch2_32_10", {"image_size": 32, "patch_size": 2, "classes": 10}),
     ]:
-        counts = [params(spec.with_(**shown)) / 1e6 for spec in specs]
+        counts = [count_params(spec.with_(**shown)) / 1e6 for spec in specs]
         got = {"mean": fmean(counts), "std": pstdev(counts), "min": min(counts), "max": max(counts)}
         assert got == pytest.approx(wanted[key], rel=1e-9)
 
 
 def test_the_largest_of_tal_plus_is_vit_base() -> None:
     shown = {"image_size": BASE.image_size, "patch_size": BASE.patch_size, "classes": BASE.classes}
-    largest = max((spec.with_(**shown) for spec in architectures(rule_of("tal+"))), key=params)
-    assert (largest.layers, largest.width, params(largest)) == (12, 768, 86_567_656)
+    largest = max((spec.with_(**shown) for spec in architectures(rule_of("tal+"))), key=count_params)
+    assert (largest.layers, largest.width, count_params(largest)) == (12, 768, 86_567_656)
 
 
 def test_scaled_to_the_bundled_ancestry_widths_are_whole_heads_of_its_own() -> None:

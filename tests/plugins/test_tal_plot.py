@@ -17,7 +17,7 @@ from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.cost import params
+from learngene_zoo.families.cost import count_params
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Expander, details_of
 from learngene_zoo.seeds import derive_seed
@@ -130,11 +130,11 @@ def test_the_map_has_a_point_for_every_size_and_task_as_large_as_the_model() -> 
     plane, shares = principal_plane(rows)
     for task, classes in enumerate((10, 20)):
         found = sorted(points(figure.axes[0], task))
-        areas = [params(spec.with_(classes=classes)) for spec in specs]
+        areas = [count_params(spec.with_(classes=classes)) for spec in specs]
         np.testing.assert_allclose(
             [point[:2] for point in found], sorted(map(tuple, plane[6 * task : 6 * task + 6].tolist()))
         )
-        largest = max(params(spec.with_(classes=20)) for spec in specs)
+        largest = max(count_params(spec.with_(classes=20)) for spec in specs)
         wanted = sorted(max(15 * (area / largest) ** 0.5, 3) for area in areas)
         assert sorted(point[2] for point in found) == pytest.approx(wanted)
     assert f"first component, {100 * shares[0]:.0f} % of the variance" in words(figure)
