@@ -1,10 +1,10 @@
-"""How long until a DeiT-B-sized descendant stands ready, against building and loading the same model plainly.
+"""Time until a DeiT-B-sized descendant is ready, against building and loading the same model directly.
 
     python benchmarks/build_descendant.py          one thread, about a minute, 2 GB of memory
 
-Ours starts from a learngene folder on disk (5 blocks, stem and norm; 12 layers are built from them, the head is drawn) and
-ends with a model in memory of its own. The plain way is timm.create_model + safetensors load_file + load_state_dict of
-the same 12 layers. Both files lie in the page cache.
+Ours starts from a learngene folder on disk (5 blocks, stem and norm; 12 layers are built from them, with a new head) and
+ends with a model that owns its memory. The direct way is timm.create_model + safetensors load_file + load_state_dict of
+the same 12 layers. Both files are in the page cache.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
         built, loaded = medians([ours, theirs], REPEATS)
     print(f"descendant from a learngene folder   {1e3 * built:7.1f} ms")
     print(f"create_model + load_file + load      {1e3 * loaded:7.1f} ms")
-    print(f"ratio                                {built / loaded:7.3f}   (wanted: at most 0.20)")
+    print(f"ratio                                {built / loaded:7.3f}   (target: at most 0.20)")
     print(write("build_descendant", {"ours_s": built, "plain_s": loaded, "ratio": built / loaded, "threads": 1}))
 
 

@@ -1,12 +1,12 @@
-"""The gate of the bundled ancestry model: is what it knows worth inheriting at all? Judged before any claim is.
+"""The gate of the bundled ancestry model: is its knowledge worth inheriting at all? Decided before any claim.
 
-    python benchmarks/gate.py            about 25 minutes of two cores; resumable: run it again after a stop
+    python benchmarks/gate.py            about 25 minutes on two cores; resumable: run it again after a stop
     python benchmarks/gate.py --table    the table again, from the results
 
 On `fashion_mnist` and on each target of the suite `mini`, at 1,000 training images: the ancestry model whole (every block
-inherited), the same weights shuffled, and scratch with standard deviation 1/sqrt(fan_in). Each arm has the learning rate that
-was best for it on validation images of three tasks with a seed of its own. Intervals are those of the validation images, over
-the mean of three seeds; no test image is read. The gate is passed if `fashion_mnist` and at least six of the nine targets
+inherited), the same weights shuffled, and scratch with standard deviation 1/sqrt(fan_in). Each arm has its best learning rate
+on validation images of three tasks, with a separate seed. Intervals are over the validation images, for the mean of three seeds;
+no test image is read. The gate is passed if `fashion_mnist` and at least six of the nine targets
 have both intervals above 0. Results in benchmarks/results/gate.json.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from grids import best_rates, finished, told
+from grids import best_rates, finished, gain_text
 
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.contrasts import gains_over_images
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] = ()) -> None:
     if "--table" not in arguments:
         rates = chosen_rates()
         rows = finished(grid(TASKS, SEEDS, rates), BUILD)
-        found = [judged(task, [row for row in rows if row.task == task]) for task in TASKS]
+        found = [line_of(task, [row for row in rows if row.task == task]) for task in TASKS]
         machine.write("gate", {"split": "validation", "recipe": summary(), "lr": rates, "rows": found, **passed(found)})
     kept = read()
     print(markdown(kept))
@@ -65,7 +65,7 @@ def summary() -> dict[str, Any]:
 
 
 def grid(tasks: Sequence[str], seeds: Sequence[int], rates: Mapping[str, float]) -> list[Cell]:
-    """All arms on these tasks, judged on validation images."""
+    """All arms on these tasks, evaluated on validation images."""
     return cells(
         tasks, ARMS, layers=[LAYERS], epochs=[EPOCHS], seeds=seeds, recipe=RECIPE, rates=rates, split="validation"
     )
@@ -80,7 +80,7 @@ def chosen_rates() -> dict[str, float]:
     )
 
 
-def judged(task: str, rows: Sequence[Row]) -> dict[str, Any]:
+def line_of(task: str, rows: Sequence[Row]) -> dict[str, Any]:
     """One line of the table: accuracies, and the whole's two gains with their intervals."""
     rivals = {rival.name: [rival.name] for rival in (SHUFFLED, FAN_IN)}
     found = gains_over_images(rows, WHOLE.name, rivals)
@@ -100,7 +100,7 @@ def markdown(kept: Mapping[str, Any]) -> str:
     lines = [head, "|---|---:|---:|---:|---:|---:|---|"]
     for row in kept["rows"]:
         accuracies = " | ".join(f"{100 * row[arm.name]:.1f}" for arm in ARMS)
-        gains = " | ".join(told(row, rival) for rival in (SHUFFLED.name, FAN_IN.name))
+        gains = " | ".join(gain_text(row, rival) for rival in (SHUFFLED.name, FAN_IN.name))
         lines.append(f"| `{row['task']}` | {accuracies} | {gains} | {'yes' if row['passed'] else 'no'} |")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What benchmarks that run grids of cells share: finished rows, each arm's best learning rate, how a gain is written."""
+"""Shared by benchmarks that run grids: finished rows, the best learning rate of each arm, the text of a gain."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.runs.run import Run
 
 
-def finished(wanted: Sequence[Cell], out: Path) -> list[Row]:
-    """The cells' rows, by two workers; what is there is not repeated. Ends with the error of a cell that failed."""
-    rows = run_grid(wanted, out, Run(threads=1), Workers(2), say=lambda text: print(text, file=sys.stderr))
+def finished(cells: Sequence[Cell], out: Path) -> list[Row]:
+    """The rows of the cells, computed by two workers unless they exist. Exits with the error of a cell that failed."""
+    rows = run_grid(cells, out, Run(threads=1), Workers(2), say=lambda text: print(text, file=sys.stderr))
     failed = [row for row in rows if row.error]
     if failed:
         raise SystemExit(f"{failed[0].arm} on {failed[0].task}: {failed[0].error}")
@@ -33,7 +33,7 @@ def best_rates(arms: Iterable[Arm], rates: Sequence[float], rows_at: Callable[[f
     return {name: max(found, key=lambda rate: found[rate]) for name, found in means.items()}
 
 
-def told(row: Mapping[str, Any], rival: str) -> str:
+def gain_text(row: Mapping[str, Any], rival: str) -> str:
     """The gain over a rival in points, with its interval."""
     value, low, high = (100 * row[f"over_{rival}{end}"] for end in ("", "_low", "_high"))
     return f"{value:+.1f} [{low:+.1f}, {high:+.1f}]"

@@ -1,4 +1,4 @@
-"""What every benchmark shares: how a time is taken, and where it was taken."""
+"""Shared by all benchmarks: how times are measured, and on which machine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RESULTS = Path(__file__).resolve().parent / "results"
 def medians(tasks: Sequence[Callable[[], object]], repeats: int, rounds: int = 3) -> list[float]:
     """Median wall seconds of each task, over `rounds` times `repeats` runs.
 
-    The tasks take turns by rounds, so that a machine that slows down slows all of them alike. The first run of each round
-    is not counted: it meets the memory as another task left it.
+    The tasks take turns, so that a machine that slows down slows all of them alike. The first run of each round is not
+    counted: its caches hold the data of another task.
     """
     seconds: list[list[float]] = [[] for _ in tasks]
     for _ in range(rounds):
@@ -50,7 +50,7 @@ def machine() -> dict[str, Any]:
 
 
 def _field(path: str, name: str) -> str | None:
-    """The value of the first line `name : value` of a file; None where there is no such file."""
+    """The value of the first line `name : value` of a file; None if there is no such file."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -67,7 +67,7 @@ def write(name: str, numbers: dict[str, Any]) -> Path:
 
 
 def read(name: str) -> dict[str, Any]:
-    """What `write` has kept under this name; nothing if it never has."""
+    """What `write` has written under this name; empty if nothing."""
     path = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found

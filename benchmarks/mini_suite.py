@@ -1,15 +1,14 @@
-"""How hard are the nine tasks of the suite `mini`? Pictures a second, linear probes on pixels, and ViTs from scratch.
+"""How hard are the nine tasks of the suite `mini`? Images per second, linear probes on pixels, and ViTs from scratch.
 
-    python benchmarks/mini_suite.py                 about an hour of one core; run it again after a stop, it goes on
-    python benchmarks/mini_suite.py --workers 2     as many tasks at once
+    python benchmarks/mini_suite.py                 about an hour on one core; resumable: run it again after a stop
+    python benchmarks/mini_suite.py --workers 2     this many tasks at once
     python benchmarks/mini_suite.py wings petals    these tasks only
-    python benchmarks/mini_suite.py --quick         a few hundred images and one epoch: does it run? Nothing is written
+    python benchmarks/mini_suite.py --quick         a few hundred images and one epoch, to see that it runs; nothing is written
     python benchmarks/mini_suite.py --device cuda   the ViTs on a GPU
-    python benchmarks/mini_suite.py --table         put what was measured into docs/tasks.md
+    python benchmarks/mini_suite.py --table         write the table of the results into docs/tasks.md
 
-All accuracies are of validation images, in per cent. `plenty` trains on new pictures of the same classes that no split
-has, each seen once: what can be learnt when pictures are not scarce, as the bundled ancestry model never was shown.
-Results in benchmarks/results/mini_suite.json, one number at a time.
+All accuracies are on validation images, in per cent. `plenty` trains on new images of the same classes that are in no split,
+each seen once: what can be learnt if images are not scarce. Results in benchmarks/results/mini_suite.json, one number at a time.
 """
 
 from __future__ import annotations
@@ -83,11 +82,11 @@ def linear(task: Task, setting: Setting, images: int) -> float:
     scaler = StandardScaler()
     seen = scaler.fit_transform(pixels(split, chosen))
     validation = task.split("validation")
-    asked = scaler.transform(pixels(validation, np.arange(len(validation))))
+    held_out = scaler.transform(pixels(validation, np.arange(len(validation))))
     found = []
     for penalty in (1e-4, 1e-3, 1e-2):
         probe = LogisticRegression(C=penalty, max_iter=50 if setting.quick else 300)
-        found.append(probe.fit(seen, split.labels[chosen]).score(asked, validation.labels))
+        found.append(probe.fit(seen, split.labels[chosen]).score(held_out, validation.labels))
     return round(100 * max(found), 1)
 
 
@@ -157,13 +156,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--table", action="store_true")
-    asked = parser.parse_args()
-    if asked.table:
+    given = parser.parse_args()
+    if given.table:
         replace_between(DOCS / "tasks.md", NAME, table(measured()))
         return
-    setting = Setting(asked.device, asked.quick)
-    with ProcessPoolExecutor(asked.workers, mp_context=multiprocessing.get_context("spawn")) as workers:
-        list(workers.map(partial(measure, setting=setting), asked.tasks))
+    setting = Setting(given.device, given.quick)
+    with ProcessPoolExecutor(given.workers, mp_context=multiprocessing.get_context("spawn")) as workers:
+        list(workers.map(partial(measure, setting=setting), given.tasks))
 
 
 def measure(name: str, setting: Setting) -> None:

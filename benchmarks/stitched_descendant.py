@@ -1,10 +1,10 @@
-"""How long until a descendant of a learngene pool stands ready, against building and loading a plain ViT of its size.
+"""Time until a descendant of a learngene pool is ready, against building and loading a plain ViT of its size.
 
     python benchmarks/stitched_descendant.py          one thread, about two minutes, 1 GB of memory
 
-Ours starts from a saved pool of DeiT-B's size (6 blocks of width 192, 6 of 768) and ends with a path's model in memory of
-its own. The plain way is timm.create_model + safetensors load_file + load_state_dict of a ViT of as many layers and,
-by its width, as many parameters. All files lie in the page cache. Wanted of every stitched path: at most 0.25 times.
+Ours starts from a saved pool of DeiT-B's size (6 blocks of width 192, 6 of 768) and ends with a path's model that owns its
+memory. The direct way is timm.create_model + safetensors load_file + load_state_dict of a ViT of as many layers and, by its
+width, as many parameters. All files are in the page cache. Target for every stitched path: at most 0.25 times.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _compared(pool: Path, low: int, high: int, place: Path) -> dict[str, float]:
     built, loaded = medians([ours, theirs], REPEATS)
     print(
         f"{low}/{high}: {sizes[0] / 1e6:5.1f} M in {1e3 * built:6.1f} ms; a plain one of {sizes[1] / 1e6:5.1f} M in "
-        f"{1e3 * loaded:6.1f} ms: {built / loaded:.3f} x (wanted: at most {MOST_TIME})"
+        f"{1e3 * loaded:6.1f} ms: {built / loaded:.3f} x (target: at most {MOST_TIME})"
     )
     names = ("params", "plain_params", "ours_s", "plain_s", "ratio")
     return {"low": low, "high": high, **dict(zip(names, (*sizes, built, loaded, built / loaded)))}

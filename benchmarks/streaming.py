@@ -1,11 +1,11 @@
-"""Does a pass over tars need more memory when there are more images? Beside it, the reader of a folder of the same images.
+"""Does a pass over tars need more memory when there are more images? Compared with reading a folder of the same images.
 
-    python benchmarks/streaming.py             about two minutes of one core, 0.7 GB in a temporary folder
+    python benchmarks/streaming.py             about two minutes on one core, 0.7 GB in a temporary folder
 
-Each pass has a process of its own, in which the data is opened, counted and read once in shuffled order, decoded and
-normalised at 96 x 96. `grown_mb` is the peak of resident memory from the opening on, less what was resident before it. Times
-are the processor's, so that what else runs on the machine counts little. For tars also what a resumed epoch takes to its
-first batch. Linux only. Results in benchmarks/results/streaming.json.
+Each pass runs in its own process, in which the data is opened, counted and read once in shuffled order, decoded and
+normalised at 96 x 96. `grown_mb` is the peak of resident memory after the opening, less the resident memory before it. Times
+are CPU times, so that other programs hardly matter. For tars also the time of a resumed epoch to its first batch. Linux only.
+Results in benchmarks/results/streaming.json.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Does TAL hang on its ancestry model? The claims' meta-training once more, guided by another one, of another shape.
+"""Does TAL depend on its ancestry model? The claims' meta-training again, guided by an ancestry of another shape.
 
-    python benchmarks/tal_ancestries.py            about 35 minutes of one core; resumable
+    python benchmarks/tal_ancestries.py            about 35 minutes on one core; resumable
     python benchmarks/tal_ancestries.py --table    the table again, from the rows
 
-The bundled ancestry model has 12 layers, 96 wide, and has seen a million images of the source task. The other one is trained here,
-by the same recipe: half as deep, wider, on fewer images. What is learnt from it is judged as the claims judge (`tal-parts`): untrained
-models of six sizes on four tasks, three seeds, against what is learnt without an ancestry model in the same time. These and the rows of
-the bundled one are the claims' own (benchmarks/results/claims); those made here are in benchmarks/results/tal_ancestries.jsonl, what both
-models know of their own task in tal_ancestries.json, the table in docs/methods/tal.md.
+The bundled ancestry model has 12 layers of width 96 and was trained on a million images of the source task. The other one is
+trained here with the same recipe: half as deep, wider, on fewer images. Its learngenes are evaluated like those of the claim
+`tal-parts`: untrained models of six sizes on four tasks, three seeds, against meta-training without an ancestry model for the same
+time. These rows and those of the bundled ancestry are the claims' own (benchmarks/results/claims); those made here are in
+benchmarks/results/tal_ancestries.jsonl, the accuracies of both ancestry models in tal_ancestries.json, the table in
+docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ RUN = Run(seed=0, threads=1, progress=True, resume=True)
 
 
 def main() -> None:
-    """Train the other ancestry model, learn from it, and tell what both are worth."""
+    """Train the other ancestry model and its learngenes, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", action="store_true", help="train nothing, write the table")
     os.chdir(ROOT)  # the arm names its ancestry model by a path from here, and rows are known by their arms
@@ -80,9 +81,9 @@ def known(place: Path) -> dict[str, Any]:
 
 def over(first: str, second: str) -> Claim:
     """The claim that one arm is better than another."""
-    told = CLAIM.arms[BUNDLED]
-    settings = {**told.settings, "hold_out": [*told.settings["hold_out"], f"x{SPEC.width}"]}
-    arms = {**CLAIM.arms, OTHER: replace(told, settings=settings, ancestries=(str(PLACE.relative_to(ROOT)),))}
+    arm = CLAIM.arms[BUNDLED]
+    settings = {**arm.settings, "hold_out": [*arm.settings["hold_out"], f"x{SPEC.width}"]}
+    arms = {**CLAIM.arms, OTHER: replace(arm, settings=settings, ancestries=(str(PLACE.relative_to(ROOT)),))}
     return replace(
         CLAIM,
         name="tal-ancestries",
@@ -121,8 +122,8 @@ def markdown() -> str:
 
 def _line(what: str, own: str, means: Mapping[str, float], found: Finding | None) -> str:
     values = [means[task] for task in CLAIM.targets]
-    told = " | ".join(f"{value:.1f}" for value in (*values, sum(values) / len(values)))
-    return f"| {what} | {own} | {told} | {_gain(found) if found else ''} |"
+    shown = " | ".join(f"{value:.1f}" for value in (*values, sum(values) / len(values)))
+    return f"| {what} | {own} | {shown} | {_gain(found) if found else ''} |"
 
 
 def _gain(found: Finding) -> str:

@@ -1,12 +1,12 @@
-"""What the meta-trainings of TAL's claims cost, stage by stage: whether all had the same time, and what v1 and v2 take beside TAL.
+"""The cost of the meta-trainings of TAL's claims by stage: whether all took equally long, and v1 and v2 compared with TAL.
 
-    python benchmarks/tal_cost.py        about five minutes of one core
+    python benchmarks/tal_cost.py        about five minutes on one core
 
-The claims (benchmarks/claims/tal-*.toml) give every training so many images that all take equally long. Here each kind of step is
-timed: forward, back and update, of 64 images at hand, over the same 30 architectures for all kinds. They take turns, so that a busy
-machine slows them alike. A training's seconds are its images times what one takes, in both stages; the numbers kept are those of a
-learngene. The paper's TAL took 28.47 hours for stage 1 and 7.72 for stage 2 on an RTX 4090. Results in
-benchmarks/results/tal_cost.json, the table in docs/methods/tal.md.
+The claims (benchmarks/claims/tal-*.toml) choose the numbers of images so that all trainings take equally long. Here each kind of
+step is timed: forward, backward and update, on 64 images in memory, over the same 30 architectures for all kinds. The kinds take
+turns, so that a busy machine slows them alike. The seconds of a training are its images times the seconds of one, in both stages;
+the stored numbers are those of a learngene. The paper's TAL took 28.47 hours for stage 1 and 7.72 for stage 2 on an RTX 4090.
+Results in benchmarks/results/tal_cost.json, the table in docs/methods/tal.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.mixture import TaskBatch
 from lgzoo_tal.objective import Lesson, MetaObjective
 
-ARMS = {  # arm -> the claim that tells it
+ARMS = {  # arm -> the claim that describes it
     "tal": "tal-parts",
     "tal without task layer": "tal-parts",
     "tal without ancestry": "tal-parts",
@@ -144,8 +144,8 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
     first = sum(rows[0]["seconds"])
     for found in rows:
         (one, two), (early, late) = found["images"], found["seconds"]
-        told = f"| {found['name']} | {one:,} | {early:.0f} | {two:,} | {late:.0f} | {early + late:.0f}"
-        lines.append(f"{told} | {(early + late) / first:.2f} | {found['kept']:,} |")
+        line = f"| {found['name']} | {one:,} | {early:.0f} | {two:,} | {late:.0f} | {early + late:.0f}"
+        lines.append(f"{line} | {(early + late) / first:.2f} | {found['kept']:,} |")
     return "\n".join(lines)
 
 

@@ -1,13 +1,13 @@
-"""How models train that hypernetworks have written: loss curves, and their parameters' sparsity, change and diversity.
+"""How models train whose weights hypernetworks predicted: loss curves, and the sparsity, change and diversity of their weights.
 
-    python benchmarks/tal_curves.py            about eight minutes of one core, the claims' learngenes at hand; resumable
+    python benchmarks/tal_curves.py            about eight minutes on one core, given the claims' learngenes; resumable
     python benchmarks/tal_curves.py --table    picture and table again, from the results
 
-The learngenes are those of the claims (`run_claims.py`, in build/claims; one that is not there is extracted, six minutes each).
-A model of 12 layers, 96 wide, is trained on `motion` (dynamic images, as the paper's UCF101) for ten epochs of 1,000
-images with one recipe for all, as in the authors' answers to the reviewers; three seeds, each with a learngene of its own.
+The learngenes are those of the claims (`run_claims.py`, in build/claims; missing ones are extracted, six minutes each).
+A model of 12 layers of width 96 is trained on `motion` (moving images, as the paper's UCF101) for ten epochs of 1,000
+images with one recipe for all, as in the authors' answers to the reviewers; three seeds, each with its own learngene.
 
-Sparsity is the share of parameters nearer to zero than a hundredth (the authors name no threshold), change |after - before| / |before|
+Sparsity is the share of parameters closer to zero than 0.01 (the authors give no threshold), change |after - before| / |before|
 over all inherited parameters, diversity the mean cosine distance between the trained models of two seeds. Results in
 benchmarks/results/tal_curves.json, the picture in docs/images/tal_curves.png, the table in docs/methods/tal.md.
 """
@@ -42,7 +42,7 @@ from learngene_zoo.training.fit import fit
 
 BUILD = ROOT / "build" / "tal_curves"
 IMAGE, PAGE = ROOT / "docs" / "images" / "tal_curves.png", ROOT / "docs" / "methods" / "tal.md"
-ARMS = {  # arm -> the claim that tells it
+ARMS = {  # arm -> the claim that describes it
     "tal": "tal-parts",
     "tal of its own set": "tal-plus-inside",
     "logah v4": "tal-parts",

@@ -1,12 +1,12 @@
-"""How fast a hypernetwork learns in its two forms, beside a ViT that is trained directly.
+"""How fast a hypernetwork learns in its two forms, compared with a ViT that is trained directly.
 
     python benchmarks/tal_forms.py                one thread, about ten minutes
-    python benchmarks/tal_forms.py centred        those whose names have this in them; the others stay as they were measured
-    python benchmarks/tal_forms.py --seeds 3      as many runs of each
+    python benchmarks/tal_forms.py centred        only those with this in their names; the others keep their results
+    python benchmarks/tal_forms.py --seeds 3      this many runs of each
 
 Each hypernetwork is trained on `signs` for twelve epochs, every step with another size of the set `tal+`, at the published learning
-rate; the ViT (6 layers, 96 wide) has one size and timm's start. All see the same batches. Printed is the cross-entropy
-of the training images, the mean of each sixth of the steps; what has learnt nothing stays at ln 43 = 3.76. Results in
+rate; the ViT (6 layers of width 96) has one size and timm's initialisation. All see the same batches. The numbers are the
+cross-entropy on the training images, the mean of each sixth of the steps; without any learning it stays at ln 43 = 3.76. Results in
 benchmarks/results/tal_forms.json, the table in docs/methods/tal.md.
 """
 
@@ -79,12 +79,12 @@ def main() -> None:
         "names", nargs="*", default=[""], help="parts of the names of what is trained; all unless given"
     )
     parser.add_argument("--seeds", type=int, default=1)
-    asked = parser.parse_args()
+    given = parser.parse_args()
     images = RECIPE.epochs * TASK.sizes["train"]
     before = read("tal_forms").get("rows", [])
     found: dict[tuple[str, int], dict[str, Any]] = {(row["name"], row["seed"]): row for row in before}
     for name, (make, recipe) in arms().items():
-        for seed in range(asked.seeds) if any(part in name for part in asked.names) else ():
+        for seed in range(given.seeds) if any(part in name for part in given.names) else ():
             row = {"name": name, "seed": seed, **trained(make(seed), TASK, recipe, seed)}
             found[name, seed] = row
             print(

@@ -1,10 +1,10 @@
-"""A ViT's graph from its spec, against searching the same edges: milliseconds.
+"""Milliseconds to build a ViT's graph from its spec, against a search over the same edges.
 
     python benchmarks/tal_graph.py     one thread, a few seconds
 
-The search is networkx's, from every node over the edges that our graph has, its distances written into a matrix; what it
-takes to find those edges by tracing a forward pass is not counted. Both matrices are the same (checked). Uncached means that
-neither the paths of that depth nor the shapes of that spec were asked for before. Wanted: at most 5 ms uncached for 12 layers.
+The search is networkx's, from every node over the edges of our graph, with its distances written into a matrix; the time to find
+these edges by tracing a forward pass is not counted. Both matrices are the same (checked). Uncached means that neither the paths
+of that depth nor the shapes of that spec were computed before. Target: at most 5 ms uncached for 12 layers.
 """
 
 from __future__ import annotations

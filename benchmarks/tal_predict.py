@@ -1,16 +1,16 @@
-"""From a configuration to an initialised ViT of 12 layers: what GHN-3 and LoGAH take for it, the hypernetwork at hand.
+"""From a configuration to an initialised ViT of 12 layers: the cost of GHN-3 and LoGAH, once the hypernetwork is loaded.
 
     python benchmarks/tal_predict.py                          one thread, about five minutes, 6 GB of memory
     python benchmarks/tal_predict.py logah-small --repeats 9
-    python benchmarks/tal_predict.py ghn3-t --device cuda     wall seconds there
+    python benchmarks/tal_predict.py ghn3-t --device cuda     wall seconds on a GPU
 
-Seconds of the processor, not of the clock, so that other programs disturb them less: the median over the repeats. Ours is
-graph, prediction and a timm model that holds it. Beside it stand the same weights decoded as the released code decodes,
-everything and then cropped, with the edge bias of every pair, copied into a model as timm builds it; both must give the same
-tensors. The released code's own seconds were measured before, on another machine of two cores, one thread too.
+CPU seconds of the process, so that other programs disturb them less: the median over the repeats. Ours is the graph, the prediction
+and a timm model that holds it. It is compared with the same weights decoded like in the released code, everything and then
+cropped, with the edge bias of every pair, copied into a model as timm builds it; both must give the same tensors. The released
+code's own seconds were measured before, on another machine with two cores, also with one thread.
 
-Memory is the most that the process held while ours ran, above what it held after its imports and a toy's prediction (which
-imports more), in units of the model and the hypernetwork together.
+Memory is the peak of the process while ours ran, above its memory after all imports and a tiny prediction (which imports more),
+in units of the model and the hypernetwork together.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ WANTED_MEMORY = 1.5
 
 
 def main() -> None:
-    """Measure each pair in a process of its own, print the table, and keep it."""
+    """Measure each pair in its own process, print the table, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("hypernets", nargs="*", default=[*RELEASED], help="which variants")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--one", choices=SIZES, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(measured(asked.hypernets[0], asked.one, asked.repeats, asked.device)))
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measured(given.hypernets[0], given.one, given.repeats, given.device)))
         return
-    print("                     ours    plain  released*      x plain   x released* (wanted)   memory (wanted 1.5)")
+    print("                     ours    plain  released*      x plain   x released* (target)   memory (target 1.5)")
     rows = []
-    for hypernet in asked.hypernets:
+    for hypernet in given.hypernets:
         for place, size in enumerate(SIZES):
-            command = [sys.executable, __file__, hypernet, "--one", size, "--device", asked.device]
-            command += ["--repeats", str(asked.repeats)]
+            command = [sys.executable, __file__, hypernet, "--one", size, "--device", given.device]
+            command += ["--repeats", str(given.repeats)]
             row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
             released, wanted = RELEASED[hypernet][place], WANTED[hypernet][place]
             print(
@@ -75,7 +75,7 @@ def main() -> None:
             )
             rows.append({**row, "released_elsewhere_s": released, "wanted_times": wanted})
     print("* another machine")
-    name = "tal_predict" if asked.device == "cpu" else f"tal_predict_{asked.device}"
+    name = "tal_predict" if given.device == "cpu" else f"tal_predict_{given.device}"
     print(write(name, {"rows": _with_others(name, rows), "threads": 1}))
 
 

@@ -1,18 +1,17 @@
-"""A step of meta-training at TAL's size, beside what nobody can save: the teacher, and the target's own forward and backward.
+"""A step of meta-training at TAL's size, compared with its unavoidable parts: the teacher, and the target's forward and backward.
 
     python benchmarks/tal_step.py                 one thread, about five minutes, 5 GB of memory
-    python benchmarks/tal_step.py --device cuda   wall seconds there
+    python benchmarks/tal_step.py --device cuda   wall seconds on a GPU
 
-Seconds of the processor, not of the clock, so that other programs disturb them less; medians over all rounds, in which the
-measured parts take turns. A step is: four images of 224 pixels, a target of 6 layers and width 192 with 1000 classes, TAL's
-hypernetwork (LoGAH's small one); prediction, forward, backward, clipping, AdamW. Stage 1 has a ViT-B/16 for a teacher, which
-guides as the released code has it; in the second row M is predicted, as the paper says, which is our default. Stage 2 has
-the task layer and no teacher.
+CPU seconds of the process, so that other programs disturb them less; medians over all rounds, in which the measured parts take
+turns. A step is: four images of 224 pixels, a target of 6 layers and width 192 with 1000 classes, TAL's hypernetwork (LoGAH's
+small one); prediction, forward, backward, clipping, AdamW. Stage 1 has a ViT-B/16 as its teacher, with the guidance of the released
+code; in the second row M is predicted, as in the paper, which is our default. Stage 2 has the task layer and no teacher.
 
-Beside it stands the same step as the released code goes about it: everything decoded and then cropped, the edge bias of every
-pair of nodes, the target run twice where there is a teacher. Loss and gradients are equal (checked). The released code's own
-seconds were measured before, on another machine, one thread too. The limit is the teacher's forward pass, and forward and
-backward of the target with tensors that are at hand.
+It is compared with the same step like in the released code: everything decoded and then cropped, the edge bias of every pair of
+nodes, the target run twice if there is a teacher. Loss and gradients are equal (checked). The released code's own seconds were
+measured before, on another machine, also with one thread. The limit is the teacher's forward pass, and forward and backward of the
+target with given tensors.
 """
 
 from __future__ import annotations
@@ -60,29 +59,29 @@ Parameters = Mapping[str, Tensor]
 
 
 def main() -> None:
-    """Measure each row in a process of its own, print and keep them; exit 1 if a step is slower than wanted."""
+    """Measure each row in a process of its own, print and keep them; exit with 1 if a step is slower than its target."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--one", choices=ROWS, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(measured(asked.one, asked.rounds, asked.device)))
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measured(given.one, given.rounds, given.device)))
         return
     print(
-        "                        ours    limit = teacher + target    plain  released*   x plain   x released* (wanted)   GB"
+        "                        ours    limit = teacher + target    plain  released*   x plain   x released* (target)   GB"
     )
     rows = []
     for name in ROWS:
-        command = [sys.executable, __file__, "--one", name, "--rounds", str(asked.rounds), "--device", asked.device]
+        command = [sys.executable, __file__, "--one", name, "--rounds", str(given.rounds), "--device", given.device]
         row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
         rows.append(row | {"released_elsewhere_s": RELEASED.get(name), "wanted_times": WANTED.get(name)})
         _print(rows[-1])
     print("* another machine")
-    print(write("tal_step" if asked.device == "cpu" else f"tal_step_{asked.device}", {"rows": rows, "threads": 1}))
+    print(write("tal_step" if given.device == "cpu" else f"tal_step_{given.device}", {"rows": rows, "threads": 1}))
     late = [name for name in WANTED for row in rows if row["name"] == name and _times(row) < WANTED[name]]
-    if late and asked.device == "cpu":
-        sys.exit(f"slower than wanted: {', '.join(late)}")
+    if late and given.device == "cpu":
+        sys.exit(f"slower than the target: {', '.join(late)}")
 
 
 def _times(row: Mapping[str, Any]) -> float:

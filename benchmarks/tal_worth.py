@@ -1,13 +1,12 @@
-"""What the bundled TAL learngene is worth: its descendants before any training, and after a little.
+"""How good the bundled TAL learngene is: its descendants before any training, and after a short one.
 
-    python benchmarks/tal_worth.py            about 25 minutes of two cores; resumable: run it again after a stop
+    python benchmarks/tal_worth.py            about 25 minutes on two cores; resumable: run it again after a stop
     python benchmarks/tal_worth.py --table    the table again, from the results
 
 On each task of the suite `mini`, all of which the extraction has seen: test accuracy of three sizes as they are predicted; and of
 the 7-layer one after three epochs of 1,000 images, beside the same weights shuffled and two models from scratch, each arm with
-the learning rate that was best for it on validation images of two tasks with a seed of its own. Then the same arms on two real
-tasks that the extraction has not seen, with rates chosen on these. Intervals are those of the test images, over the mean of three
-seeds. Results in benchmarks/results/tal_worth.json.
+its best learning rate on validation images of two tasks, with a separate seed. Then the same arms on two real tasks that the
+extraction has not seen, with rates chosen on these. Intervals are over the test images, for the mean of three seeds. Results in benchmarks/results/tal_worth.json.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from grids import best_rates, finished, told
+from grids import best_rates, finished, gain_text
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
@@ -36,7 +35,7 @@ from learngene_zoo.tasks.catalogue import find_entry, suite
 ROOT = Path(__file__).resolve().parent.parent
 BUILD, CARD = ROOT / "build" / "tal_worth", ROOT / "cards" / "tal-mini"
 TASKS = suite("mini").tasks
-TAL = Arm(name="tal", method="tal")  # what would be extracted lies there already: the bundled learngene
+TAL = Arm(name="tal", method="tal")  # its extraction is replaced by the bundled learngene
 SHUFFLED = replace(TAL, name="shuffled", control="shuffled")
 ARMS = (TAL, SHUFFLED, *SCRATCH)
 SIZES = ((3, 64), (7, 96), (12, 96))
@@ -55,7 +54,7 @@ def main(arguments: Sequence[str] = ()) -> None:
         before = finished([cell for size in SIZES for cell in untrained(*size)], BUILD)
         rates = chosen_rates(TUNING_TASKS, RATES)
         after = finished(trained(TASKS, SEEDS, rates, "test"), BUILD)
-        found = {"recipe": summary(), "lr": rates, "rows": [judged(task, before, after) for task in TASKS]}
+        found = {"recipe": summary(), "lr": rates, "rows": [line_of(task, before, after) for task in TASKS]}
         machine.write("tal_worth", {**found, "unseen": unseen()})
     kept = read()
     for text in (markdown(kept), sentence(kept), unseen_markdown(kept), unseen_sentence(kept)):
@@ -66,7 +65,7 @@ def unseen() -> dict[str, Any]:
     """The rates and rows of the tasks that the extraction has not seen."""
     rates = chosen_rates(UNSEEN, UNSEEN_RATES)
     after = finished(trained(UNSEEN, SEEDS, rates, "test"), BUILD)
-    return {"lr": rates, "rows": [judged(task, [], after) for task in UNSEEN]}
+    return {"lr": rates, "rows": [line_of(task, [], after) for task in UNSEEN]}
 
 
 def read() -> dict[str, Any]:
@@ -75,7 +74,7 @@ def read() -> dict[str, Any]:
 
 
 def place(extraction: Extraction) -> None:
-    """Put the bundled learngene where a grid looks for what has been extracted already."""
+    """Copy the bundled learngene to where a grid looks for extractions."""
     folder = extraction.folder(BUILD)
     if not folder.exists():
         shutil.copytree(CARD, folder)
@@ -89,7 +88,7 @@ def summary() -> dict[str, Any]:
 
 
 def untrained(layers: int, width: int) -> list[Cell]:
-    """The descendants as they are predicted. Nothing is drawn, hence one seed is all."""
+    """The descendants as they are predicted: nothing is random, so one seed is enough."""
     found = cells(TASKS, [TAL], layers=[layers], widths=[width], epochs=[0], seeds=SEEDS[:1], recipe=RECIPE)
     return [replace(cell, look=False) for cell in found]
 
@@ -109,7 +108,7 @@ def chosen_rates(tasks: Sequence[str], rates: Sequence[float]) -> dict[str, floa
     )
 
 
-def judged(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str, Any]:
+def line_of(task: str, before: Sequence[Row], after: Sequence[Row]) -> dict[str, Any]:
     """One line of the table."""
     entry = find_entry(task)
     assert entry is not None
@@ -130,7 +129,7 @@ def markdown(kept: Mapping[str, Any]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     for row in kept["rows"]:
         shares = [f"{100 * row[name]:.1f}" for name in ("chance", *sizes, "tal", "shuffled", "scratch")]
-        gains = [told(row, rival) for rival in ("shuffled", "scratch")]
+        gains = [gain_text(row, rival) for rival in ("shuffled", "scratch")]
         lines.append(f"| `{row['task']}` | {' | '.join([*shares, *gains])} |")
     return "\n".join(lines)
 
@@ -142,7 +141,7 @@ def unseen_markdown(kept: Mapping[str, Any]) -> str:
     for row in kept["unseen"]["rows"]:
         shares = [f"{100 * row[name]:.1f}" for name in ("tal", "shuffled", "scratch")]
         lines.append(
-            f"| `{row['task']}` | {' | '.join([*shares, *(told(row, rival) for rival in ('shuffled', 'scratch'))])} |"
+            f"| `{row['task']}` | {' | '.join([*shares, *(gain_text(row, rival) for rival in ('shuffled', 'scratch'))])} |"
         )
     return "\n".join(lines)
 
