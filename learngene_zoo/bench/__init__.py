@@ -1,1 +1,1 @@
-"""`lgzoo bench`: grids of methods, sizes, tasks and seeds; reports with intervals; claims with verdicts. Cold."""
+"""`lgzoo bench`: grids of methods, sizes, tasks and seeds; reports with intervals; claims with verdicts."""

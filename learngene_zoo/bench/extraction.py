@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from learngene_zoo.method import Extractor
 
 ANCESTRIES, PARTS = "ancestries.json", "parts"
-FORWARD = 3  # a forward pass alone is so many times cheaper than a training step
+FORWARD = 3  # times cheaper than a training step
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,16 +61,12 @@ class TimeLeft:
         return max(0.0, cells + each * self._extractions_left) / self._slots
 
 
-Watch = Callable[[TimeLeft], None]
-
-
 def run_grid(
     cells: Sequence[Cell],
     out: Path,
     run: Run,
     executor: Executor | None = None,
     say: Say = lambda text: None,
-    watch: Watch = lambda estimate: None,
     *,
     anew: bool = False,
     begin: Callable[[], None] = lambda: None,
@@ -78,8 +74,8 @@ def run_grid(
     """The row of every cell, in the order of the cells. Cells that are finished in `out` are not computed again.
 
     A cell that fails leaves a row with its error and is retried by the next call; `anew` deletes all results in `out` first.
-    `run` says how to compute; its seed and folder are not used. `say` receives one line per cell, `watch` an estimate of the
-    time left; `begin` is called once `out` is locked. Raises `Refused` while another process writes into `out`, or if its
+    `run` says how to compute; its seed and folder are not used. `say` receives one line per cell, with an
+    estimate of the time left; `begin` is called once `out` is locked. Raises `Refused` while another process writes into `out`, or if its
     results come from another ancestry model.
     """
     if world() > 1:
@@ -100,7 +96,7 @@ def run_grid(
         if waiting:
             with executor or InProcess() as executor:
                 executor.open(out, run)
-                _Conductor(waiting, out, run, executor, results, say, watch).conduct()
+                _Conductor(waiting, out, run, executor, results, say).conduct()
         return select(results.rows(), by_key)
 
 
@@ -115,11 +111,11 @@ class _Conductor:
     """Passes jobs to the executor and their rows to the results file until none is left."""
 
     def __init__(
-        self, cells: Sequence[Cell], out: Path, run: Run, executor: Executor, results: Results, say: Say, watch: Watch
+        self, cells: Sequence[Cell], out: Path, run: Run, executor: Executor, results: Results, say: Say
     ) -> None:
         self.schedule = Schedule(cells, lambda extraction: is_finished(extraction, out))
         self.estimate = TimeLeft(cells, len(self.schedule.waiting), executor.slots)
-        self.run, self.executor, self.results, self.say, self.watch = run, executor, results, say, watch
+        self.run, self.executor, self.results, self.say = run, executor, results, say
         self.begun: dict[str, float] = {}  # when, by the key of the job
         todo = self.schedule.waiting
         work = sum(map(_work, cells)) + sum(planned(extraction, run.offline) for extraction in todo)
@@ -155,7 +151,6 @@ class _Conductor:
         for cell in self.schedule.done(extraction, outcome):
             assert isinstance(outcome, Failure)
             self._finished(cell, failed(cell, outcome.error, self.run), None)
-        self.watch(self.estimate)
 
     def _finished(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
         row = failed(cell, outcome.error, self.run) if isinstance(outcome, Failure) else outcome
@@ -163,7 +158,6 @@ class _Conductor:
         self.results.append(row)
         self.estimate.cell(cell, None if row.error else seconds)
         self.say(line(row, self.estimate))
-        self.watch(self.estimate)
 
 
 JobState = Literal["waiting", "running", "ready"]

@@ -17,7 +17,7 @@ from learngene_zoo.bench.grid import BUDGETS, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import Job, job_of, job_options
 from learngene_zoo.cli.options import SettingsCommand, chosen, options_of, parsed
-from learngene_zoo.cli.output import print_lines, print_rows, print_table, progress
+from learngene_zoo.cli.output import print_lines, print_rows, print_table
 from learngene_zoo.cli.output import say as say_now
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.lifecycle import preset_of
@@ -74,17 +74,17 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
     from learngene_zoo.bench.tuning import chosen_rates, tuning_cells, with_rates
 
     anew = job.force
-    with progress(job) as (say, watch):
-        cells = _cells(suite, given, job, say)
-        cells = cost_cells(cells) if given["cost"] else cells
-        if given["tune"]:
-            trials = tuning_cells(cells, given["tune"])
-            tried = run_grid(trials, job.out, job.run, executor(cells=len(trials)), say, watch, anew=anew)
-            rates, anew = chosen_rates(tried), False
-            say("learning rates: " + ", ".join(f"{arm} {rate:g}" for arm, rate in rates.items()))
-            cells = with_rates(cells, rates)
-        begin = partial(note_grid, cells, job.out, cost=given["cost"])
-        run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, watch, anew=anew, begin=begin)
+    say = partial(say_now, job=job)
+    cells = _cells(suite, given, job, say)
+    cells = cost_cells(cells) if given["cost"] else cells
+    if given["tune"]:
+        trials = tuning_cells(cells, given["tune"])
+        tried = run_grid(trials, job.out, job.run, executor(cells=len(trials)), say, anew=anew)
+        rates, anew = chosen_rates(tried), False
+        say("learning rates: " + ", ".join(f"{arm} {rate:g}" for arm, rate in rates.items()))
+        cells = with_rates(cells, rates)
+    begin = partial(note_grid, cells, job.out, cost=given["cost"])
+    run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, anew=anew, begin=begin)
     return [*(_words(given["method"]) or METHODS), *(cell.arm.name for cell in cells)]
 
 
@@ -220,8 +220,7 @@ def _claims(names: Sequence[str], budget: BudgetName, job: Job, executor: Callab
     claims = [load_claim(name, size) for name in names]
     rows: list[dict[str, Json]] = []
     for claim in claims:
-        with progress(job) as (say, _):
-            verdict = run_claim(claim, job.out, job.run, executor(cells=MANY), say, budget=size)
+        verdict = run_claim(claim, job.out, job.run, executor(cells=MANY), partial(say_now, job=job), budget=size)
         if not job.as_json:
             print_lines([*verdict_text(claim, verdict), ""])
         about = {"claim": claim.name, "verdict": verdict.verdict, "expected": claim.expected}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from typing import Any
 
 import click
 
 from learngene_zoo.cli.bench import bench_options, executor_for
 from learngene_zoo.cli.job import Job, job_of
-from learngene_zoo.cli.output import advise, print_lines, print_row, print_rows, progress
+from learngene_zoo.cli.output import advise, print_lines, print_row, print_rows
+from learngene_zoo.cli.output import say as say_now
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.settings import Json
 
@@ -38,11 +40,9 @@ def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
     from learngene_zoo.bench.runner import run_grid
 
     cells = demo_grid(job.run.seed, full=full, offline=job.run.offline)
-    executor = executor_for(job, workers, len(cells))
-    with progress(job) as (say, watch):
-        rows = run_grid(
-            cells, job.out, job.run, executor, say, watch, anew=job.force, begin=lambda: note_grid(cells, job.out)
-        )
+    executor, say = executor_for(job, workers, len(cells)), partial(say_now, job=job)
+    begin = partial(note_grid, cells, job.out)
+    rows = run_grid(cells, job.out, job.run, executor, say, anew=job.force, begin=begin)
     failed = [row for row in rows if row.error]
     if failed:
         raise TrainingFailed(f"{len(failed)} of {len(rows)} cells failed; the first: {failed[0].error}")

@@ -5,8 +5,7 @@ Whatever it is, it passes `printable`: artifacts, tasks and file names cannot co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,9 @@ from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import json_text, printable
 from learngene_zoo.text_table import terminal_width, text_table
-from learngene_zoo.units import human_count, human_seconds
+from learngene_zoo.units import human_count
 
 if TYPE_CHECKING:
-    from learngene_zoo.bench.runner import TimeLeft
     from learngene_zoo.cli.job import Job
 
 Row = Mapping[str, Json]
@@ -76,26 +74,6 @@ def say(text: str, job: Job) -> None:
     """One line of progress on stderr."""
     if is_first() and not job.quiet:
         click.echo(printable(text), err=True)
-
-
-@contextmanager
-def progress(job: Job) -> Iterator[tuple[Callable[[str], None], Callable[[TimeLeft], None]]]:
-    """Of a grid of cells: a function for lines, and one for the time left. Both write to stderr, unless the job is quiet."""
-    if not job.run.progress:
-        yield lambda text: say(text, job), lambda left: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[left]}"))
-    with Progress(*columns, console=Console(stderr=True, highlight=False)) as bar:
-        task = bar.add_task("", total=None, left="")
-
-        def watch(time: TimeLeft) -> None:
-            left = f"about {human_seconds(time.seconds)} left" if time.seconds else ""
-            bar.update(task, completed=time.done, total=time.total, left=left)
-
-        yield lambda text: bar.console.print(printable(text), markup=False), watch
 
 
 def _print_table(rows: Sequence[Row], title: str) -> None:
