@@ -101,12 +101,12 @@ def test_tuning_sees_validation_images_and_a_seed_of_its_own_only(toy: Claim) ->
 
 
 def test_the_rate_is_the_best_on_validation_and_tells_its_edge(toy: Claim) -> None:
-    choices, missing = rates_of(toy, [row(cell, -cell.recipe.lr) for cell in tuning_cells(toy)])
+    choices, missing = rates_of(toy, [row(cell, 0.5 - cell.recipe.lr) for cell in tuning_cells(toy)])
     assert not missing
     assert {choice.lr for choice in choices.values()} == {1e-3}
     assert not choices["ours"].edge  # of two one is always at the edge
     wide = replace(toy, tuning=replace(toy.tuning, lr=(5e-4, 1e-3, 2e-3)))
-    choices, _ = rates_of(wide, [row(cell, -abs(cell.recipe.lr - 1e-3)) for cell in tuning_cells(wide)])
+    choices, _ = rates_of(wide, [row(cell, 0.5 - abs(cell.recipe.lr - 1e-3)) for cell in tuning_cells(wide)])
     assert choices["ours"].lr == 1e-3
     assert not choices["ours"].edge
     choices, _ = rates_of(wide, [row(cell, cell.recipe.lr) for cell in tuning_cells(wide)])
@@ -114,7 +114,7 @@ def test_the_rate_is_the_best_on_validation_and_tells_its_edge(toy: Claim) -> No
 
 
 def test_test_rows_do_not_change_the_rate(toy: Claim) -> None:
-    rows = [row(cell, -cell.recipe.lr) for cell in tuning_cells(toy)]
+    rows = [row(cell, 0.5 - cell.recipe.lr) for cell in tuning_cells(toy)]
     other = [row(cell, 1.0) for cell in cells_of(toy, dict.fromkeys(toy.arms, 2e-3))]
     assert rates_of(toy, [*rows, *other])[0] == rates_of(toy, rows)[0]
 
