@@ -88,16 +88,7 @@ class LowRank:
 
     def spec(self) -> HypernetSpec:
         """The hypernetwork, without a task layer."""
-        return HypernetSpec(
-            hidden=self.hidden,
-            layers=self.layers,
-            heads=self.heads,
-            decoder="low_rank",
-            rank=self.rank,
-            widest=self.widest,
-            chunk=self.chunk,
-            form=self.form,
-        )
+        return HypernetSpec(decoder="low_rank", **vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +105,7 @@ class Conv:
 
     def spec(self) -> HypernetSpec:
         """The hypernetwork, without a task layer."""
-        return HypernetSpec(
-            hidden=self.hidden, layers=self.layers, heads=self.heads, decoder="conv", widest=self.hidden, form=self.form
-        )
+        return HypernetSpec(decoder="conv", widest=self.hidden, **vars(self))
 
 
 def reach(size: int, widest: int) -> int:
