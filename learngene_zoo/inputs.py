@@ -1,4 +1,4 @@
-"""What the verbs work on where a call does not say: presets, ancestry models and tasks; and whether what it says fits."""
+"""What the verbs work on: presets, ancestry models and tasks that a call names, else the defaults."""
 
 from __future__ import annotations
 

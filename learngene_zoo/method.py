@@ -1,4 +1,4 @@
-"""The seam: what a method is, what it may be asked to build, and which of its descendants a budget allows.
+"""The seam: what a method is, which sizes it can build, and which of them fits a budget.
 
 An extractor and an expander are functions with named settings; the frozen dataclass is the configuration. Everything
 that the command line, the artifacts and the cards know of a method comes from its `Method` record.

@@ -2,7 +2,7 @@
 
 From one class come the JSON in an artifact (`to_json`, `from_json`), the options of the command line (`settings_of`,
 `with_settings`) and the fingerprint that ties a resumed run to its settings. Fields are int, float, str, bool, Literal,
-Path, `X | None`, `tuple[X, ...]`, mappings of JSON, or another frozen dataclass. Cold.
+Path, `X | None`, `tuple[X, ...]`, mappings of JSON, or another frozen dataclass.
 """
 
 import dataclasses
@@ -164,7 +164,7 @@ def _leaf(hint: Any) -> tuple[type, tuple[str, ...] | None, bool]:
 def with_settings(settings: T, values: Mapping[str, Any]) -> T:
     """A copy of `settings` with the named leaves replaced; names as `settings_of` gives them. A list becomes a tuple.
 
-    Raises `WrongCall` for a name that is no setting.
+    Raises `WrongCall` for an unknown name.
     """
     known = {setting.name: setting for setting in settings_of(settings)}
     changes: dict[str, Any] = {}

@@ -19,7 +19,7 @@ def text_table(
 ) -> str:
     """A heading, a rule and a line per row.
 
-    right: numbers of the columns that are aligned to the right. width: fold cells so that lines have at most so many
+    right: numbers of the columns that are aligned to the right. width: fold cells so that lines have at most this many
     characters, as far as that is possible; None: never.
     """
     widths = [max(map(len, cells)) for cells in zip(columns, *rows)]

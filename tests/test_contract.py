@@ -335,7 +335,7 @@ def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
         ({"family": lambda self, config: None}, "has the family None; expected members"),
         ({"family": lambda self, config: [config.spec]}, "has ViTSpec.* in its family; expected a Member"),
         ({"family": fickle}, "family that changes from call to call"),
-        ({"family": stubborn}, "member without the classes asked for"),
+        ({"family": stubborn}, "member without the classes of its config"),
         ({"__call__": smaller}, "built a model with layers 1 instead of 2"),
         ({"__call__": greedy}, "changes the learngene that it expands: tensor norm.weight"),
         ({"__call__": seedless}, "ignores the seed of an expansion"),

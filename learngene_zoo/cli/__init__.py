@@ -1,1 +1,1 @@
-"""The command line. Cold: every command imports what it needs when it runs."""
+"""The command line. Every command imports what it needs when it runs."""

@@ -34,7 +34,7 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
-    except Exception as error:  # the last line of defence: whatever happens, one line that says what to do
+    except Exception as error:  # whatever happens, one line that says what to do
         if debug:
             import traceback
 
@@ -45,7 +45,7 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
 
 
 def described(error: Exception) -> tuple[str, int]:
-    """What to say of an exception, and the exit code it means."""
+    """The message for an exception, and its exit code."""
     if isinstance(error, ZooError):
         return str(error), error.exit_code
     if isinstance(error, click.UsageError):
@@ -81,7 +81,7 @@ def _system(error: OSError) -> str:
 
 
 def note(text: str) -> None:
-    """One line on stderr that is no error."""
+    """One line on stderr that is not an error."""
     click.echo(f"note: {_one_line(text)}", err=True)
 
 

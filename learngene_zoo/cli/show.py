@@ -145,7 +145,7 @@ def _agreeing(row: Row, measured: list[dict[str, Json]]) -> dict[str, Json]:
 
 
 def _objects(found: Json) -> list[dict[str, Json]]:
-    """Those of a list, without what is no scalar in them."""
+    """The objects in a list, with their scalars only."""
     objects = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
     return [{name: value for name, value in item.items() if not isinstance(value, (dict, list))} for item in objects]
 

@@ -1,7 +1,7 @@
 """The folder that a long command works in (`learngene.run` beside `learngene`): held, resumed or refused, and finished.
 
 It holds `run.json` (what is being computed, and whether it is finished), `metrics.jsonl`, checkpoints and finished parts. One
-process at a time works in it: a lock is held for as long as the run lives, and a second process is told who holds it. What a
+process at a time works in it: a lock is held for as long as the run lives, and a second process learns who holds it. What a
 tracker or the user puts there stays.
 
 When the artifact is whole, its digest is written into `run.json` before it takes its place. So a run that was killed afterwards

@@ -35,7 +35,7 @@ class Run:
     progress: bool = False
     tracker: str | None = None
     offline: bool = False
-    ancestry: str | None = None  # where the user says that the ancestry model lies which an artifact records
+    ancestry: str | None = None  # the user's own path of the ancestry model that an artifact records
     shared: Path | None = None  # folder of parts that other runs may need as well; None: parts are not shared
     plan: str = ""  # a fingerprint of what is computed, for checkpoints; empty where nothing is kept
     name: str = ""  # of the part; empty for the whole run

@@ -39,7 +39,7 @@ def check_family(method: Method, config: LearngeneConfig) -> list[Member]:
     law(len(members) <= MOST_MEMBERS, method, f"has a family of more than {MOST_MEMBERS} members")
     law(members == again, method, "has a family that changes from call to call")
     other = [member for member in members if member.spec.classes != CLASSES]
-    law(not other, method, f"has a member without the classes asked for: {other[:1]}")
+    law(not other, method, f"has a member without the classes of its config: {other[:1]}")
     return members
 
 

@@ -149,8 +149,8 @@ def check_record(
 
 
 def _same(one: Learngene, other: Learngene) -> bool:
-    told = [(gene.config.spec, gene.config.details, gene.config.metrics) for gene in (one, other)]
-    return told[0] == told[1] and not difference(one.state, other.state)
+    records = [(gene.config.spec, gene.config.details, gene.config.metrics) for gene in (one, other)]
+    return records[0] == records[1] and not difference(one.state, other.state)
 
 
 def _extracted_with_a_kill(
@@ -215,7 +215,7 @@ def _parts_noted(parts: list[tuple[Any, ...]]) -> Iterator[None]:
 
 @contextmanager
 def _killed_after(steps: int | None) -> Iterator[list[int]]:
-    """Within, training writes a checkpoint after each of so many steps, and the next one kills it. None: never.
+    """Within, training writes a checkpoint after every step, and is killed by the one after `steps`. None: never.
 
     The list holds the numbers of the steps that were taken.
     """
