@@ -14,15 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
     FLAT,
     Bounds,
-    Extractor,
     Json,
     Learngene,
-    LearngeneConfig,
     Method,
     Part,
     Recipe,
@@ -32,20 +30,7 @@ from learngene_zoo.plugin import (
     derive_seed,
     once,
 )
-from lgzoo_baselines.stored_sizes import (
-    LEAST,
-    MINI,
-    MOST,
-    PAPER,
-    SMOKE,
-    TRAINING,
-    Details,
-    Take,
-    check_depths,
-    outline_of,
-    stored,
-    work_of,
-)
+from lgzoo_baselines.stored_sizes import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, stored, work_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
@@ -66,26 +51,13 @@ class Distilling:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distil(Extractor):
+class Distil(Sizes):
     """Train a model of each depth on the source task, with the ancestry model as its teacher."""
 
-    depths: Annotated[tuple[int, ...], "how many layers the models have", Bounds(least=LEAST, most=MOST)] = (
-        3,
-        6,
-        9,
-        12,
-    )
-    init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
+    method = "distillation"
+
     each: Distilling = field(default=Distilling(), metadata=FLAT)
     teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = TRAINING
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_depths(self.depths)
-
-    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The ancestry model's shape with the deepest of the depths."""
-        return outline_of(DISTILLATION.name, self.depths, ancestries[0])
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """One training for each depth; the teacher's fine-tuning is not counted."""
@@ -137,7 +109,7 @@ def distilled(
 
 
 DISTILLATION = Method(
-    name="distillation",
+    name=Distil.method,
     title="every size distilled from the ancestry by itself, and all of them stored",
     paper="Hinton, Vinyals, Dean. Distilling the Knowledge in a Neural Network. 2015",
     expander=Take(),

@@ -8,61 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
-from learngene_zoo.plugin import (
-    Bounds,
-    Extractor,
-    Json,
-    Learngene,
-    LearngeneConfig,
-    Method,
-    Part,
-    Recipe,
-    Spec,
-    Work,
-    derive_seed,
-    once,
-)
-from lgzoo_baselines.stored_sizes import (
-    LEAST,
-    MINI,
-    MOST,
-    PAPER,
-    SMOKE,
-    TRAINING,
-    Details,
-    Take,
-    check_depths,
-    outline_of,
-    stored,
-    work_of,
-)
+from learngene_zoo.plugin import Json, Learngene, Method, Part, Recipe, Spec, Work, derive_seed, once
+from lgzoo_baselines.stored_sizes import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, stored, work_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pretrain(Extractor):
+class Pretrain(Sizes):
     """Train a model of each depth on the source task; of the ancestry model only the shape is used."""
 
-    depths: Annotated[tuple[int, ...], "how many layers the models have", Bounds(least=LEAST, most=MOST)] = (
-        3,
-        6,
-        9,
-        12,
-    )
-    init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
+    method = "pretrain_finetune"
+
     training: Recipe = TRAINING
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_depths(self.depths)
-
-    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The ancestry model's shape with the deepest of the depths."""
-        return outline_of(PRETRAIN_FINETUNE.name, self.depths, ancestries[0])
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """One training for each depth."""
@@ -92,7 +53,7 @@ def pretrained(recipe: Recipe, start: Descendant, task: Task, run: Run) -> tuple
 
 
 PRETRAIN_FINETUNE = Method(
-    name="pretrain_finetune",
+    name=Pretrain.method,
     title="pretrain every size from scratch and store them all: the upper bound",
     paper="",
     expander=Take(),

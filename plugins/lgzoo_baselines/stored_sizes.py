@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from learngene_zoo.plugin import (
     LIMITS,
     BadFile,
+    Bounds,
     Expander,
+    Extractor,
     Json,
     Learngene,
     LearngeneConfig,
@@ -48,10 +50,30 @@ class Details:
     depths: tuple[int, ...]  # layers of the stored models, ascending
 
 
-def outline_of(method: str, depths: Sequence[int], ancestry: Spec) -> LearngeneConfig:
-    """The ancestry model's shape with the deepest of the depths."""
-    details = Details(depths=tuple(sorted(depths)))
-    return LearngeneConfig(method=method, spec=ancestry.with_(layers=details.depths[-1]), details=to_json(details))
+@dataclass(frozen=True, kw_only=True)
+class Sizes(Extractor):
+    """Train a model of each depth and store all of them."""
+
+    method: ClassVar[str]
+
+    depths: Annotated[tuple[int, ...], "how many layers the models have", Bounds(least=LEAST, most=MOST)] = (
+        3,
+        6,
+        9,
+        12,
+    )
+    init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.depths or len(set(self.depths)) < len(self.depths):
+            raise WrongCall(f"depths is {list(self.depths)}; name at least one, and each once")
+
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """The ancestry model's shape with the deepest of the depths."""
+        details = Details(depths=tuple(sorted(self.depths)))
+        spec = ancestries[0].with_(layers=details.depths[-1])
+        return LearngeneConfig(method=self.method, spec=spec, details=to_json(details))
 
 
 def work_of(depths: Sequence[int], recipe: Recipe, images: int, taught_by: int = 0) -> list[Work]:
@@ -109,9 +131,3 @@ def _depths(config: LearngeneConfig) -> list[int]:
             f"the {config.method} learngene says depths {list(depths)}; expected different numbers from {LEAST} to {MOST}"
         )
     return sorted(depths)
-
-
-def check_depths(depths: Sequence[int]) -> None:
-    """Raises `WrongCall` for no depth, and for one that is named twice."""
-    if not depths or len(set(depths)) < len(depths):
-        raise WrongCall(f"depths is {list(depths)}; name at least one, and each once")
