@@ -24,6 +24,7 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import read_json, write_json
+from learngene_zoo.text_table import text_table
 from learngene_zoo.units import human_seconds
 
 SHOWN_MISSING = 12  # missing cells that are listed
@@ -192,11 +193,10 @@ def _table(verdict: Verdict) -> list[str]:
     if not verdict.means:
         return []
     found, tasks = list(verdict.findings), list(dict.fromkeys(task for of in verdict.means.values() for task in of))
-    differences = ["difference"] if len(found) == 1 else [f"pair {number + 1}" for number in range(len(found))]
-    rows = [["task", *verdict.means, *differences]]
+    differences = ["difference"] if len(found) == 1 else [f"finding {number + 1}" for number in range(len(found))]
+    rows = []
     for task in tasks:
         means = [f"{means[task]:.1f}" if task in means else "" for means in verdict.means.values()]
         rows.append([task, *means, *(f"{one.tasks[task]:+.2f}" if task in one.tasks else "" for one in found)])
-    first, *widths = [max(map(len, column)) for column in zip(*rows)]
-    cells = ([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], widths))] for row in rows)
-    return ["", *map("  ".join, cells)]
+    columns = ["task", *verdict.means, *differences]
+    return ["", *text_table(columns, rows, right=range(1, len(columns))).splitlines()]
