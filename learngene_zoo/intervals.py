@@ -15,11 +15,6 @@ class Gain:
     low: float
     high: float
 
-    @property
-    def certain(self) -> bool:
-        """Whether the interval lies above 0."""
-        return self.low > 0
-
 
 def paired_gain(ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]]) -> Gain:
     """The difference in accuracy of two models on the same images; one sequence per seed, one flag per image.

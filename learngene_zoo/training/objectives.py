@@ -92,13 +92,8 @@ class ClassAndAttributes(nn.Module):
         return losses
 
 
-class Segmentation(nn.Module):
+class Segmentation(Classification):
     """Cross-entropy of every pixel: of a dense model's logits (B, K, H, W) with labels (B, H, W)."""
-
-    def __init__(self, model: nn.Module, label_smoothing: float = 0.0) -> None:
-        super().__init__()
-        self.model = model
-        self.label_smoothing = label_smoothing
 
     def forward(self, batch: LabelledBatch) -> dict[str, torch.Tensor]:
         """`{"cross_entropy": scalar}`, the mean over all pixels that are not ignored; 0 if there are none."""

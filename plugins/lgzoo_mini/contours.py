@@ -70,30 +70,18 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     line = cover(np.abs(level - ring) - wide(dice.between(0.5, 1.1)) * growth, growth)
     ink = inner[:, :, None, None] + (ring / wide(rings))[:, None] * (outer - inner)[:, :, None, None]
     images = finish(over(picture, ink, line), grain, dice.between(0, 0.15))
-    return Picture(images, attributes(lobes, frequency, ripple, x, y, size, angle, outer, paper))
-
-
-def attributes(
-    lobes: np.ndarray,
-    frequency: np.ndarray,
-    ripple: np.ndarray,
-    x: np.ndarray,
-    y: np.ndarray,
-    size: np.ndarray,
-    angle: np.ndarray,
-    ink: np.ndarray,
-    paper: np.ndarray,
-) -> dict[str, np.ndarray]:
-    """The attributes of the pictures. A contour of diameter `size` is pi `size` long, in pictures."""
     low, high = np.log2(np.array(CYCLES, dtype=np.float32))
-    cycles = np.log2(frequency / (np.float32(np.pi) * size))
-    return {
+    cycles = np.log2(
+        frequency / (np.float32(np.pi) * size)
+    )  # a contour of diameter `size` is pi `size` long, in pictures
+    attributes = {
         "lobes": lobes,
         "frequency": (cycles - low) / (high - low) * 2 - 1,
         "amplitude": ripple * np.float32(2 / (AMPLITUDES[-1] * (1 + JITTER))) - 1,
-        **hues(ink, paper),
+        **hues(outer, paper),
         **pose(x, y, size, 2 * angle),  # the direction it is stretched in has no head
     }
+    return Picture(images, attributes)
 
 
 CONTOURS = Generator(

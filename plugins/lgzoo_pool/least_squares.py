@@ -157,7 +157,9 @@ def fit_of(counted: Moments, stitches: StateDict) -> dict[str, Json]:
         given[name] = given.get(name, 0.0) + squared
         squares[name] = squares.get(name, 0.0) + target
         missed[name] = missed.get(name, 0.0) + squared - 2 * float((weight * cross).sum()) + target
-    rows = {name: (_root(given[name] / norm), max(missed[name] / norm, 0.0)) for name, norm in squares.items()}
+    rows = {
+        name: (max(given[name] / norm, 0.0) ** 0.5, max(missed[name] / norm, 0.0)) for name, norm in squares.items()
+    }
     return {
         "norm_ratio": _with_mean({name: row[0] for name, row in rows.items()}),
         "missed": _with_mean({name: row[1] for name, row in rows.items()}),
@@ -218,10 +220,6 @@ def _add_up(counted: Moments, network: StitchedNetwork, every: Sequence[PairGrou
     for group in every:
         dist.all_reduce(counted.cross[group])
         dist.all_reduce(counted.norm[group])
-
-
-def _root(value: float) -> float:
-    return max(value, 0.0) ** 0.5
 
 
 def _with_mean(values: Mapping[str, float]) -> dict[str, float]:

@@ -88,7 +88,8 @@ class Hypernet(nn.Module):
     @torch.no_grad()
     def predict(self, graph: Graph, *, task: Tensor | None = None, head: bool = True) -> StateDict:
         """The result of `forward`, without gradients and with memory of its own for each tensor, ready to be a model's."""
-        expected = {name: shape for name, shape in _shapes(graph).items() if head or not _is_head(graph, name)}
+        classifier = () if head else (graph.class_weight, graph.class_bias)
+        expected = {name: shape for name, shape in _shapes(graph).items() if name not in classifier}
         device = self.embed.weight.device
         if device.type == "cpu":
             made = uninitialised(expected, torch.float32)
@@ -181,10 +182,6 @@ def _shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
     """The shapes of all predicted parameters in timm's order, the sink's last."""
     sink = {name: shape for name, shape in zip(graph.names, graph.shapes) if name in SINK and shape is not None}
     return shapes(graph.spec) | {str(name): shape for name, shape in sink.items()}
-
-
-def _is_head(graph: Graph, name: str) -> bool:
-    return name in (graph.class_weight, graph.class_bias)
 
 
 def _plane(group: TensorGroup) -> tuple[int, int]:

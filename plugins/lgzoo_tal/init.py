@@ -3,7 +3,7 @@
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from learngene_zoo.plugin import derive_seed
 from lgzoo_tal.encoder import TaskLayer
@@ -76,11 +76,8 @@ def _linear(layer: nn.Linear, name: str, seed: int, identity: bool) -> None:
         if identity or (damped and kind == "bias"):
             tensor.zero_()
         else:
-            _uniform(tensor, bound / DAMPING if damped else bound, seed, f"{name}.{kind}")
-
-
-def _uniform(tensor: Tensor, bound: float, seed: int, name: str) -> None:
-    tensor.uniform_(-bound, bound, generator=_generator(seed, name))
+            reach = bound / DAMPING if damped else bound
+            tensor.uniform_(-reach, reach, generator=_generator(seed, f"{name}.{kind}"))
 
 
 def _generator(seed: int, name: str) -> torch.Generator:
