@@ -190,6 +190,8 @@ def _replaced(settings: Any, changes: Mapping[str, Any]) -> Any:
 
 def to_json(value: Any) -> Json:
     """Dataclasses to objects, tuples to lists, paths to strings; everything else is JSON already."""
+    if isinstance(value, (str, int, float)):  # most values; the other questions take longer
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Json] = {}
         for field in dataclasses.fields(value):

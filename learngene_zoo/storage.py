@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,14 +31,15 @@ def write_json(path: Path, data: Json) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file. Raises `BadFile`."""
+def read_json(path: Path, thorough: bool = True) -> dict[str, Any]:
+    """The object in a JSON file; `thorough` as in `parse_json`. Raises `BadFile`."""
     try:
-        if path.stat().st_size > MOST_JSON_BYTES:
-            raise BadFile(f"{path} is larger than {MOST_JSON_BYTES >> 20} MiB; expected a configuration")
-        if path.exists() and not path.is_file():  # a pipe would be waited for
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
             raise BadFile(f"{path} is not a file; create or download it again")
-        data = parse_json(path.read_bytes())
+        if about.st_size > MOST_JSON_BYTES:
+            raise BadFile(f"{path} is larger than {MOST_JSON_BYTES >> 20} MiB; expected a configuration")
+        data = parse_json(path.read_bytes(), thorough)
     except FileNotFoundError:
         raise BadFile(f"{path} does not exist; give the folder that contains it") from None
     except OSError as error:
@@ -49,16 +51,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def parse_json(data: bytes) -> Json:
+def parse_json(data: bytes, thorough: bool = True) -> Json:
     """JSON in UTF-8 that can be written again and printed.
 
     Raises `ValueError` for what is not JSON, and for what Python would accept beyond it: NaN and infinity, numbers that a
-    computer's do not hold, halves of characters, and more than `MOST_DEPTH` lists and objects within each other.
+    computer's do not hold, halves of characters, and more than `MOST_DEPTH` lists and objects within each other. Not
+    `thorough`, it looks at no value by itself, for whoever uses few of them and checks these: three times as fast.
     """
     try:
         found = json.loads(data.decode("utf-8-sig"), parse_constant=_no_number)
     except RecursionError:
         raise ValueError(f"more than {MOST_DEPTH} lists and objects within each other") from None
+    if not thorough:
+        return found
     if _DOUBTFUL.search(data) or data.count(b"[") + data.count(b"{") > MOST_DEPTH:
         _check_values(found)
     return found

@@ -37,6 +37,7 @@ class Seen:
     """What happened; `faults` says what should not have."""
 
     read: set[str] = field(default_factory=set)
+    opened: list[str] = field(default_factory=list)  # for reading, once for each time
     changed: set[str] = field(default_factory=set)
     hosts: list[str] = field(default_factory=list)
     programs: list[str] = field(default_factory=list)
@@ -73,6 +74,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         if not isinstance(path, int) and path is not None:
             writes = bool(flags & _WRITING) or any(letter in (mode or "") for letter in "wax+")
             (seen.changed if writes else seen.read).add(_real(path))
+            if not writes:
+                seen.opened.append(_real(path))
     elif event in _CHANGES:
         seen.changed.update(_real(path) for path in arguments if isinstance(path, (str, bytes, os.PathLike)))
     elif event in _LOOKS:

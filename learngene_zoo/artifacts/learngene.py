@@ -68,13 +68,18 @@ def read_config(folder: Path) -> LearngeneConfig:
     data: dict[str, Json] = read_json(path)
     if "architecture" in data and "method" not in data:
         raise BadFile(f"{folder} is a model, not a learngene; use it with `lgzoo finetune` and `lgzoo evaluate`")
+    check_format(data, path)
+    config = _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
+    check_metrics(config.metrics, f"{path}: metrics")
+    return config
+
+
+def check_format(data: Json, path: Path) -> None:
+    """Raises `BadFile` for the config of a format that this version does not read."""
     if data.get("format") != FORMAT:
         raise BadFile(
             f"{path}: format is {data.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or create it again"
         )
-    config = _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
-    check_metrics(config.metrics, f"{path}: metrics")
-    return config
 
 
 def _upgraded(config: LearngeneConfig, where: str) -> LearngeneConfig:

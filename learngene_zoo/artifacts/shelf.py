@@ -6,22 +6,31 @@ in a checkout `cards` beside the package.
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.learngene import Learngene, check_format
 from learngene_zoo.artifacts.learngene import load as load_learngene
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.artifacts.records import CONTROLS, joint_licence
+from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.families.spec import LIMITS, Spec
 from learngene_zoo.storage import CONFIG, read_json
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
 DEFAULT_SIZE = "mini"
+MOST_NAMED = 12  # in a message
+
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 
 
+@cache
 def cards_folder() -> Path:
     """Where the cards are; the folder need not exist."""
     package = Path(__file__).resolve().parents[1]
@@ -30,9 +39,63 @@ def cards_folder() -> Path:
 
 
 def names() -> list[str]:
-    """The names of all cards, sorted."""
+    """The names of all cards, sorted; none of them is read."""
     folder = cards_folder()
-    return sorted(card.parent.name for card in folder.glob(f"*/{CONFIG}")) if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as found:
+        return sorted(entry.name for entry in found if os.path.isfile(os.path.join(entry.path, CONFIG)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What a list of the shelf shows of a learngene."""
+
+    name: str
+    method: str
+    layers: int
+    width: int
+    image_size: int
+    tasks: tuple[str, ...]
+    licence: str
+
+    def __post_init__(self) -> None:  # by hand: `from_json` takes as long as reading and parsing the file
+        for text in (self.name, self.method, self.licence, *self.tasks):
+            if not isinstance(text, str):
+                raise TypeError(f"expected a text, got {text!r:.40}")
+        for size in ("layers", "width", "image_size"):
+            value = getattr(self, size)
+            if type(value) is not int or not 1 <= value <= LIMITS[size]:
+                raise TypeError(f"{size} is {value!r:.40}; it must be between 1 and {LIMITS[size]}")
+
+
+def entry(folder: Path) -> Entry | None:
+    """What a list shows of a card, from one reading of its config.json; None for a model.
+
+    The rest of the config is checked when the learngene is opened. Raises `BadFile` if what is shown cannot be read.
+    """
+    path = folder / CONFIG
+    data = read_json(path, thorough=False)
+    if "architecture" in data:
+        return None
+    check_format(data, path)
+    try:
+        if data["method"] in CONTROLS and "config" in data["details"]:  # see `learngene.read_config`
+            data = data["details"]["config"]
+        spec = data["spec"]
+        return Entry(
+            name=folder.name,
+            method=data["method"],
+            layers=spec["layers"],
+            width=spec["width"],
+            image_size=spec.get("image_size", Spec.image_size),
+            tasks=tuple(task["name"] for task in data.get("tasks", ())),
+            licence=joint_licence(record.get("licence", "unknown") for record in data.get("ancestries", ())),
+        )
+    except KeyError as error:
+        raise BadFile(f"{path}: the key {error} is missing; create or download it again") from error
+    except (TypeError, AttributeError) as error:
+        raise BadFile(f"{path} does not describe a learngene: {error}; create or download it again") from error
 
 
 def find(reference: str | Path) -> Path:
@@ -60,21 +123,28 @@ def find(reference: str | Path) -> Path:
 
 def reference(folder: Path) -> str:
     """What `find` finds a folder by: the name of a card, wherever the shelf is, else the path."""
-    return folder.name if folder.parent == cards_folder() and folder.name in names() else str(folder)
+    return folder.name if folder.parent == cards_folder() and _is_card(folder.name) else str(folder)
+
+
+def _is_card(name: str) -> bool:
+    return name == Path(name).name and (cards_folder() / name / CONFIG).is_file()
 
 
 def _card(name: str) -> str | None:
     """The card of that name, or the one of that method: the `mini` one if there are several."""
-    known = names()
-    if name in known:
-        return name
-    of_method = [card for card in known if card.rpartition("-")[0] == name]
-    preferred = f"{name}-{DEFAULT_SIZE}"
-    if preferred in of_method or not of_method:
-        return preferred if of_method else None
+    for card in (name, f"{name}-{DEFAULT_SIZE}"):
+        if _is_card(card):
+            return card
+    of_method = [card for card in names() if card.rpartition("-")[0] == name]
     if len(of_method) > 1:
-        raise WrongCall(f"the shelf has several learngenes of {name}: {', '.join(of_method)}; choose one of them")
-    return of_method[0]
+        raise WrongCall(f"the shelf has several learngenes of {name}: {some(of_method)}; choose one of them")
+    return of_method[0] if of_method else None
+
+
+def some(cards: Sequence[str]) -> str:
+    """Names of cards for a message: all of them, or the first few and how many more there are."""
+    more = len(cards) - MOST_NAMED
+    return ", ".join(cards[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def kind_of(folder: Path) -> Literal["learngene", "model"]:

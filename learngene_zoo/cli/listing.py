@@ -30,30 +30,16 @@ def method_rows() -> list[Row]:
 def learngene_rows() -> list[Row]:
     """Every learngene of the shelf."""
     from learngene_zoo.artifacts import shelf
-    from learngene_zoo.artifacts.learngene import read_config
-    from learngene_zoo.artifacts.shelf import kind_of
 
     rows: list[Row] = []
     for name in shelf.names():
         try:
-            folder = shelf.find(name)
-            if kind_of(folder) == "model":
-                continue
-            config = read_config(folder)
+            found = shelf.entry(shelf.cards_folder() / name)
         except ZooError as error:
             note(str(error))
             continue
-        rows.append(
-            {
-                "name": name,
-                "method": config.method,
-                "layers": config.spec.layers,
-                "width": config.spec.width,
-                "image_size": config.spec.image_size,
-                "tasks": [task.name for task in config.tasks],
-                "licence": config.licence,
-            }
-        )
+        if found is not None:
+            rows.append(vars(found))
     return rows
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
+from watching import watched
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.artifacts.learngene import read_config
+from learngene_zoo.cli.listing import listing
+from learngene_zoo.cli.main import main
+from learngene_zoo.cli.show import show
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.settings import to_json
 
 
 @pytest.fixture
@@ -84,3 +95,107 @@ def test_the_shelf_lies_in_the_package_or_beside_it(checkout: Path) -> None:
     folder = shelf.cards_folder()
     assert folder.name == "cards"
     assert folder.parent in (Path(shelf.__file__).resolve().parent, checkout)
+
+
+SPEC = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)
+
+
+def learngene(**changes: object) -> dict[str, object]:
+    """The config.json of a learngene of the method `toy`."""
+    tasks = [{"name": name, "source": "somewhere"} for name in ("signs", "glyphs")]
+    ancestries = [{"source": "local", "spec": to_json(SPEC), "licence": "mit"}]
+    about = {"method": "toy", "format": 1, "spec": to_json(SPEC), "tasks": tasks, "ancestries": ancestries}
+    return {**about, **changes}
+
+
+def put(place: Path, config: object) -> Path:
+    place.mkdir(parents=True)
+    (place / "config.json").write_text(json.dumps(config))
+    return place
+
+
+def test_an_entry_is_what_the_whole_config_says(tmp_path: Path) -> None:
+    folder = put(tmp_path / "toy-mini", learngene())
+    config = read_config(folder)
+    assert shelf.entry(folder) == shelf.Entry(
+        name="toy-mini",
+        method=config.method,
+        layers=config.spec.layers,
+        width=config.spec.width,
+        image_size=config.spec.image_size,
+        tasks=("signs", "glyphs"),
+        licence=config.licence,
+    )
+
+
+def test_an_entry_of_a_control_of_old_is_that_of_what_it_holds(tmp_path: Path) -> None:
+    folder = put(tmp_path / "old", learngene(method="stem", details={"config": learngene(ancestries=[])}))
+    found = shelf.entry(folder)
+    assert found is not None
+    assert (found.method, found.licence) == ("toy", "unknown")
+
+
+def test_a_model_is_no_entry(tmp_path: Path) -> None:
+    assert shelf.entry(put(tmp_path / "model", {"architecture": "vit"})) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (learngene(format=7), "format is 7"),
+        ({"format": 1, "method": "toy"}, "the key 'spec' is missing"),
+        (learngene(spec=[]), "does not describe a learngene"),
+        (learngene(spec={**to_json(SPEC), "layers": 10**30}), "layers is 1000.*between 1 and 512"),
+        (learngene(method=3), "expected a text, got 3"),
+        (learngene(ancestries=[{"licence": {}}]), "does not describe a learngene"),
+    ],
+)
+def test_a_card_that_cannot_be_listed_is_named(tmp_path: Path, config: object, says: str) -> None:
+    with pytest.raises(BadFile, match=f"bad/config.json.*{says}"):
+        shelf.entry(put(tmp_path / "bad", config))
+
+
+@pytest.fixture
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> Path:
+    """A shelf of 300 cards that `show` understands."""
+    place, config = tmp_path / "many", (checkout / "cards" / "lsamd-mini" / "config.json").read_bytes()
+    for number in range(300):
+        (place / f"method{number % 7}-size{number:03}").mkdir(parents=True)
+        (place / f"method{number % 7}-size{number:03}" / "config.json").write_bytes(config)
+    monkeypatch.setattr(shelf, "cards_folder", lambda: place)
+    return place
+
+
+def test_a_list_reads_each_card_once(many: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with watched() as seen:
+        listing("learngenes", as_json=True)
+    assert len(json.loads(capsys.readouterr().out)) == 300
+    read = [path for path in seen.opened if path.startswith(f"{many}{os.sep}")]
+    assert sorted(read) == sorted(str(many / name / "config.json") for name in shelf.names())
+
+
+def complete() -> None:
+    found = ShellComplete(main, {}, "lgzoo", "_LGZOO_COMPLETE").get_completions(["expand", "method3-size010"], "--l")
+    assert "--layers" in {item.value for item in found}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: shelf.find("method3-size010"),
+        lambda: shelf.reference(shelf.find("method3-size010")),
+        lambda: show("method3-size010", None, "train", "exact", False, True, True),
+        complete,
+    ],
+)
+def test_what_is_about_one_card_neither_lists_nor_reads_the_others(many: Path, call: Callable[[], object]) -> None:
+    with watched() as seen:
+        call()
+    touched = {path for path in seen.read if path.startswith(str(many))}
+    assert touched <= {str(many / "method3-size010" / "config.json")}
+
+
+def test_the_card_of_a_method_is_found_without_reading_any(many: Path) -> None:
+    with watched() as seen, pytest.raises(WrongCall, match=r"method3-size003, method3-size010.* and 31 more"):
+        shelf.find("method3")
+    assert not [path for path in seen.opened if path.startswith(str(many))]
