@@ -115,8 +115,9 @@ def plan(
         check_families(method, specs)
         config = extractor.outline(specs)
     else:
-        config = learngenes.read_config(shelf.find(name))
-        method = registry.load(config.method)
+        folder = shelf.find(name)
+        config = learngenes.read_config(folder)
+        method = registry.method_of(config, folder)
     members = family(config, expander or method.expander, target or Target())
     return sorted(members, key=lambda member: member.cost(convention))
 
@@ -163,7 +164,7 @@ def extract(
             ancestries=tuple(ancestry.record for ancestry in opened),
             tasks=tuple(task.record for task in data),
             seed=run.seed,
-            versions=versions(),
+            versions={**versions(), **registry.package_of(name)},
         )
 
     return produce(make, learngenes.load, out=_place(out), verb="extract", settings=settings, run=run, force=force)
@@ -194,7 +195,7 @@ def expand(
     run = run or Run()
     gene = shelf.open_learngene(learngene)
     target, budget, settings = named_sizes(target or Target(), budget or Budget(), sizes)
-    expander = with_settings(expander or registry.load(gene.config.method).expander, settings)
+    expander = with_settings(expander or registry.method_of(gene.config, gene.folder or "it").expander, settings)
     if out is not None:
         claim(Path(out), force or run.resume)
     target = for_task(target, run)
@@ -273,7 +274,7 @@ def plot(
     path = Path(path)
     plotting.check_suffix(path)
     gene = shelf.open_learngene(learngene)
-    method = registry.load(gene.config.method)
+    method = registry.method_of(gene.config, gene.folder or "it")
     if method.plot is None:
         raise WrongCall(f"the method {method.name} draws no picture of its learngenes")
     draw: Any = registry.resolve(method.plot)

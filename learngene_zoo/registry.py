@@ -6,10 +6,12 @@ A method whose record contradicts itself is refused by name, as a plugin that fa
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass
+from importlib.metadata import version
 from typing import Any, get_args
 
+from learngene_zoo.artifacts.records import OWN_PACKAGES, LearngeneConfig
 from learngene_zoo.entry_points import Broken, Plugins
-from learngene_zoo.errors import BadPlugin
+from learngene_zoo.errors import BadFile, BadPlugin
 from learngene_zoo.families.spec import FAMILIES
 from learngene_zoo.method import AXES, Expander, Extractor, Method, Tasks
 
@@ -83,6 +85,28 @@ def references() -> dict[str, str]:
 def load(name: str) -> Method:
     """The method of that name. Raises `WrongCall` if there is none and `BadFile` if its plugin cannot be used."""
     return METHODS.load(name)
+
+
+def method_of(config: LearngeneConfig, where: object) -> Method:
+    """The method of a learngene, which lies at `where`.
+
+    Raises `BadFile` for one that cannot be used or is not installed: with the package that brought it, if the learngene says so.
+    """
+    name = config.method
+    if name not in references() and name not in {plugin.name for plugin in METHODS.refused()}:
+        named = sorted(set(config.versions) - set(OWN_PACKAGES))
+        package = f"the package that it names ({', '.join(named)}), if you trust it" if named else "its plugin"
+        raise BadFile(
+            f"{where} was made by the method {name!r}, which is not installed; install {package} (lgzoo list methods)"
+        )
+    return load(name)
+
+
+def package_of(name: str) -> dict[str, str]:
+    """The package that brings a method, and its version; empty for a method of this project."""
+    reference = references().get(name)
+    points = [point for point in METHODS.found() if (point.name, point.reference) == (name, reference)]
+    return {point.package: version(point.package) for point in points if not point.in_tree}
 
 
 def methods() -> tuple[list[Method], list[Broken]]:

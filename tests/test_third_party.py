@@ -86,6 +86,18 @@ def test_a_suite_is_listed_and_its_task_evaluates_a_model(site: Path, tmp_path: 
     assert json.loads(done.stdout)["value"] > 0.7, done.stdout + done.stderr
 
 
+def test_a_learngene_says_which_package_brings_its_method(site: Path, tmp_path: Path) -> None:
+    made = lgzoo("extract", "first_blocks", "--keep", "2", "-o", "mine", site=site, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert json.loads((tmp_path / "mine/config.json").read_text())["versions"]["lgzoo-first-blocks"] == "0.1.0"
+    (tmp_path / "empty").mkdir()
+    for line in (["expand", "mine", "--layers", "2"], ["show", "mine"], ["plot", "mine"]):
+        done = lgzoo(*line, site=tmp_path / "empty", cwd=tmp_path)
+        assert done.returncode == 1
+        assert "by the method 'first_blocks', which is not installed" in done.stderr
+        assert "install the package that it names (lgzoo-first-blocks), if you trust it" in done.stderr
+
+
 def test_a_suite_keeps_the_contract(site: Path, tmp_path: Path) -> None:
     code = "from learngene_zoo.testing import check_suite\nfrom lgzoo_shades import SHADES\nprint(*check_suite(SHADES))"
     done = python("-c", code, site=site, cwd=tmp_path)

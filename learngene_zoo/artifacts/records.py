@@ -157,7 +157,7 @@ def _leaves(value: Any) -> list[Any]:
     return [] if value is None else [value]
 
 
-_PACKAGES = ("torch", "timm", "safetensors", "accelerate", "datasets")
+OWN_PACKAGES = ("learngene_zoo", "torch", "timm", "safetensors", "accelerate", "datasets")
 
 
 def versions() -> dict[str, str]:
@@ -168,7 +168,7 @@ def versions() -> dict[str, str]:
 @cache
 def _versions() -> dict[str, str]:
     found = {"learngene_zoo": __version__}
-    for package in _PACKAGES:
+    for package in OWN_PACKAGES[1:]:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

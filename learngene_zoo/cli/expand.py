@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.cli.job import job_of, job_options, json_option
 from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, options_of, size_options
 from learngene_zoo.cli.output import print_lines, print_made, print_row
-from learngene_zoo.errors import BadFile, WrongCall, ZooError
+from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import Budget, Method, Target
 from learngene_zoo.text import shell_word
 
@@ -55,12 +55,7 @@ class ExpandCommand(SettingsCommand):
 
     def _find(self, args: list[str]) -> tuple[Path, Method]:
         folder = find(self._named(args))
-        name = read_config(folder).method
-        if name not in registry.references():
-            raise BadFile(
-                f"{folder} was made by the method {name!r}, which is not installed; install its plugin (lgzoo list methods)"
-            )
-        return folder, registry.load(name)
+        return folder, registry.method_of(read_config(folder), folder)
 
     def _named(self, args: list[str]) -> str | None:
         """The word that names the learngene.
