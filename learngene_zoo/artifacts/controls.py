@@ -4,8 +4,6 @@ What a method gains over its control `shuffled` is inherited knowledge; what tha
 of the inherited numbers. What the control `stem` gains comes from the patch embedding, tokens, positions and final norm alone.
 """
 
-from __future__ import annotations
-
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.errors import unknown

@@ -1,7 +1,5 @@
 """One file of a Hub repository, at a pinned revision, from the network or the cache."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

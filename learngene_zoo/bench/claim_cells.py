@@ -6,8 +6,6 @@ even evaluated on it before its training). A claim that measures the extraction 
 for their extraction.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

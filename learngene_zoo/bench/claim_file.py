@@ -4,8 +4,6 @@ Keys are the fields of `Claim`; tables are `[compare]`, `[recipe]`, `[tuning]`, 
 and `[full]`, whose keys replace the others with `--budget full`. docs/claims.md explains them.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

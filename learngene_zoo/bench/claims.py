@@ -3,8 +3,6 @@
 All claims of one folder share its results file and its learngenes: a cell of two claims is computed once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path

@@ -5,8 +5,6 @@ tasks and seeds (`statistics.py`). The exact sums are the share of parameters th
 of the smallest descendant.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

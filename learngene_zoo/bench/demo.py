@@ -4,8 +4,6 @@ One LSAMD extraction over three tasks; descendants of several depths; each fine-
 neither the ancestry model nor the extraction has seen, beside its scratch twins (two initialisations) and its `shuffled` control.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Grids: which arms there are, which cells they make, and how many by default (`--budget quick`, `standard` or `full`)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 `page.css` and `page.js` beside this file are copied into the page.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re

@@ -4,8 +4,6 @@ Ray (the extra `ray`) is imported when it is used. The machines of a cluster nee
 learngenes travel through Ray's object store, and results come back as rows.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import socket

@@ -3,8 +3,6 @@
 It is made from `results.jsonl` and `grid.json` alone, so it can be written again at any time, also for an interrupted bench.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -3,8 +3,6 @@
 A cell waits for its extraction, and fails with it. The time left is estimated from the jobs that are finished.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Sequence

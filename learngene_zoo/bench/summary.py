@@ -9,8 +9,6 @@ The intervals of average gains generalise over tasks and seeds. Those of metrics
 from each other than arms do, and an interval over tasks would say nothing about the arms.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """The summary of a bench as tables for people: in per cent, gains in points, each with its 95 % interval."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

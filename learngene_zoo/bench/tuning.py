@@ -1,7 +1,5 @@
 """One learning rate per arm, chosen on validation images with a seed of its own, so that no arm wins by its rate alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The verdict on a claim: *holds*, *does not hold*, *undecided*, or *incomplete* while cells are missing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise

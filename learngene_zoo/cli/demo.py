@@ -1,7 +1,5 @@
 """`lgzoo demo`: the whole story on what is bundled."""
 
-from __future__ import annotations
-
 import shutil
 from functools import partial
 from typing import Any

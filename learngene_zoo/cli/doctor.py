@@ -1,7 +1,5 @@
 """`lgzoo doctor`: what is installed here, what works, and what does not."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -1,7 +1,5 @@
 """`lgzoo evaluate [MODEL]`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

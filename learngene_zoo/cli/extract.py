@@ -1,7 +1,5 @@
 """`lgzoo extract METHOD`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

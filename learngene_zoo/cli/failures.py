@@ -3,8 +3,6 @@
 0 done, 1 failed, 2 wrong call.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The options that all commands share: where the result goes, how to compute, what to print."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, fields
 from pathlib import Path

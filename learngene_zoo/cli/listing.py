@@ -1,7 +1,5 @@
 """`lgzoo list [methods|learngenes|tasks]`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import click

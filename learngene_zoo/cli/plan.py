@@ -1,7 +1,5 @@
 """`lgzoo plan METHOD`: every size that it would build, with its cost, before anything is computed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """`lgzoo train` and `lgzoo finetune`: a model of any size from scratch, and one that exists."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

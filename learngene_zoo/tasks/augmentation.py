@@ -7,8 +7,6 @@ A change of geometry moves image and mask alike, a change of colour leaves the m
 are 255. Shapes: N images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Literal, TypeVar

@@ -3,8 +3,6 @@
 The catalogue is known without opening a task: `lgzoo list tasks` reads neither images nor the network.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """The first row of a task: its columns, and what is missing. Of data on the Hub only that row is downloaded."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`folder:PATH`: a folder of images whose subfolders are the classes, optionally below train/, validation/ and test/."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

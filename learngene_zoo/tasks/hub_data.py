@@ -1,7 +1,5 @@
 """`hf:org/name[:config]`: a data set of the Hub, at one commit, through `datasets`."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """From a stored image to what a model expects: decoded, checked against its task, resized to a square, and normalised."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Callable, Sequence

@@ -4,8 +4,6 @@ Every pixel is a function of (seed, epoch, sample index): equal for any number o
 resumes. The order of an epoch is a function of (seed, epoch). No global random state is read or changed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ A missing test split takes a fifth of the training images, a missing validation 
 same images every time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """`Suite`: the tasks that a package offers under one name, and `Entry`: what is known of one of them without opening it."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

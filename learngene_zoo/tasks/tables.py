@@ -4,8 +4,6 @@ The features of a table say which columns are used. PATH is a file, or a folder 
 `test*.parquet`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -10,8 +10,6 @@
 Each raises `AssertionError`, whose message names the law that is broken, and the errors of the plugin itself.
 """
 
-from __future__ import annotations
-
 from learngene_zoo.testing.method import check_method
 from learngene_zoo.testing.suite import check_suite
 from learngene_zoo.testing.tiny import tiny_ancestry, tiny_task

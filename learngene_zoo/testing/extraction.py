@@ -1,7 +1,5 @@
 """The laws of extractors: ancestry models, seeds, parts, records, and the same result through a kill and a resume."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy

@@ -1,7 +1,5 @@
 """How a broken law is reported, and what several laws need."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

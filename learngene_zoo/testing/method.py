@@ -1,7 +1,5 @@
 """The contract of a method: `check_method` runs all of its laws."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The contract of a suite of tasks: `check_suite`."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

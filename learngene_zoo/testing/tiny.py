@@ -1,7 +1,5 @@
 """Models and tasks so small that a contract can be checked in a second."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ The faces give real outlines on every machine. A mask is square and its glyph fi
 is left is the shape. Shapes: N pictures, M masks, C layers of a mask, B pixels of its side; the rest as in `canvas`.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Nothing is unpacked to disk or unpickled. Python's `tarfile` takes a damaged hea
 set would silently shrink; here it is an error.
 """
 
-from __future__ import annotations
-
 import json
 import tarfile
 from collections.abc import Callable, Iterator

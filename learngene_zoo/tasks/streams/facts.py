@@ -3,8 +3,6 @@
 Kept in the folder LGZOO_CACHE, else ~/.cache/learngene_zoo, under a name that changes with the data's sizes and times.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`hf-stream:org/name[:config][@revision]`: a data set of the Hub, read over the network in order, nothing kept on disk."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice

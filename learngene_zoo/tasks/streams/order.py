@@ -10,8 +10,6 @@ no period in the data coincides with it. From fifty shards on, whole shards are 
 read the training images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

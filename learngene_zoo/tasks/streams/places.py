@@ -4,8 +4,6 @@ A pattern is a path, a folder, a wildcard, or a path or address with `{000..009}
 `classes.json`, and `sizes.json` or `_info.json` with the number of images in each tar.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A file at an http address, read forwards; a broken connection is resumed where it broke."""
 
-from __future__ import annotations
-
 import time
 from http.client import HTTPException
 from typing import Any

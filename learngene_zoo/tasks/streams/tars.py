@@ -1,7 +1,5 @@
 """`wds:PATTERN`: images and labels in tars, as WebDataset writes them, read in order."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
