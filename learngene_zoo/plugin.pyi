@@ -37,6 +37,7 @@ from learngene_zoo.families.spec import Segment as Segment
 from learngene_zoo.families.spec import Spec as Spec
 from learngene_zoo.families.surgery import only as only
 from learngene_zoo.families.surgery import resize_positions as resize_positions
+from learngene_zoo.families.surgery import select as select
 from learngene_zoo.families.surgery import take_blocks as take_blocks
 from learngene_zoo.families.surgery import without_head as without_head
 from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
