@@ -27,18 +27,9 @@ if TYPE_CHECKING:
 # Of twenty pictures in a row, how many each family has: more where there are more classes or more to learn. The bundled ancestry
 # model was trained on these families in this order; generators that are added later do not join.
 TURNS = {
-    "contours": 4,
-    "objects": 2,
-    "wings": 1,
-    "figures": 1,
-    "textures": 3,
-    "signs": 2,
-    "glyphs": 3,
-    "numbers": 1,
-    "motion": 1,
-    "petals": 2,
-}
-
+    "contours": 4, "objects": 2, "wings": 1, "figures": 1, "textures": 3, "signs": 2, "glyphs": 3, "numbers": 1,
+    "motion": 1, "petals": 2,
+}  # fmt: skip
 ATTRIBUTES = (
     Attribute("lobes", classes=13),  # of the main contour, 0 to 12
     Attribute("frequency"),  # of a texture or a contour's ripple, log2 of cycles per picture: 0.5 -> -1, 16 -> 1
@@ -55,7 +46,6 @@ ATTRIBUTES = (
     Attribute("texture", classes=12),  # kind of texture: the index in textures.KINDS
     Attribute("glyph", classes=160),  # which of the held-out glyphs
 )
-
 COLUMN = {attribute.name: place for place, attribute in enumerate(ATTRIBUTES)}
 
 

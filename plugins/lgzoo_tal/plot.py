@@ -87,9 +87,8 @@ def graph_embeddings(learngene: Learngene, details: Details, specs: Sequence[Spe
     conditioned = details.hypernetwork.task is not None
     records = [*learngene.config.tasks, *([details.source] if details.source else [])]
     classes = {record.name: record.classes for record in records if record.classes > 0}
-    order = list(
-        dict.fromkeys((*details.embedded, *details.tasks, None))
-    )  # gives a task the same colour in both panels
+    # Gives a task the same colour in both panels.
+    order = list(dict.fromkeys((*details.embedded, *details.tasks, None)))
     found, hypernets = [], {}
     for task in dict.fromkeys(details.tasks if details.apart else details.embedded) or (None,):
         if conditioned and task not in details.embedded:

@@ -18,11 +18,8 @@ from numpy import array, mean, ndarray
 
 from learngene_zoo.plugin import Spec, count_params, human_count, plotting
 
-LARGEST, CROWDED, SMALLEST = (
-    15.0,
-    10.0,
-    3.0,
-)  # diameters of the largest model, also among many tasks, and of the smallest
+# Diameters of the largest model, also among many tasks, and of the smallest.
+LARGEST, CROWDED, SMALLEST = 15.0, 10.0, 3.0
 NAME = 0.24  # height of a task's name beside the map, in inches
 MOST_WIDTHS = 4  # widths that are labelled in the map
 DARKEST, BRIGHTEST = 0.0, 0.88  # of the colours of layers; brighter yellow is invisible on white
