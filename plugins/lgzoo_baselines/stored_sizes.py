@@ -40,6 +40,7 @@ SMOKE = replace(TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0)
 PAPER = Recipe(
     epochs=100, batch_size=1024, lr=1e-3, warmup=5, drop_path=0.1, label_smoothing=0.1, mixup=0.8, augment="rand"
 )
+DEPTHS = (3, 6, 9, 12)
 LEAST, MOST = 1, LIMITS["layers"]  # bounds of depths
 
 
@@ -56,12 +57,7 @@ class Sizes(Extractor):
 
     method: ClassVar[str]
 
-    depths: Annotated[tuple[int, ...], "how many layers the models have", Bounds(least=LEAST, most=MOST)] = (
-        3,
-        6,
-        9,
-        12,
-    )
+    depths: Annotated[tuple[int, ...], "how many layers the models have", Bounds(least=LEAST, most=MOST)] = DEPTHS
     init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
 
     def __post_init__(self) -> None:

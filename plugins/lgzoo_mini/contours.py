@@ -71,9 +71,8 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     ink = inner[:, :, None, None] + (ring / wide(rings))[:, None] * (outer - inner)[:, :, None, None]
     images = finish(over(picture, ink, line), grain, dice.between(0, 0.15))
     low, high = np.log2(np.array(CYCLES, dtype=np.float32))
-    cycles = np.log2(
-        frequency / (np.float32(np.pi) * size)
-    )  # a contour of diameter `size` is pi `size` long, in pictures
+    # A contour of diameter `size` is pi `size` long, in pictures.
+    cycles = np.log2(frequency / (np.float32(np.pi) * size))
     attributes = {
         "lobes": lobes,
         "frequency": (cycles - low) / (high - low) * 2 - 1,
