@@ -22,6 +22,7 @@ from learngene_zoo.bench.extraction import Spent, extract_once
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.trial import failed, reason, run_cell
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.runs.distributed import end_with_parent
 from learngene_zoo.runs.run import Run
 
 Job = Extraction | Cell
@@ -205,6 +206,7 @@ def serve(jobs: Connection, out: Path, run: Run) -> None:
     signal.signal(
         signal.SIGTERM, lambda number, frame: sys.exit(1)
     )  # unwinds, so that the cost so far is still recorded
+    end_with_parent()
     multiprocessing.current_process().daemon = False  # so that it can have data loading processes
     while True:
         try:

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
+import sys
+import threading
 import time
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.errors import Unavailable, WrongCall
@@ -19,6 +23,9 @@ if TYPE_CHECKING:
 
 # Seconds; many times what gloo's threads need to release the tensors of the last collective.
 _SETTLED = 0.1
+_LOOK = 0.5  # seconds between two looks at the parent
+_UNWIND = 3.0  # seconds that a process has to end by itself once its parent is gone
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def rank() -> int:
@@ -61,11 +68,37 @@ def join(device: str) -> None:
                 f"WORLD_SIZE is {world()}, but {', '.join(missing)} is not set; start all processes with torchrun, "
                 "or unset WORLD_SIZE"
             )
+        if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun started it; what a shell started may outlive the shell
+            end_with_parent()
         from accelerate import PartialState
 
         PartialState(cpu=device == "cpu")
         atexit.unregister(leave)
         atexit.register(leave)
+
+
+@cache
+def end_with_parent() -> None:
+    """From now on this process ends within seconds of its parent, however that ends.
+
+    It is terminated as by SIGTERM (on Linux by the system, at once), so that it can unwind, and after a moment whatever it
+    does. Processes that load data end with theirs: torch sees to that.
+    """
+    threading.Thread(target=_outlive, args=(os.getppid(),), daemon=True).start()
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _outlive(parent: int) -> None:
+    """Wait for the end of the parent, then end this process."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK)
+    if sys.platform != "linux":
+        os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(_UNWIND)
+    os._exit(1)
 
 
 def leave() -> None:

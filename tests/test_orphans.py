@@ -1,0 +1,121 @@
+"""Whatever ends a bench or torchrun, no process that it started goes on for long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+CORE = Path(__file__).parent / "core"
+ROOT = CORE.parents[1]
+SECONDS = 15  # 10, and the pauses of a busy machine
+ENVIRONMENT = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "plugins"), str(CORE), os.environ.get("PYTHONPATH", "")]),
+}
+# Two extractions that take for ever, each in a worker with a data loading process of its own.
+BENCH = """
+import sys
+from pathlib import Path
+from bench_toy import make_world
+from learngene_zoo.bench.cell import Arm, Extraction
+from learngene_zoo.bench.executors import Workers
+from learngene_zoo.runs.run import Run
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    ancestry, task = make_world(place / "world")
+    arm = Arm(name="", method="pretrain_finetune", preset="smoke", settings={"epochs": 100_000, "depths": [1]},
+              ancestries=(ancestry,), tasks=(task,))
+    with Workers(2) as executor:
+        executor.open(place / "out", Run(threads=1, workers=1))
+        for seed in (0, 1):
+            executor.start(Extraction(arm=arm, seed=seed))
+        executor.wait()
+"""
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")]
+
+
+def running() -> dict[int, int]:
+    """The parent of every process that runs; those that only wait to be noticed do not count."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = place.read_text().rpartition(")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue
+        if state not in "ZX":
+            found[int(place.parent.name)] = int(parent)
+    return found
+
+
+def started_by(process: int) -> set[int]:
+    """The processes that it started, and those that these started."""
+    parents = running()
+    found, new = set(), {process}
+    while new:
+        new = {number for number, parent in parents.items() if parent in new}
+        found |= new
+    return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    began = time.monotonic()
+    while not condition():
+        if time.monotonic() - began > seconds:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[[list[str]], subprocess.Popen[bytes]]]:
+    """A function that starts a program, which is over when the test is."""
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def start(words: list[str]) -> subprocess.Popen[bytes]:
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen([sys.executable, *words], env=ENVIRONMENT, stdout=log, stderr=log)
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        for number in started_by(process.pid) if process.poll() is None else ():
+            os.kill(number, signal.SIGKILL)
+        process.kill()
+        process.wait()
+
+
+def assert_ends(process: subprocess.Popen[bytes], kind: signal.Signals) -> None:
+    children = started_by(process.pid)
+    assert len(children) >= 2
+    process.send_signal(kind)
+    process.wait(SECONDS)
+    assert wait_for(lambda: not children & running().keys(), SECONDS), "a child goes on"
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+def test_the_workers_of_a_bench_end_with_it(tmp_path: Path, started, kind: signal.Signals) -> None:
+    program = tmp_path / "bench.py"
+    program.write_text(BENCH)
+    process = started([str(program), str(tmp_path)])
+    training = lambda: len(list((tmp_path / "out").rglob("metrics.jsonl"))) == 2  # noqa: E731
+    assert wait_for(training, 240), (tmp_path / "log").read_text()
+    assert_ends(process, kind)
+
+
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+def test_the_ranks_of_torchrun_end_with_it(tmp_path: Path, started, kind: signal.Signals) -> None:
+    toy = [str(CORE / "training_toy.py"), str(tmp_path / "run"), str(tmp_path / "result.safetensors")]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    process = started([*launcher, *toy, "--epochs", "2000", "--delay", "0.1"])
+    log = tmp_path / "log"
+    assert wait_for(lambda: log.read_text().count("step 3\n") == 2, 240), log.read_text()
+    assert_ends(process, kind)
