@@ -28,7 +28,10 @@ CONFIG = "config.json"
 
 def write_json(path: Path, data: Json) -> None:
     """Indented, with sorted keys only where the data has them sorted; ends with a newline."""
-    path.write_text(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    path.write_bytes(
+        text.encode("utf-8", "replace") + b"\n"
+    )  # a file's name may be no text; elsewhere texts are checked
 
 
 def read_json(path: Path, thorough: bool = True) -> dict[str, Any]:

@@ -33,6 +33,11 @@ def _escaped(letter: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def is_text(text: str) -> bool:
+    """Whether UTF-8 can say it: names of files may hold bytes that no letter has."""
+    return text.isascii() or not re.search("[\ud800-\udfff]", text)
+
+
 def json_text(value: Any, indent: int | None = None) -> str:
     """JSON in which every character that is not `printable` is escaped; what it says is unchanged."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)

@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import re
+import shlex
 import socket
 import subprocess
 from contextlib import suppress
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 from watching import watched
 
 import learngene_zoo
@@ -201,3 +203,60 @@ def test_what_these_tests_would_see(tmp_path: Path) -> None:
     assert own <= set(found)
     assert all(any(fault.startswith(word) for fault in found) for word in rest), found
     assert not [fault for fault in seen.faults(tmp_path) if str(tmp_path) in fault]
+
+
+def pictures(folder: Path, *names: bytes) -> None:
+    for name in names:
+        place = Path(os.fsdecode(os.fsencode(folder) + b"/" + name))
+        place.mkdir(parents=True)
+        for shade in range(8):
+            Image.new("RGB", (16, 16), (30 * shade, 0, 9 * len(name))).save(place / f"{shade}.png")
+
+
+def test_a_class_whose_name_is_not_text_is_refused_before_anything_is_computed(model: Path, tmp_path: Path) -> None:
+    pictures(tmp_path / "photos", b"caf\xe9", b"tea")
+    code, _, told = lgzoo(
+        "finetune", str(model), "--task", f"folder:{tmp_path / 'photos'}", "-o", str(tmp_path / "out")
+    )
+    assert code == 1
+    assert "'caf\\udce9' is not text in UTF-8; rename it" in told
+    assert not (tmp_path / "out.run").exists()
+
+
+def test_names_that_control_a_terminal_are_data(model: Path, tmp_path: Path) -> None:
+    pictures(tmp_path / "photos", b"\x1b[2Jred", "\u202eblue".encode())
+    task = ["--task", f"folder:{tmp_path / 'photos'}"]
+    brief = ["--epochs", "1", "--images", "8", "--batch-size", "4", "-o", str(tmp_path / "out\x1b[2J")]
+    lines = [
+        ["finetune", str(model), *task, *brief],
+        ["evaluate", str(tmp_path / "out\x1b[2J"), *task],
+        ["doctor", *task],
+    ]
+    lines += [["show", task[1], "--json"], ["show", str(tmp_path / "out\x1b[2J")], ["show", "\x1b[2J"]]
+    for line in lines:
+        _, out, told = lgzoo(*line)
+        assert not {"\x1b", "\u202e"} & set(out + told), line
+    card = (tmp_path / "out\x1b[2J" / "README.md").read_text()
+    assert not {"\x1b", "\u202e"} & set(card)
+
+
+def test_a_folder_of_any_name_can_be_worked_in(model: Path, tmp_path: Path) -> None:
+    place = model.rename(tmp_path / "\u202e\x1b[2J \"'`$(x)` ; |[/b]")
+    made = lgzoo("extract", "scratch", "--ancestry", str(place), "-o", f"{place}-learngene")
+    assert made[0] == 0, made
+    made = lgzoo("expand", f"{place}-learngene", "--layers", "1", "--task", "digits", "-o", f"{place}-out")
+    assert made[0] == 0, made
+    assert shlex.split(made[2])[:3] == ["next:", "lgzoo", "finetune"]
+    assert lgzoo("show", f"{place}-out")[0] == 0
+
+
+def test_a_folder_whose_name_is_not_text_is_refused_in_one_line(model: Path, tmp_path: Path) -> None:
+    place = model.rename(Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")))
+    for line in (
+        ["evaluate", str(place)],
+        ["extract", "scratch", "--ancestry", str(place), "-o", str(tmp_path / "new")],
+    ):
+        code, out, told = lgzoo(*line)
+        assert (code, out, told.count("\n")) == (1, "", 1)
+        assert "caf\\udce9" in told
+        assert "not valid UTF-8" in told

@@ -15,6 +15,7 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, Tas
 from learngene_zoo.families.cost import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import from_json, to_json
+from learngene_zoo.text import printable
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -119,13 +120,13 @@ def _results(spec: Spec, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]
     """Accuracy, or mIoU, on validation and test images, as the Hub shows them in its model index."""
     from huggingface_hub import EvalResult
 
-    name = tasks[0].name if tasks else metrics.get("task")
+    name = printable(tasks[0].name if tasks else str(metrics.get("task") or ""))
     metric, word = ("mIoU", "mean_iou") if spec.dense else ("accuracy", "accuracy")
     return [
         EvalResult(
             task_type=_pipeline(spec),
-            dataset_type=(_datasets(tasks) or [_printable(name)])[0],
-            dataset_name=_printable(name),
+            dataset_type=(_datasets(tasks) or [name])[0],
+            dataset_name=name,
             dataset_split=split,
             metric_type=word,
             metric_name=f"{split} {metric}",
@@ -166,9 +167,9 @@ def _page(front: str, *parts: str) -> str:
 
 
 def _printable(value: Any) -> Any:
-    """Without the characters that YAML and Markdown do not carry."""
+    """Every text of it as `printable` shows it: YAML and Markdown carry no others."""
     if isinstance(value, str):
-        return "".join(letter if letter.isprintable() else " " for letter in value)
+        return printable(value)
     if isinstance(value, Mapping):
         return {_printable(str(key)): _printable(item) for key, item in value.items()}
     return [_printable(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from learngene_zoo.artifacts.records import TaskRecord
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.errors import BadData, WrongCall, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.settings import Json, to_json
+from learngene_zoo.text import is_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -104,6 +105,11 @@ class Task:
     notes: tuple[str, ...] = ()  # what users of the data should know
     open_split: Callable[[str], Split] = field(repr=False, compare=False)
     open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)  # see tasks.batches
+
+    def __post_init__(self) -> None:
+        for text in (self.name, self.source, self.licence, *self.class_names):
+            if not is_text(text):
+                raise BadData(f"{self.name}: {text!r} is not text in UTF-8; rename it")
 
     @property
     def input_format(self) -> InputFormat:

@@ -18,6 +18,7 @@ from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.tasks.splits import photo_task
 from learngene_zoo.tasks.streams.order import completed, made_splits
 from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
+from learngene_zoo.text import printable
 
 VARIABLE = "LGZOO_CACHE"
 Facts = dict[str, Any]
@@ -45,10 +46,11 @@ def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
 def progress(items: Iterable[Item], title: str) -> Iterator[Item]:
     """The same items, with a bar on stderr if it is a terminal."""
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import track
 
     quiet = not (sys.stderr.isatty() and is_first())
-    yield from track(list(items), title, console=Console(stderr=True), transient=True, disable=quiet)
+    yield from track(list(items), escape(printable(title)), console=Console(stderr=True), transient=True, disable=quiet)
 
 
 def classes_of(name: str, labels: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
