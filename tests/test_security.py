@@ -241,7 +241,7 @@ def test_names_that_control_a_terminal_are_data(model: Path, tmp_path: Path) -> 
 
 
 def test_a_folder_of_any_name_can_be_worked_in(model: Path, tmp_path: Path) -> None:
-    place = model.rename(tmp_path / "\u202e\x1b[2J \"'`$(x)` ; |[/b]")
+    place = model.rename(tmp_path / "\u202e\x1b[2J \"'`$(x)` ; |[b]")
     made = lgzoo("extract", "scratch", "--ancestry", str(place), "-o", f"{place}-learngene")
     assert made[0] == 0, made
     made = lgzoo("expand", f"{place}-learngene", "--layers", "1", "--task", "digits", "-o", f"{place}-out")
