@@ -4,6 +4,7 @@
 """
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 
 import click
@@ -37,6 +38,8 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
             import traceback
 
             traceback.print_exc()
+        else:  # what is torn down from here on may fail as well: loader workers of which half were started
+            sys.unraisablehook = lambda unraisable: None
         line, code = described(error)
         click.echo(f"error: {_one_line(line)}", err=True)
         return code
@@ -51,7 +54,7 @@ def described(error: Exception) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
     if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in _OUT_OF_MEMORY):
-        return "out of memory; a smaller --batch-size, a larger --accumulate or fewer --workers need less", 1
+        return "out of memory; use a smaller --batch-size or --image-size, fewer --workers, or a smaller model", 1
     if isinstance(error, OSError) and error.strerror:
         return _system(error), 1
     return f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see where", 1
@@ -70,7 +73,13 @@ def _usage(error: click.UsageError) -> str:
 
 
 # torch raises RuntimeErrors: of the CPU's allocator, of a memory map, of a GPU.
-_OUT_OF_MEMORY = ("OutOfMemoryError", "can't allocate memory", "unable to mmap", "Cannot allocate memory")
+_OUT_OF_MEMORY = (
+    "OutOfMemoryError",
+    "can't allocate memory",
+    "Cannot allocate memory",
+    "unable to mmap",
+    "failed to map segment",  # the system's loader, of a library
+)
 
 
 def _system(error: OSError) -> str:

@@ -37,7 +37,7 @@ def open_folder(path: str, roles: Mapping[str, str] | None = None, **fields: Any
 
     Files in a class folder that are not images are skipped, and the task's notes say so.
     """
-    top = Path(path).expanduser()
+    top = Path(os.path.expanduser(path))
     if not top.is_dir():
         raise BadData(f"there is no folder {top}; give one with a subfolder of images for each class")
     splits = in_roles(_splits(top), roles or {})

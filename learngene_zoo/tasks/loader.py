@@ -4,6 +4,7 @@ Every pixel is a function of (seed, epoch, sample index): equal for any number o
 resumes. The order of an epoch is a function of (seed, epoch). No global random state is read or changed.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -189,19 +190,23 @@ class Loader:
         self._plan.batches = list(plan)
         if self._feeder is None:
             self._feeder = feeder(self._pictures, self._plan, self.workers)
-        return iter(self._feeder)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+            return iter(self._feeder)
 
 
 def feeder(items: Any, order: Any, workers: int) -> DataLoader[Any]:
     """Worker processes that make `items[i]`, a whole batch each, for every i in `order`, each time it is iterated over."""
-    return DataLoader(
-        items,
-        batch_size=None,
-        sampler=order,
-        num_workers=workers,
-        persistent_workers=True,
-        generator=torch.Generator(),  # else it draws from the global one
-    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # their number is the user's
+        return DataLoader(
+            items,
+            batch_size=None,
+            sampler=order,
+            num_workers=workers,
+            persistent_workers=True,
+            generator=torch.Generator(),  # else it draws from the global one
+        )
 
 
 def closed(name: str) -> Split:

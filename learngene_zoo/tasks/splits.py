@@ -180,6 +180,9 @@ def _check(name: str, found: Mapping[str, Labelled], class_names: Sequence[str])
         raise BadData(f"{name} has no training images; add some")
     if len(class_names) < 2:
         raise BadData(f"{name} has one class ({', '.join(class_names) or 'none'}); a task needs at least two")
+    for label in class_names:
+        if label.encode(errors="replace").decode() != label:
+            raise BadData(f"{name}: the class {label!r} is not in UTF-8; rename it")
     for split, part in found.items():
         outside = np.flatnonzero((part.labels < 0) | (part.labels >= len(class_names)))
         if len(outside):

@@ -4,6 +4,7 @@ The features of a table say which columns are used. PATH is a file, or a folder 
 `test*.parquet`.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -181,7 +182,7 @@ def open_parquet(path: str) -> Task:
     """The task in this file or folder. Raises `BadData` that names the file or column which is wrong."""
     from datasets import DatasetDict, load_dataset
 
-    files = _files(Path(path).expanduser())
+    files = _files(Path(os.path.expanduser(path)))
     with no_progress():
         tables = DatasetDict()
         for split, names in files.items():

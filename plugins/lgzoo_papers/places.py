@@ -58,7 +58,7 @@ class Place:
 
 def existing(variable: str, named: str) -> Path:
     """The folder that an environment variable names. Raises `BadData` if there is none."""
-    path = Path(named).expanduser()
+    path = Path(os.path.expanduser(named))
     if not path.is_dir():
         raise BadData(f"{variable} is {named!r}, which is not a folder; correct it or unset it")
     return path

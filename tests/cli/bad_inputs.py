@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import struct
 from collections.abc import Iterator, Mapping
@@ -372,6 +373,10 @@ OWN_DATA = [
     Case(f"finetune model {BRIEF} -o new --task {task}", FAILED, words, change, leaves=leaves)
     for task, words, change, leaves in [
         ("folder:photos", ("photos/red", "no image"), both(remove("photos/red"), folder("photos/red")), ""),
+        ("folder:~nosuchuser/photos", ("~nosuchuser",), None, ""), ("parquet:~nosuchuser/t", ("~nosuchuser",), None, ""),
+        ("wds:~nosuchuser/t.tar", ("~nosuchuser",), None, ""),
+        ("folder:photos", ("\\udcff", "UTF-8"), lambda root: (root / "photos/red").rename(os.fsdecode(
+            os.fsencode(root / "photos") + b"/\xff")), ""),
         ("folder:photos", ("photos",), both(remove("photos"), folder("photos")), ""),
         ("folder:photos", ("class",), both(remove("photos/red"), write("photos/blue.png", b"x")), ""),
         ("folder:photos", ("beside train/",), both(folder("photos/train"), folder("photos/extra")), ""),

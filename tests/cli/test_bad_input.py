@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bad_folders import tar
 from bad_inputs import CASES, FAILED, WRONG, Case, outside
 from click.testing import CliRunner
 
@@ -129,6 +130,24 @@ def test_bad_input(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     for name, value in case.environment.items():
         monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
     check(case.line, case.code, case.words, folder, case.leaves)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"RANK": "1"}, {"LOCAL_RANK": "x"}, {"HOME": None}, {"LGZOO_CACHE": "model/config.json"}, {"LGZOO_CACHE": "~nosuchuser"},
+     {"HOME": "/nowhere"}, {"OMP_NUM_THREADS": "abc"}],
+    ids=str,
+)  # fmt: skip
+def test_an_environment_that_does_no_harm(
+    environment: dict[str, str | None], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures = [file for i in range(20) for file in ((f"{i}.png", None), (f"{i}.cls", b"%d" % (i % 2)))]
+    tar("t.tar", *pictures)(folder)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
+    got = CliRunner().invoke(main, ["evaluate", "model", "--task", "wds:t.tar"])
+    assert (got.exit_code, got.stderr) == (0, "")
+    assert "accuracy" in got.stdout
 
 
 def settings_of_every_verb() -> dict[str, Any]:

@@ -40,7 +40,7 @@ def outcome(
             1,
             "error: f: permission denied; choose another place",
         ),
-        (MemoryError(), 1, "error: out of memory; a smaller --batch-size"),
+        (MemoryError(), 1, "error: out of memory; use a smaller --batch-size"),
     ],
 )
 def test_one_line_and_a_code(error: BaseException, code: int, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,8 +27,7 @@ Item = TypeVar("Item")
 
 def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
     """What `find` returned, JSON, for the data that `stamps` describe: found once, then read from the user's cache."""
-    top = os.environ.get(VARIABLE)
-    folder = Path(top).expanduser() if top else Path.home() / ".cache" / "learngene_zoo"
+    folder = Path(os.path.expanduser(os.environ.get(VARIABLE) or "~/.cache/learngene_zoo"))
     file = folder / kind / f"{hashlib.sha256(chr(10).join(stamps).encode()).hexdigest()[:32]}.json"
     with suppress(OSError, ValueError):
         facts = json.loads(file.read_bytes())

@@ -5,6 +5,7 @@ A pattern is a path, a folder, a wildcard, or a path or address with `{000..009}
 """
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from glob import glob
@@ -85,7 +86,7 @@ def _choices(inner: str) -> Sequence[str]:
 
 
 def _local(name: str) -> list[str]:
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_dir():
         return sorted(str(file) for file in path.rglob("*.tar"))
     if path.is_file():

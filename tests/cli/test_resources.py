@@ -1,0 +1,142 @@
+"""What a full disk, a lack of memory and too many open files do: one line, exit code 1, and what was there stays whole.
+
+Everything here is real: a small file system that is full, and the limits that the system sets to a process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.families.vit.spec import ViTSpec
+
+pytestmark = pytest.mark.slow
+
+SPEC = ViTSpec(layers=3, width=64, heads=2, classes=2, image_size=16, patch_size=8)
+BRIEF = "--task folder:photos --epochs 1 --images 8 --batch-size 4"
+# Imports what a command needs, since Python itself and its libraries need memory and files; sets the limit; runs the command.
+PROGRAM = """
+import resource, sys
+import torch, datasets, accelerate, PIL.Image, learngene_zoo.training.fit, learngene_zoo.artifacts.descendant
+from learngene_zoo.cli.main import main
+limit, size = sys.argv[1], int(sys.argv[2])
+if limit == "AS":
+    size += int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+if limit:
+    resource.setrlimit(getattr(resource, f"RLIMIT_{limit}"), (size, size))
+main(sys.argv[3:])
+"""
+WRITES = [
+    "expand scratched --layers 9 -o new",
+    "expand scratched --layers 9 -o model --force",
+    "extract pretrain_finetune --depths 3 --epochs 0 --ancestry ancestry -o new",
+    f"finetune model {BRIEF} -o new",
+    f"finetune model {BRIEF} -o model --force",
+    f"train {BRIEF} --layers 3 --width 64 --heads 2 --image-size 16 -o ancestry --force",
+]
+
+
+def make_world(root: Path) -> None:
+    from PIL import Image
+
+    for colour, pixel in {"red": (200, 40, 40), "blue": (40, 40, 200)}.items():
+        (root / "photos" / colour).mkdir(parents=True)
+        for i in range(8):
+            Image.new("RGB", (16, 16), pixel).save(root / "photos" / colour / f"{i}.png")
+    ancestry = assemble(SPEC, {}, seed=0)
+    ancestry.save(root / "ancestry")
+    replace(ancestry, class_names=("blue", "red"), task="photos").save(root / "model")
+    Learngene(config=LearngeneConfig(method="scratch", spec=SPEC), state={}).save(root / "scratched")
+
+
+def contents(root: Path) -> dict[str, str]:
+    files = [path for path in sorted(root.rglob("*")) if path.is_file()]
+    return {str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def check(root: Path, line: str, *words: str, limit: str = "", size: int = 0) -> None:
+    """The command fails with one line that has these words; nothing is lost, and only a run's folder may be new."""
+    before = contents(root)
+    command = [sys.executable, "-c", PROGRAM, limit, str(size), *line.split()]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1, done.stderr
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "unexpected" not in done.stderr
+    for word in words:
+        assert word in done.stderr
+    after = contents(root)
+    assert {name: digest for name, digest in after.items() if ".run/" not in name} == before
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system with 100 KiB of space left."""
+    root = tmp_path / "disk"
+    root.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(root)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"this user may not mount a file system: {mounted.stderr.strip()}")
+    try:
+        make_world(root)
+        with (root / "filling").open("wb", buffering=0) as filling:
+            free = 4 * 2**20 - sum(-(-path.stat().st_size // 4096) * 4096 for path in root.rglob("*") if path.is_file())
+            filling.write(b"x" * (free - 100 * 2**10))
+        yield root
+    finally:
+        subprocess.run(["umount", str(root)], check=True)
+
+
+@pytest.mark.parametrize("line", WRITES)
+def test_a_full_disk(line: str, full: Path) -> None:
+    check(full, line, "the disk is full; free some space")
+
+
+@pytest.mark.parametrize("line", WRITES[1:4])
+def test_a_limit_on_the_size_of_files(line: str, tmp_path: Path) -> None:
+    make_world(tmp_path)
+    check(tmp_path, line, "larger than this process may write", limit="FSIZE", size=64 * 2**10)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "expand scratched --width 4096 --heads 2 --layers 24 -o new",
+        "expand scratched --width 4096 --heads 2 --layers 24 -o model --force",
+        f"train {BRIEF} --width 2048 --heads 2 --layers 24 --image-size 16 -o new",
+        f"train {BRIEF} --width 32 --heads 2 --layers 3 --image-size 4096 --patch-size 8 -o new",
+    ],
+)
+def test_a_lack_of_memory(line: str, tmp_path: Path) -> None:
+    make_world(tmp_path)
+    check(tmp_path, line, "out of memory; use a smaller", limit="AS", size=512 * 2**20)
+
+
+@pytest.mark.parametrize("files", [16, 40])
+def test_too_many_open_files(files: int, tmp_path: Path) -> None:
+    make_world(tmp_path)
+    line = f"finetune model {BRIEF} --workers 8 -o new"
+    check(tmp_path, line, "too many files are open; raise the limit", limit="NOFILE", size=files)
+
+
+def test_a_lack_of_a_gpus_memory(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    make_world(tmp_path)
+    held = torch.empty(int(torch.cuda.mem_get_info()[0] * 0.97) - 2**30, dtype=torch.uint8, device="cuda")
+    line = f"train {BRIEF} --device cuda --width 4096 --heads 2 --layers 48 --image-size 16 -o new"
+    check(tmp_path, line, "out of memory; use a smaller")
+    del held
