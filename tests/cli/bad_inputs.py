@@ -465,7 +465,7 @@ BENCHES = [
         (f"-o {'n' * 300}", FAILED, ("too long",)),
     ]
 ] + [
-    Case(f"{BENCH} {options}", FAILED, (word,), write("new/results.jsonl", 2 * content))
+    Case(f"{BENCH} {options}", FAILED, (word,), write("new/results.jsonl", 2 * content), leaves="new")
     for options in ("", "--report")
     for word, content in [
         ("results.jsonl", b"{}\n"), ("results.jsonl", b"null\n"), ("results.jsonl", b"\xff\n"), ("results.jsonl", b"x\n"),
