@@ -167,7 +167,7 @@ def read_rows(path: Path) -> list[Row]:
         try:
             data = parse_json(line)
         except ValueError as error:
-            if number == len(lines):
+            if number == len(lines) and not _ends_whole(path):
                 break
             raise BadFile(
                 f"{path}, line {number} is not valid JSON: {error}; remove the line, and its cell will be computed again"
@@ -192,10 +192,17 @@ def _lines(path: Path) -> list[bytes]:
     return lines if lines[-1] else lines[:-1]
 
 
+def _ends_whole(path: Path) -> bool:
+    """Whether the last line was written to its end: a line is cut short by a kill, never changed by one."""
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
 def _repair(path: Path) -> str | None:
     """Terminate a complete last line; move an incomplete one to `*.broken`. Returns what was done."""
     lines = _lines(path)
-    if not lines:
+    if not lines or _ends_whole(path):
         return None
     whole = sum(len(line) + 1 for line in lines[:-1])
     try:
@@ -209,8 +216,7 @@ def _repair(path: Path) -> str | None:
         return (
             f"the last line of {path} was incomplete; it was moved to {broken.name} and its cell will be computed again"
         )
-    if path.stat().st_size == whole + len(lines[-1]):
-        _write_at_end(path, b"\n")
+    _write_at_end(path, b"\n")
     return None
 
 
