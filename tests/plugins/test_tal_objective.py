@@ -256,7 +256,7 @@ def test_a_resumed_training_ends_with_the_same_numbers(tmp_path: Path) -> None:
 def test_what_is_not_finite_stops_the_training_and_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(TrainingFailed, match="not finite"):
         trained(tmp_path / "run", poison=3)
-    identity = {"label": "training", "steps": 6, "seed": 0, "ema": 0.9}
+    identity = {"label": "training", "steps": 6, "seed": 0, "ema": 0.9, "plan": ""}
     kept = newest(tmp_path / "run", identity)
     assert kept is not None
     assert kept.step == 2
