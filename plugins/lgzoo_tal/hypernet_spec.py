@@ -88,7 +88,16 @@ class LowRank:
 
     def spec(self) -> HypernetSpec:
         """The hypernetwork, without a task layer."""
-        return HypernetSpec(decoder="low_rank", **vars(self))
+        return HypernetSpec(
+            hidden=self.hidden,
+            layers=self.layers,
+            heads=self.heads,
+            decoder="low_rank",
+            rank=self.rank,
+            widest=self.widest,
+            chunk=self.chunk,
+            form=self.form,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +114,9 @@ class Conv:
 
     def spec(self) -> HypernetSpec:
         """The hypernetwork, without a task layer."""
-        return HypernetSpec(decoder="conv", widest=self.hidden, **vars(self))
+        return HypernetSpec(
+            hidden=self.hidden, layers=self.layers, heads=self.heads, decoder="conv", widest=self.hidden, form=self.form
+        )
 
 
 def reach(size: int, widest: int) -> int:
