@@ -80,7 +80,7 @@ def build(method: Method) -> click.Command:
         )
         if not members:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in target.axes())
-            raise WrongCall(f"{method.name} builds no such size; leave out {named} to see all")
+            raise WrongCall(f"no size that {method.name} lists has these values; leave out {named} to see all")
         print_rows(size_rows(members, convention), as_json)
 
     return SettingsCommand(

@@ -90,7 +90,7 @@ CALLS = [
     Case("evaluate model --task folder:photos --device tpu", WRONG, ("tpu", "cpu")),
     Case("evaluate model --precision fp8", WRONG, ("--precision", "'fp8'", "'bf16'")),
     Case("plan lsamd --convention mine", WRONG, ("--convention", "'mine'", "'thop'")),
-    Case("plan lsamd --ancestry ancestry --layers 99", WRONG, ("lsamd builds no such size", "--layers")),
+    Case("plan lsamd --ancestry ancestry --layers 99", WRONG, ("no size that lsamd lists", "--layers")),
     Case("expand learngene --seed -1", WRONG, ("--seed", "-1")),
     Case("expand learngene --threads 0", WRONG, ("--threads", "0")),
     Case("expand learngene extra", WRONG, ("extra", "--help")),
