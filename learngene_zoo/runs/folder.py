@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from learngene_zoo.atomic import claim, digest_of, is_draft, nearest_parent, new_file, resolved, shown
+from learngene_zoo.atomic import claim, digest_of, is_draft, nearest_parent, new_file, recover, resolved, shown
 from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.runs.cache import NOTE
 from learngene_zoo.runs.distributed import is_first, join, wait_for_all
@@ -135,6 +135,7 @@ def _check_ours(folder: Path) -> None:
 
 def _open(folder: Path, place: Path, plan: dict[str, Json], resume: bool, force: bool) -> bool:
     """Whether the artifact is there already; otherwise the folder is ready for this run, new or as it was interrupted."""
+    recover(place)
     before = _read(folder)
     if resume and before and not _difference(before, plan) and _delivered(before, place):
         finish(folder)

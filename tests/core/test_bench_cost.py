@@ -158,7 +158,7 @@ def test_a_cost_curve_is_measured_from_the_command_line(tmp_path: Path) -> None:
     ancestry, task = make_world(tmp_path)
     out = tmp_path / "out"
     words = [
-        "bench", task, "--method", "lsamd", "--set", "lsamd.keep=[1,3]", "--ancestry", ancestry, "--preset", "smoke",
+        "bench", task, "--method", "lsamd", "--set", "lsamd.keep=1,3", "--ancestry", ancestry, "--preset", "smoke",
         "--layers", "2,3", "--epochs", "1", "--seeds", "1", "--images", "24", "--batch-size", "8", "--workers", "1",
         "-o", str(out), "--cost",
     ]  # fmt: skip

@@ -78,7 +78,7 @@ import json, sys
 from learngene_zoo.runs.run import Run
 from learngene_zoo.training.evaluate import evaluate
 from test_training_evaluate import TASK, Reader
-done = evaluate(Reader(), TASK, "test", TASK.view, Run(), batch_size=int(sys.argv[1]))
+done = evaluate(Reader(), TASK, "test", TASK.input_format, Run(), batch_size=int(sys.argv[1]))
 print("step", json.dumps(done.correct))
 """
 

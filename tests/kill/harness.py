@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the trials that were asked for; exit 1 if any went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stories", nargs="*", help="their names; all if none is given")
-    parser.add_argument("--kills", type=int, help="kills of each story (default: all of two, 80 of the others)")
+    parser.add_argument("--kills", type=int, help="kills of each story (default: all of two, 120 of the others)")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     imported()
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for story in STORIES:
             if chosen.stories and story.name not in chosen.stories:
                 continue
-            kills = chosen.kills if chosen.kills is not None else None if story.every else 80
+            kills = chosen.kills if chosen.kills is not None else None if story.every else 120
             count, found = trials(story, Path(place), kills, chosen.seed)
             total, wrong = total + count, wrong + found
             print(f"{story.name}: {count} kills, {len(found)} wrong", flush=True)
