@@ -21,6 +21,14 @@ ROOT = Path(__file__).resolve().parent.parent
 log = logging.getLogger(__name__)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How much is fuzzed."""
+    parser.addoption("--fuzz-cases", type=int, default=2000, help="cases of tests/fuzz, over all targets")
+    parser.addoption(
+        "--fuzz-only", type=int, default=None, help="only the case of this number, of each target that -k selects"
+    )
+
+
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of what is counted once and remembered; no test leaves anything in the user's own."""

@@ -76,7 +76,8 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
             (seen.changed if writes else seen.read).add(_real(path))
             if not writes:
                 seen.opened.append(_real(path))
-    elif event in _CHANGES:
+    elif event in _CHANGES and not any(isinstance(item, int) and item != -1 for item in arguments[1:]):
+        # Within a folder that is open already, as `shutil.rmtree` does after it said so itself, the path would mislead.
         seen.changed.update(_real(path) for path in arguments if isinstance(path, (str, bytes, os.PathLike)))
     elif event in _LOOKS:
         if isinstance(arguments[0], (str, bytes, os.PathLike)):

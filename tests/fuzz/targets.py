@@ -1,0 +1,369 @@
+"""What is fuzzed: for each kind of file a folder with whole ones, a change by chance, and the calls that open it.
+
+A call ends in success or in a `ZooError`; the command line's ends in an exit code and one line. `templates` makes every folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from click.testing import CliRunner
+from mutations import json_file, json_lines, pickle_file, spoilt, tensors_file, toml_file
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.artifacts.card import descendant_card, learngene_card
+from learngene_zoo.artifacts.descendant import assemble, load_descendant
+from learngene_zoo.artifacts.learngene import load
+from learngene_zoo.cli.main import main
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+
+ROOT = Path(__file__).resolve().parents[2]
+OLD = ROOT / "tests" / "data" / "format1"
+SPEC = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
+RUN = Run(threads=1, offline=True)
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+Mutation = Callable[[bytes, Random], bytes]
+
+
+@dataclass(frozen=True)
+class Target:
+    """`files` says which files of the folder are changed, by what, and how often in relation to each other."""
+
+    name: str
+    share: int  # of all cases, in relation to the other targets
+    files: Mapping[str, tuple[int, Mutation]]
+    call: Callable[[Path, Random], object]
+    template: str = ""  # the folder's name, if it is not the target's
+
+    def spoil(self, folder: Path, random: Random) -> str:
+        """Change one of the files; returns its name."""
+        patterns = list(self.files)
+        pattern = random.choices(patterns, [self.files[one][0] for one in patterns])[0]
+        path = random.choice(sorted(folder.glob(pattern)))
+        path.write_bytes(self.files[pattern][1](path.read_bytes(), random))
+        return str(path.relative_to(folder))
+
+
+class BrokenOutput(AssertionError):
+    """What the command line printed is not what it promises."""
+
+
+def lgzoo(*words: str) -> None:
+    """One call of the command line: its exit code, its one line of error and its output keep their promises."""
+    done = CliRunner().invoke(main, [*words])
+    printed = done.stdout + done.stderr
+    wrong = [letter for letter in set(printed) - {"\n"} if not letter.isprintable() and letter not in "\u200c\u200d"]
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    if wrong or "unexpected" in printed or "Traceback" in printed or "run again with --debug" in printed:
+        raise BrokenOutput(printed[-2000:])
+    if done.exit_code not in (0, 1, 2) or len(errors) != bool(done.exit_code) or (done.exit_code and done.stdout):
+        raise BrokenOutput(f"exit {done.exit_code}: {printed[-2000:]}")
+    if "--json" in words and not done.exit_code:
+        json.loads(done.stdout)
+
+
+# What is done with each
+
+
+def use_learngene(folder: Path, random: Random) -> None:
+    """Show it, build from it, and write its card."""
+    place = folder / "learngene"
+    if random.random() < 0.5:
+        lgzoo("show", str(place), *random.choice(((), ("--json",))))
+        return
+    learngene = load(place)
+    learngene_card(learngene.config)
+    words = json.loads((folder / "expand.json").read_text())
+    lgzoo("expand", str(place), *words, "-o", str(folder / "out"), "--offline", "--threads", "1")
+    if random.random() < 0.2:
+        lifecycle.expand(learngene, layers=2, task="digits", run=RUN).model()
+
+
+def draw_learngene(folder: Path, random: Random) -> None:
+    """Draw it."""
+    lgzoo("plot", str(folder / "learngene"), "-o", str(folder / random.choice(("x.png", "x.svg"))))
+
+
+def use_model(folder: Path, random: Random) -> None:
+    """Show it, or build it, write its card and run it."""
+    place = folder / "descendant"
+    if random.random() < 0.3:
+        lgzoo("show", str(place), *random.choice(((), ("--json",))))
+        return
+    made = load_descendant(place)
+    descendant_card(made.config())
+    model = made.model()
+    if made.cost().flops < 1e8:
+        with torch.no_grad():
+            model(torch.zeros(1, made.spec.channels, made.spec.image_size, made.spec.image_size))
+
+
+def train_model(folder: Path, random: Random) -> None:
+    """Fine-tune or evaluate it on pictures of the user's."""
+    task = ("--task", f"folder:{folder / 'photos'}") if random.random() < 0.8 else ()
+    if random.random() < 0.5:
+        lgzoo("evaluate", str(folder / "descendant"), *task, "--offline", "--threads", "1")
+    else:
+        brief = ("--epochs", "1", "--images", "4", "--batch-size", "4", "--threads", "1", "-o", str(folder / "out"))
+        lgzoo("finetune", str(folder / "descendant"), *task, *brief, "--offline")
+
+
+def use_ancestry(folder: Path, random: Random) -> None:
+    """Plan from it, open it, extract from it."""
+    source = str(folder / "ancestry")
+    kind = random.random()
+    if kind < 0.3:
+        lgzoo("plan", "scratch", "--ancestry", source, "--json")
+    elif kind < 0.6:
+        ancestry_spec(source, offline=True)
+        open_ancestry(source, offline=True).model()
+    else:
+        lgzoo("extract", "scratch", "--ancestry", source, "-o", str(folder / "out"), "--offline")
+
+
+def read_bench(folder: Path, random: Random) -> None:
+    """The tables of a bench and its page; now and then with all pictures."""
+    from learngene_zoo.bench import report, tables
+    from learngene_zoo.bench.page import page
+
+    if random.random() < 0.02:
+        lgzoo("bench", "--report", "-o", str(folder), *random.choice(((), ("--json",))))
+        return
+    found = report.read_summary(folder)
+    costs = report.read_costs(folder, found)
+    tables.markdown(report.overview(folder)[0])
+    report.csv_text([report.flat(line) for line in found.lines])
+    page(found, report.read_grid(folder), {"cost": ""}, costs)
+
+
+def resume_run(folder: Path, random: Random) -> None:
+    """The call that the run belongs to, again."""
+    how = random.choice(((), ("--resume",), ("--force",), ("--resume", "--force")))
+    task = (
+        "--task",
+        f"folder:{folder / 'photos'}",
+        "--epochs",
+        "1",
+        "--images",
+        "4",
+        "--batch-size",
+        "2",
+        "--threads",
+        "1",
+    )
+    lgzoo("finetune", str(folder / "model"), *task, "-o", str(folder / "out"), *how)
+
+
+def resume_training(folder: Path, random: Random) -> None:
+    """The newest checkpoint, given back to the training that it is of."""
+    from learngene_zoo.training import checkpoint
+
+    state = toy_training()
+    found = checkpoint.newest(folder, TRAINING)
+    if found is not None:
+        state.restore(found)
+
+
+def read_claim(folder: Path, random: Random) -> None:
+    """A claim and the cells that it asks for."""
+    from learngene_zoo.bench.claim_cells import tuning_cells
+    from learngene_zoo.bench.claim_file import load_claim
+
+    claim = load_claim(next(folder.glob("*.toml")), random.choice(("standard", "full")))
+    if claim.tuning is not None and len(claim.targets) * claim.seeds < 1000:
+        tuning_cells(claim)
+
+
+def read_release(folder: Path, random: Random) -> None:
+    """A hypernetwork that somebody released."""
+    from lgzoo_tal.released import read
+
+    read(next(path for path in sorted(folder.iterdir()) if path.suffix == ".pt"))
+
+
+# Where they come from
+
+TRAINING = {"label": "toy", "steps": 4, "seed": 0, "ema": None}
+
+
+def toy_training() -> Any:
+    """Two layers after one step of AdamW, with a moving average."""
+    from timm.utils import ModelEmaV3
+
+    from learngene_zoo.training.checkpoint import TrainingState
+
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    optimizer = torch.optim.AdamW(module.parameters())
+    module(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    return TrainingState(module, optimizer, ModelEmaV3(module, decay=0.9))
+
+
+def templates(root: Path) -> None:
+    """Every folder that a target starts from."""
+    for method in sorted(OLD.iterdir()):
+        shutil.copytree(method, root / f"learngene {method.name}")
+    photos(root / "trained" / "photos")
+    (root / "models").mkdir()
+    shutil.copytree(OLD / "lsamd" / "descendant", root / "models" / "descendant")
+    made = {"method": "train", "seed": 0, "metrics": {"task": "x", "validation_accuracy": 0.5, "training_images": 3}}
+    record = {"name": "x", "source": "hf:a/b", "classes": 2, "images": 3}
+    own = assemble(SPEC, {}, seed=0, task="x", provenance={**made, "trained_on": record, "licence": "mit"})
+    own = replace(own, class_names=("a", "b"))
+    own.save(root / "trained" / "descendant")
+    own.save(root / "ancestry" / "ancestry")
+    config = json.loads((root / "ancestry" / "ancestry" / CONFIG).read_text())
+    del config["learngene"]
+    (root / "ancestry" / "ancestry" / CONFIG).write_text(json.dumps(config))
+    interrupted_run(root / "run", own)
+    checkpoints(root / "checkpoint")
+    bench(root / "bench")
+    names = ("pool-levels-wide", "lsamd-depth", "tal-unseen", "lsamd-storage")
+    for name in names:
+        (root / f"claim {name}").mkdir()
+        shutil.copy(ROOT / "benchmarks" / "claims" / f"{name}.toml", root / f"claim {name}")
+    releases(root)
+
+
+def photos(folder: Path) -> None:
+    """Twelve pictures of two classes."""
+    from PIL import Image
+
+    for red in (0, 200):
+        (folder / f"red{red}").mkdir(parents=True)
+        for shade in range(6):
+            Image.new("RGB", (16, 16), (red, 20 * shade, 0)).save(folder / f"red{red}" / f"{shade}.png")
+
+
+def interrupted_run(folder: Path, model: Any) -> None:
+    """A fine-tuning as a kill after its first step leaves it: settings, metrics and a checkpoint."""
+    from learngene_zoo.training import checkpoint
+
+    photos(folder / "photos")
+    model.save(folder / "model")
+
+    class Killed(BaseException):
+        pass
+
+    save = checkpoint.save
+
+    def save_and_die(*arguments: Any, **named: Any) -> None:
+        save(*arguments, **named)
+        raise Killed
+
+    os.environ["LGZOO_CACHE"] = str(folder / "cache")
+    checkpoint.save = save_and_die  # type: ignore[assignment]
+    try:
+        resume_run(folder, Random(0))
+    except Killed:
+        pass
+    finally:
+        checkpoint.save = save
+
+
+def checkpoints(folder: Path) -> None:
+    """One checkpoint of the toy training."""
+    from learngene_zoo.training import checkpoint
+
+    folder.mkdir()
+    state = toy_training()
+    checkpoint.save(folder, state.capture(2, TRAINING))
+
+
+def bench(folder: Path) -> None:
+    """The folder of a small bench, a cost curve."""
+    from learngene_zoo.bench.report import GRID
+    from learngene_zoo.bench.results import RESULTS
+
+    folder.mkdir()
+    rows = [
+        {
+            "key": f"{arm}{task}{layers}{seed}{epochs}", "arm": arm, "method": arm.split()[0], "task": task, "layers": layers,
+            "control": "shuffled" if "shuffled" in arm else None, "width": 96, "seed": seed, "epochs": epochs, "lr": 1e-3,
+            "images": 100, "split": "test", "value": 0.5 + 0.01 * len(arm) - 0.1 * seed, "params": 1000 * layers, "flops": 10**6,
+            "correct": "f0", "evaluated": 8, "untrained": 0.1, "probe": 0.2, "extraction_seconds": 2.0, "extraction_images": 10,
+            "seconds": 1.0, "machine": "m", "finished": "2026-01-01T00:00:00+00:00",
+        }
+        for arm in ("lsamd", "lsamd shuffled", "scratch", "scratch fan_in")
+        for task in ("digits", "signs") for layers in (3, 6) for seed in (0, 1) for epochs in (1, 2)
+    ]  # fmt: skip
+    (folder / RESULTS).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arms = [{"name": name, "method": name.split()[0], "settings": {"keep": [1, 2]}} for name in ("lsamd", "scratch")]
+    grid = {
+        "cost": True,
+        "settings": {"tasks": ["digits"], "lr": 1e-3},
+        "arms": arms,
+        "versions": {"torch": "2"},
+        "keys": [],
+    }
+    (folder / GRID).write_text(json.dumps({**grid, "keys": [row["key"] for row in rows]}))
+
+
+def releases(root: Path) -> None:
+    """A tiny hypernetwork in each layout that they are released in."""
+    import pickle
+
+    from lgzoo_tal.hypernet import Hypernet
+    from lgzoo_tal.hypernet_spec import HypernetSpec
+
+    spec = HypernetSpec(hidden=16, layers=1, heads=2, decoder="conv", widest=4, classes=10, spatial=11)
+    state = dict(Hypernet(spec, 1).state_dict())
+    writers: dict[str, Callable[[Path], object]] = {
+        "pickle": lambda path: path.write_bytes(pickle.dumps(state, protocol=4)),
+        "zip": lambda path: torch.save({"state_dict": state, "config": {"hid": 16}, "epoch": 3}, path),
+        "old": lambda path: torch.save(state, path, _use_new_zipfile_serialization=False),
+    }
+    for name, write in writers.items():
+        (root / f"release {name}").mkdir()
+        write(root / f"release {name}" / "ghn.pt")
+
+
+def targets() -> list[Target]:
+    """All of them."""
+    configs: dict[str, tuple[int, Mutation]] = {
+        f"learngene/{CONFIG}": (7, json_file),
+        f"learngene/{WEIGHTS}": (3, tensors_file),
+    }
+    model: dict[str, tuple[int, Mutation]] = {
+        f"descendant/{CONFIG}": (7, json_file),
+        f"descendant/{WEIGHTS}": (3, tensors_file),
+    }
+    ancestry: dict[str, tuple[int, Mutation]] = {
+        f"ancestry/{CONFIG}": (7, json_file),
+        f"ancestry/{WEIGHTS}": (3, tensors_file),
+    }
+    methods = sorted(folder.name for folder in OLD.iterdir())
+    return [
+        *(Target(f"learngene {method}", 6, configs, use_learngene) for method in methods),
+        *(Target(f"plot {m}", 1, configs, draw_learngene, f"learngene {m}") for m in ("lsamd", "pool", "snnet", "tal")),
+        Target("models", 16, model, use_model),
+        Target("trained", 8, model, train_model),
+        Target("ancestry", 14, ancestry, use_ancestry),
+        Target("bench", 24, {"results.jsonl": (6, json_lines), "grid.json": (4, json_file)}, read_bench),
+        Target("run", 8, {
+            "out.run/run.json": (6, json_file), "out.run/metrics.jsonl": (1, spoilt),
+            "out.run/**/checkpoint.json": (3, json_file), "out.run/**/*.safetensors": (2, tensors_file),
+        }, resume_run),
+        Target("checkpoint", 16, {
+            "*/checkpoint.json": (5, json_file), "*/state.safetensors": (5, tensors_file),
+        }, resume_training),
+        *(
+            Target(f"claim {name}", 5, {"*.toml": (1, toml_file)}, read_claim)
+            for name in ("pool-levels-wide", "lsamd-depth", "tal-unseen", "lsamd-storage")
+        ),
+        *(Target(f"release {name}", 12, {"ghn.pt": (1, pickle_file)}, read_release) for name in ("pickle", "zip", "old")),
+    ]  # fmt: skip

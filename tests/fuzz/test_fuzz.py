@@ -1,0 +1,105 @@
+"""Files changed by chance: every case ends in success or in a `ZooError`, within seconds, and touches nothing but its folder.
+
+`pytest tests/fuzz --fuzz-cases 20000` runs more than CI does. A case is a function of its target and number alone, so that what a
+failure prints repeats it: `pytest tests/fuzz -k "bench" --fuzz-only 1234`.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import signal
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from targets import Target, targets, templates
+from watching import watched
+
+from learngene_zoo.errors import ZooError
+
+TARGETS = targets()
+MOST_SECONDS = 20.0
+MOST_FAILURES = 5
+WHOLE = 6  # calls of each target with nothing changed
+
+
+class TooLong(BaseException):
+    """A case that does not end."""
+
+
+@pytest.fixture(scope="session")
+def wholes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folders that cases start from."""
+    torch.set_num_threads(1)
+    root = tmp_path_factory.mktemp("fuzz")
+    templates(root)
+    return root
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raises `TooLong` within, after so many seconds."""
+
+    def stop(*_: Any) -> None:
+        raise TooLong
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str]) -> str | None:
+    """One case; what is wrong with how it ended. `usual` is what happens beside its folder where nothing is changed."""
+    random = Random(f"{target.name} {number}")
+    folder = place / "case"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(wholes / (target.template or target.name), folder)
+    name = target.spoil(folder, random)
+    about = f'{target.name} {number} ({name}): pytest tests/fuzz -k "{target.name}" --fuzz-only {number}\n'
+    try:
+        with limited(MOST_SECONDS), watched() as seen, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            target.call(folder, random)
+    except ZooError as error:
+        if not str(error).strip():
+            return f"{about}an error without a word"
+    except TooLong:
+        return f"{about}it takes more than {MOST_SECONDS:g} seconds\n{traceback.format_exc()[-1500:]}"
+    except Exception:
+        return f"{about}{traceback.format_exc()[-2500:]}"
+    faults = sorted(set(seen.faults(folder)) - usual)
+    return f"{about}it {'; '.join(faults)}" if faults else None
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_changed_by_chance(target: Target, wholes: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    only, asked = request.config.getoption("--fuzz-only"), request.config.getoption("--fuzz-cases")
+    numbers = [only] if only is not None else range(max(1, round(asked * target.share / sum(t.share for t in TARGETS))))
+    usual: set[str] = set()
+    for number in range(WHOLE):
+        shutil.rmtree(tmp_path / "case", ignore_errors=True)
+        shutil.copytree(wholes / (target.template or target.name), tmp_path / "case")
+        with watched() as seen:
+            target.call(tmp_path / "case", Random(number))
+        usual.update(seen.faults(tmp_path / "case"))
+    assert all(fault.startswith(("imported", "read")) for fault in usual), usual
+    failures: list[str] = []
+    for number in numbers:
+        failure = run(target, number, wholes, tmp_path, usual)
+        if failure:
+            failures.append(failure)
+        if len(failures) >= MOST_FAILURES:
+            break
+        gc.collect(0)
+    assert not failures, "\n\n".join(failures)
