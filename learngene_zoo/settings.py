@@ -278,7 +278,7 @@ def _decode_leaf(hint: Any, data: Json, where: str) -> Any:
         return data
     if hint is Path and isinstance(data, str):
         return Path(data)
-    if hint is float and type(data) is int:
+    if hint is float and type(data) is int and abs(data) < 2**64:
         data = float(data)
     if type(data) is not hint:
         raise BadFile(f"{where} is {_short(data)}; expected a value of type {getattr(hint, '__name__', hint)}")

@@ -18,8 +18,9 @@ from torch import nn
 
 from learngene_zoo.atomic import is_draft, new_folder
 from learngene_zoo.errors import BadFile, Refused, TrainingFailed
-from learngene_zoo.settings import Json
+from learngene_zoo.settings import Json, from_json
 from learngene_zoo.storage import StateDict, Tensors, read_json, write_json, write_tensors
+from learngene_zoo.text import printable
 
 if TYPE_CHECKING:
     from timm.utils import ModelEmaV3
@@ -39,6 +40,16 @@ class Checkpoint:
     training: Mapping[str, Json]
     tensors: Mapping[str, StateDict]  # "weights", "ema", "exp_avg", ...
     scaler: Mapping[str, Json] = field(default_factory=dict)  # of fp16's loss scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """What `checkpoint.json` holds."""
+
+    format: int
+    step: int
+    training: Mapping[str, Any]
+    scaler: Mapping[str, Any]
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -63,7 +74,7 @@ def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
         try:
             checkpoint = _read(place)
         except BadFile as error:
-            log.warning("skipping a checkpoint that cannot be read: %s", error)
+            log.warning("skipping a checkpoint that cannot be read: %s", printable(str(error)))
             continue
         if dict(checkpoint.training) != dict(training):
             raise Refused(
@@ -86,12 +97,10 @@ def _read(place: Path) -> Checkpoint:
     for name, tensor in Tensors(place / TENSORS).items():
         part, _, inner = name.partition("/")
         tensors.setdefault(part, {})[inner] = tensor
-    try:
-        return Checkpoint(
-            step=int(record["step"]), training=record["training"], tensors=tensors, scaler=record["scaler"]
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise BadFile(f"{place / RECORD} has missing or malformed entries: {error}") from error
+    found = from_json(_Record, record, str(place / RECORD))
+    if found.step != _step_of(place):
+        raise BadFile(f"{place / RECORD} is of step {found.step}, not of step {_step_of(place)}")
+    return Checkpoint(step=found.step, training=found.training, tensors=tensors, scaler=found.scaler)
 
 
 def forget(folder: Path) -> None:
@@ -142,13 +151,18 @@ class TrainingState:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Return to a checkpoint. Raises `Refused` if its tensors are those of another objective."""
-        self._load(self.objective, checkpoint.tensors["weights"])
+        self._load(self.objective, checkpoint.tensors.get("weights", {}))
         if self.average is not None:
-            self._load(self.average.module, checkpoint.tensors["ema"])
+            self._load(self.average.module, checkpoint.tensors.get("ema", {}))
         trained = self._trained()
         for moment in MOMENTS:
             for name, tensor in checkpoint.tensors.get(moment, {}).items():
-                parameter = trained[name]
+                parameter = trained.get(name)
+                shape = torch.Size() if moment == "step" or parameter is None else parameter.shape
+                if parameter is None or tensor.shape != shape or not tensor.is_floating_point():
+                    raise Refused(
+                        f"the checkpoint is not of the model being trained: it has another {moment} of {name}"
+                    )
                 self.optimizer.state[parameter][moment] = tensor.to(parameter.device)
 
     def keep_average(self) -> None:

@@ -27,10 +27,10 @@ def anything(random: Random) -> Any:
     kind = random.random()
     if kind < 0.03:
         value: Any = random.choice(NUMBERS)
-        for _ in range(random.choice((5, 62, 63, 64, 900, 3000))):
+        for _ in range(random.choice((5, 62, 63, 64, 300))):
             value = [value] if random.random() < 0.5 else {"a": value}
         return value
-    return random.choice(random.choice((NAMES, NUMBERS, NUMBERS, OTHERS)))
+    return copy.deepcopy(random.choice(random.choice((NAMES, NUMBERS, NUMBERS, OTHERS))))
 
 
 def changed(data: Any, random: Random) -> Any:
@@ -111,6 +111,9 @@ def json_file(data: bytes, random: Random) -> bytes:
     if random.random() < 0.15:
         return spoilt(data, random)
     written = json.dumps(changed(json.loads(data), random))
+    if random.random() < 0.02:
+        depth = random.choice((1000, 5000, 100_000))
+        written = "[" * depth + written + "]" * depth
     if random.random() < 0.05:
         written = random.choice(["\ufeff", "[", "", '{"format": 1,']) + written
     return written.encode("utf-8", "surrogatepass" if random.random() < 0.5 else "replace")
@@ -119,8 +122,7 @@ def json_file(data: bytes, random: Random) -> bytes:
 def json_lines(data: bytes, random: Random) -> bytes:
     """Lines of JSON, one to three of them changed."""
     lines = data.splitlines()
-    for _ in range(random.choice((1, 1, 2, 3))):
-        at = random.randrange(len(lines))
+    for at in random.sample(range(len(lines)), random.choice((1, 1, 2, 3))):
         lines[at] = json_file(lines[at], random)
     return b"\n".join(lines) + (b"\n" if random.random() < 0.9 else b"")
 

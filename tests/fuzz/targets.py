@@ -69,6 +69,8 @@ def lgzoo(*words: str) -> None:
         raise done.exception
     if wrong or "unexpected" in printed or "Traceback" in printed or "run again with --debug" in printed:
         raise BrokenOutput(printed[-2000:])
+    if "out of memory" in printed:
+        raise BrokenOutput(f"sizes are not bounded before memory is asked for: {printed[-2000:]}")
     if done.exit_code not in (0, 1, 2) or len(errors) != bool(done.exit_code) or (done.exit_code and done.stdout):
         raise BrokenOutput(f"exit {done.exit_code}: {printed[-2000:]}")
     if "--json" in words and not done.exit_code:

@@ -7,6 +7,7 @@ failure prints repeats it: `pytest tests/fuzz -k "bench" --fuzz-only 1234`.
 from __future__ import annotations
 
 import gc
+import resource
 import shutil
 import signal
 import traceback
@@ -25,8 +26,9 @@ from watching import watched
 from learngene_zoo.errors import ZooError
 
 TARGETS = targets()
-MOST_SECONDS = 20.0
+MOST_SECONDS = 3.0
 MOST_FAILURES = 5
+MOST_MEMORY = 3 * 2**30
 WHOLE = 6  # calls of each target with nothing changed
 
 
@@ -35,12 +37,16 @@ class TooLong(BaseException):
 
 
 @pytest.fixture(scope="session")
-def wholes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders that cases start from."""
+def wholes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folders that cases start from. Meanwhile this process has little memory: a case that asks for much is refused it."""
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("fuzz")
     templates(root)
-    return root
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + MOST_MEMORY, before[1]))
+    yield root
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @contextmanager
