@@ -7,6 +7,7 @@ allocated.
 
 import math
 import mmap
+import os
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal
@@ -14,12 +15,13 @@ from typing import Any, Literal
 import torch
 from torch.overrides import TorchFunctionMode
 
-from learngene_zoo.errors import BadFile
+from learngene_zoo.errors import BadFile, Unavailable
 from learngene_zoo.families.family import host_of, iter_parameters
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.table import ParameterSpec
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
+from learngene_zoo.units import human_count
 
 Model = Any  # a family's module, mostly timm's VisionTransformer, whose attributes depend on the family
 
@@ -107,6 +109,7 @@ def uninitialised(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> 
     for name, shape in shapes.items():
         places[name] = end
         end += -(-math.prod(shape) // step) * step
+    check_memory(end * dtype.itemsize)
     memory = _large_pages(end * dtype.itemsize)
     if memory is None:
         return {name: torch.empty(shape, dtype=dtype, device="cpu") for name, shape in shapes.items()}
@@ -116,6 +119,23 @@ def uninitialised(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> 
         )
         for name, shape in shapes.items()
     }
+
+
+def check_memory(needed: int) -> None:
+    """Raises `Unavailable` for tensors of more bytes than this machine has: to ask for them could end the process."""
+    if needed > machine_memory():
+        raise Unavailable(
+            f"these tensors take {human_count(needed)}B, and this machine has {human_count(machine_memory())}B of memory; "
+            "choose a smaller size"
+        )
+
+
+def machine_memory() -> int:
+    """Bytes; where the system does not say, more than any machine has."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 2**63
 
 
 def _large_pages(size: int) -> mmap.mmap | None:
@@ -143,11 +163,12 @@ def initial(spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str]
     In both, biases are 0 (except the patch embedding's under `timm`), norms 1 and 0, layer scales their value. A tensor
     depends on the seed, its name and its shape alone, so that models of two sizes share what they have in common.
     """
-    chosen = None if names is None else set(names)
+    chosen = set(shapes(spec) if names is None else names)
+    check_memory(sum(4 * math.prod(shape) for name, shape in shapes(spec).items() if name in chosen))
     return {
         name: _start(kind, spec, sizes, derive_seed(seed, "initial", name), scheme)
         for name, kind, sizes in iter_parameters(spec)
-        if chosen is None or name in chosen
+        if name in chosen
     }
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from importlib import import_module
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.settings import Json
+from learngene_zoo.settings import Bounds, Json, check_bounds
 
 # The package of each family by name. Saved JSON names the family; where it does not, it is `vit`.
 FAMILIES = {"vit": "learngene_zoo.families.vit"}
@@ -52,11 +52,14 @@ class InputFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Consecutive blocks of one width."""
+    """Consecutive blocks of one width. Raises `WrongCall` for sizes beyond `LIMITS`."""
 
-    layers: int
-    width: int
-    heads: int
+    layers: Annotated[int, Bounds(most=LIMITS["layers"])]
+    width: Annotated[int, Bounds(most=LIMITS["width"])]
+    heads: Annotated[int, Bounds(most=LIMITS["heads"])]
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ import pickle
 import pytest
 import torch
 
-from learngene_zoo.errors import BadFile
+from learngene_zoo.errors import BadFile, Unavailable
 from learngene_zoo.families import model as models
-from learngene_zoo.families.model import check_state, initial, model_of, shapes
+from learngene_zoo.families.model import check_state, initial, model_of, shapes, uninitialised
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.families.vit.table import TABLE
 
@@ -124,3 +124,12 @@ def test_loading_is_strict(change: object, message: str) -> None:
     assert str(error.value).startswith("FILE")
     with pytest.raises(BadFile, match=message):
         model_of(TINY, state)
+
+
+def test_tensors_that_no_memory_holds_are_refused_before_they_are_asked_for() -> None:
+    huge = ViTSpec(layers=512, width=16384, heads=128, mlp_ratio=64.0)
+    with pytest.raises(Unavailable, match=r"these tensors take \S+TB, and this machine has \S+ of memory"):
+        initial(huge, 0)
+    with pytest.raises(Unavailable, match="choose a smaller size"):
+        uninitialised(shapes(huge), torch.float16)
+    assert set(initial(huge, 0, names=["norm.weight"])) == {"norm.weight"}

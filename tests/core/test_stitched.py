@@ -192,9 +192,8 @@ def test_no_axis_is_cut_through_all_widths_at_once() -> None:
     ids=str,
 )
 def test_impossible_segments_are_refused(front: list[tuple[int, int, int]], message: str) -> None:
-    segments = tuple(Segment(layers=layers, width=width, heads=heads) for layers, width, heads in front)
     with pytest.raises(WrongCall, match=message):
-        TWO.with_(front=segments)
+        TWO.with_(front=tuple(Segment(layers=layers, width=width, heads=heads) for layers, width, heads in front))
 
 
 @pytest.mark.parametrize(
