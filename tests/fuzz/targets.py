@@ -6,14 +6,15 @@ A call ends in success or in a `ZooError`; the command line's ends in an exit co
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import chdir, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import torch
 from click.testing import CliRunner
 from mutations import json_file, json_lines, pickle_file, spoilt, tensors_file, toml_file
@@ -24,6 +25,7 @@ from learngene_zoo.artifacts.card import descendant_card, learngene_card
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
 from learngene_zoo.artifacts.learngene import load
 from learngene_zoo.cli.main import main
+from learngene_zoo.errors import ZooError
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 
@@ -60,7 +62,10 @@ class BrokenOutput(AssertionError):
 
 
 def lgzoo(*words: str) -> None:
-    """One call of the command line: its exit code, its one line of error and its output keep their promises."""
+    """One call of the command line: its exit code, its one line of error and its output keep their promises.
+
+    Raises `ZooError` where it fails as it should.
+    """
     done = CliRunner().invoke(main, [*words])
     printed = done.stdout + done.stderr
     wrong = [letter for letter in set(printed) - {"\n"} if not letter.isprintable() and letter not in "\u200c\u200d"]
@@ -73,7 +78,9 @@ def lgzoo(*words: str) -> None:
         raise BrokenOutput(f"sizes are not bounded before memory is asked for: {printed[-2000:]}")
     if done.exit_code not in (0, 1, 2) or len(errors) != bool(done.exit_code) or (done.exit_code and done.stdout):
         raise BrokenOutput(f"exit {done.exit_code}: {printed[-2000:]}")
-    if "--json" in words and not done.exit_code:
+    if done.exit_code:
+        raise ZooError(errors[0])
+    if "--json" in words:
         json.loads(done.stdout)
 
 
@@ -102,8 +109,12 @@ def draw_learngene(folder: Path, random: Random) -> None:
 def use_model(folder: Path, random: Random) -> None:
     """Show it, or build it, write its card and run it."""
     place = folder / "descendant"
-    if random.random() < 0.3:
+    kind = random.random()
+    if kind < 0.3:
         lgzoo("show", str(place), *random.choice(((), ("--json",))))
+        return
+    if kind > 0.95:
+        lgzoo("evaluate", str(place), "--offline", "--threads", "1")
         return
     made = load_descendant(place)
     descendant_card(made.config())
@@ -115,7 +126,7 @@ def use_model(folder: Path, random: Random) -> None:
 
 def train_model(folder: Path, random: Random) -> None:
     """Fine-tune or evaluate it on pictures of the user's."""
-    task = ("--task", f"folder:{folder / 'photos'}") if random.random() < 0.8 else ()
+    task = ("--task", f"folder:{folder / 'photos'}")
     if random.random() < 0.5:
         lgzoo("evaluate", str(folder / "descendant"), *task, "--offline", "--threads", "1")
     else:
@@ -153,20 +164,9 @@ def read_bench(folder: Path, random: Random) -> None:
 
 def resume_run(folder: Path, random: Random) -> None:
     """The call that the run belongs to, again."""
-    how = random.choice(((), ("--resume",), ("--force",), ("--resume", "--force")))
-    task = (
-        "--task",
-        f"folder:{folder / 'photos'}",
-        "--epochs",
-        "1",
-        "--images",
-        "4",
-        "--batch-size",
-        "2",
-        "--threads",
-        "1",
-    )
-    lgzoo("finetune", str(folder / "model"), *task, "-o", str(folder / "out"), *how)
+    how = random.choice((("--resume",), ("--resume",), ("--force",), ("--resume", "--force")))
+    with chdir(folder):
+        lgzoo("finetune", "model", "--task", "folder:photos", *BRIEF, "-o", "out", *how)
 
 
 def resume_training(folder: Path, random: Random) -> None:
@@ -198,6 +198,8 @@ def read_release(folder: Path, random: Random) -> None:
 
 # Where they come from
 
+BRIEF = ("--epochs", "1", "--images", "4", "--batch-size", "2", "--threads", "1")
+RECIPE = replace(lifecycle.FINETUNE, epochs=1, images=4, batch_size=2)
 TRAINING = {"label": "toy", "steps": 4, "seed": 0, "ema": None}
 
 
@@ -267,14 +269,10 @@ def interrupted_run(folder: Path, model: Any) -> None:
         save(*arguments, **named)
         raise Killed
 
-    os.environ["LGZOO_CACHE"] = str(folder / "cache")
-    checkpoint.save = save_and_die  # type: ignore[assignment]
-    try:
-        resume_run(folder, Random(0))
-    except Killed:
-        pass
-    finally:
-        checkpoint.save = save
+    with pytest.MonkeyPatch.context() as patch, suppress(Killed), chdir(folder):
+        patch.setenv("LGZOO_CACHE", str(folder / "cache"))
+        patch.setattr(checkpoint, "save", save_and_die)
+        lifecycle.finetune("model", task="folder:photos", recipe=RECIPE, out="out", run=Run(threads=1))
 
 
 def checkpoints(folder: Path) -> None:

@@ -25,6 +25,7 @@ from watching import watched
 
 from learngene_zoo.errors import ZooError
 
+pytestmark = pytest.mark.slow
 TARGETS = targets()
 MOST_SECONDS = 3.0
 MOST_FAILURES = 5
