@@ -37,7 +37,7 @@ class TooLong(BaseException):
     """A case that does not end."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def wholes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folders that cases start from. Meanwhile this process has little memory: a case that asks for much is refused it."""
     torch.set_num_threads(1)
