@@ -2,8 +2,8 @@
 
 A draft lies beside its place, in a name that says which process writes it. It is flushed to disk and then takes its place: by
 `renameat2` with RENAME_EXCHANGE where the system has it, so that there is no moment without a whole artifact; elsewhere by two
-renames with a journal, which the next call finishes. Drafts that a killed process left are removed by the next call that writes to
-the same place. Only what we wrote is ever replaced or removed: a folder is ours by what it holds, and links are resolved before
+renames, which the next call finishes: names alone tell what is what. Drafts that a killed process left are removed by the next call
+that writes to the same place. Only what we wrote is ever replaced or removed: a folder is ours by what it holds, and links are resolved before
 anything is compared.
 """
 
@@ -18,7 +18,7 @@ import socket
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from learngene_zoo.errors import Refused, Unavailable
 
 DRAFT = ".lgzoo-draft"  # the marker in a folder that is being written: its first file, and the first that goes
 _ENDING = ".draft"
-_JOURNAL = ".swap"
+_OLD = ".old"  # follows a draft's name in that of what it replaces
 _EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
 _AT_FDCWD = -100
 # What a folder that we write holds beside its marker: of artifacts, finished parts and checkpoints.
@@ -202,50 +202,45 @@ def replace(draft: Path, place: Path) -> None:
         _flush(place.parent)
         shutil.rmtree(draft, ignore_errors=True)
         return
-    journal, old = _journal(place), draft.with_name(f"{draft.name}.old")
-    journal.write_text(json.dumps({"new": draft.name, "old": old.name}), encoding="utf-8")
-    _flush(journal)
+    old = draft.with_name(draft.name + _OLD)
     os.replace(place, old)
     os.replace(draft, place)
     _flush(place.parent)
-    journal.unlink()
     shutil.rmtree(old, ignore_errors=True)
 
 
 def recover(place: Path) -> None:
     """Finish a replacement that was interrupted between its two renames, and remove what dead processes left beside `place`."""
-    journal = _journal(place)
-    if os.path.isfile(journal):
-        try:
-            names = json.loads(journal.read_bytes())
-            new, old = (place.with_name(Path(str(names[key])).name) for key in ("new", "old"))
-        except (ValueError, KeyError, TypeError):  # cut short: nothing was renamed yet
-            new = old = place
-        if not place.exists():
-            os.replace(new if new.is_dir() else old, place)
-        journal.unlink(missing_ok=True)
+    left = _left(place)
+    moved = next((entry for entry in left if entry.name.endswith(_ENDING + _OLD) and entry.is_dir()), None)
+    if moved is not None and not place.exists():
+        draft = moved.with_name(moved.name.removesuffix(_OLD))
+        os.replace(draft if draft in left and not (draft / DRAFT).exists() else moved, place)
     _sweep(place)
-
-
-def _journal(place: Path) -> Path:
-    return place.with_name(f".{place.name}{_JOURNAL}")
 
 
 def _sweep(place: Path) -> None:
     """Remove drafts of `place` whose writers have ended."""
-    prefix = f".{place.name}."
-    try:
-        beside = [entry for entry in place.parent.iterdir() if entry.name.startswith(prefix) and _ENDING in entry.name]
-    except OSError:
-        return
-    for entry in beside:
-        writer = entry.name.removeprefix(prefix).partition(_ENDING)[0]
-        if not _dead(writer) or entry.is_symlink():
-            continue
-        if entry.is_dir() and not foreign_in(entry):
+    for entry in _left(place):
+        if entry.is_dir():
             shutil.rmtree(entry, ignore_errors=True)
-        elif entry.is_file():
-            entry.unlink(missing_ok=True)
+        else:
+            with suppress(OSError):
+                entry.unlink()
+
+
+def _left(place: Path) -> list[Path]:
+    """Drafts of `place` whose writers have ended, and what such a writer moved away: files, and folders of ours."""
+    prefix = f".{place.name}."
+    with suppress(OSError):
+        beside = [entry for entry in place.parent.iterdir() if entry.name.startswith(prefix) and _ENDING in entry.name]
+        ended = [entry for entry in beside if _dead(entry.name.removeprefix(prefix).partition(_ENDING)[0])]
+        return [entry for entry in sorted(ended) if not entry.is_symlink() and _is_ours(entry)]
+    return []
+
+
+def _is_ours(entry: Path) -> bool:
+    return not foreign_in(entry) if entry.is_dir() else entry.is_file()
 
 
 def is_draft(name: str) -> bool:
@@ -289,7 +284,7 @@ def _started(process: int) -> str:
         return "0"
     try:
         os.kill(process, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return ""
     except OSError:
         pass

@@ -30,10 +30,10 @@ def fill(path: Path, text: str, force: bool = False) -> None:
         (draft / "README.md").write_text(text)
 
 
-@pytest.fixture(params=["exchange", "journal"])
+@pytest.fixture(params=["exchange", "renames"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """With the system's atomic exchange, and without one."""
-    if request.param == "journal":
+    if request.param == "renames":
         monkeypatch.setattr(atomic, "_renameat2", lambda: None)
     elif atomic._renameat2() is None:
         pytest.skip("this system has no renameat2")
@@ -121,10 +121,10 @@ def test_a_failure_in_the_middle_leaves_what_was_there(tmp_path: Path, error: Ba
 
 
 KILLED = """
-import os, sys
+import os, shutil, sys
 from pathlib import Path
 from learngene_zoo import atomic
-if sys.argv[2] == "journal":
+if sys.argv[2] == "renames":
     atomic._renameat2 = lambda: None
 stop = int(sys.argv[3])
 real, calls = os.replace, []
@@ -134,6 +134,8 @@ def replace(source, target):
         os._exit(9)
     real(source, target)
 os.replace = replace
+if stop == 3:
+    shutil.rmtree = lambda *arguments, **named: os._exit(9)
 with atomic.new_folder(Path(sys.argv[1]), force=True) as draft:
     (draft / "config.json").write_text('{"method": "toy", "spec": {}, "format": 1}')
     (draft / "README.md").write_text("new")
@@ -142,7 +144,9 @@ with atomic.new_folder(Path(sys.argv[1]), force=True) as draft:
 """
 
 
-@pytest.mark.parametrize(("way", "stop"), [("exchange", 0), ("journal", 0), ("journal", 1), ("journal", 2)])
+@pytest.mark.parametrize(
+    ("way", "stop"), [("exchange", 0), ("renames", 0), ("renames", 1), ("renames", 2), ("renames", 3)]
+)
 def test_the_next_call_finishes_what_a_kill_interrupted(tmp_path: Path, way: str, stop: int) -> None:
     path = tmp_path / "out"
     fill(path, "old")
@@ -150,8 +154,31 @@ def test_the_next_call_finishes_what_a_kill_interrupted(tmp_path: Path, way: str
     assert done.returncode == 9
     assert len(list(tmp_path.iterdir())) > 1
     atomic.recover(path)
-    assert everything(tmp_path)["out/README.md"] == ("new" if stop == 2 else "old")
+    assert everything(tmp_path)["out/README.md"] == ("new" if stop >= 2 else "old")
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("moved", ["thesis.txt", "README.md"])
+def test_only_what_lgzoo_moved_away_takes_a_place_again(tmp_path: Path, moved: str) -> None:
+    dead = f".out.{atomic._machine()}-999999999-5-abc.draft"
+    (tmp_path / f"{dead}.old").mkdir()
+    (tmp_path / f"{dead}.old" / moved).write_text("mine")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / f".out.{atomic._machine()}-999999998-5-abc.draft.old").symlink_to(tmp_path / "mine")
+    (tmp_path / ".out.swap").write_text('{"new": "mine", "old": "mine"}')
+    (tmp_path / f".out.{'9' * 30}.draft.old").mkdir()
+    before = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    atomic.recover(tmp_path / "out")
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == before
+
+
+def test_a_draft_that_is_not_whole_takes_no_place(tmp_path: Path) -> None:
+    dead = f".out.{atomic._machine()}-999999999-5-abc.draft"
+    fill(tmp_path / f"{dead}.old", "old")
+    fill(tmp_path / dead, "half")
+    (tmp_path / dead / DRAFT).touch()
+    atomic.recover(tmp_path / "out")
+    assert everything(tmp_path) == {"out/README.md": "old", "out/config.json": json.dumps(CONFIG)}
 
 
 def test_drafts_of_living_processes_and_of_strangers_stay(tmp_path: Path) -> None:
