@@ -11,7 +11,9 @@ import pickle
 import re
 import shlex
 import socket
+import struct
 import subprocess
+import zlib
 from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
@@ -260,3 +262,62 @@ def test_a_folder_whose_name_is_not_text_is_refused_in_one_line(model: Path, tmp
         assert (code, out, told.count("\n")) == (1, "", 1)
         assert "caf\\udce9" in told
         assert "not valid UTF-8" in told
+
+
+@pytest.mark.parametrize("side", [10_000, 50_000])
+def test_an_image_bomb_is_not_decoded(side: int, model: Path, tmp_path: Path) -> None:
+    pictures(tmp_path / "photos", b"red", b"blue")
+    header = b"IHDR" + struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    data = b"IDAT" + zlib.compress(bytes(10**6))
+    chunks = [header, data, b"IEND"]
+    bomb = b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks
+    )
+    for place in (tmp_path / "photos").rglob("*.png"):
+        place.write_bytes(bomb)
+    code, out, told = lgzoo("evaluate", str(model), "--task", f"folder:{tmp_path / 'photos'}", "--threads", "1")
+    assert (code, out, told.count("\n")) == (1, "", 1)
+    assert f"the image cannot be read (Image size ({side**2} pixels) exceeds limit" in told
+
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "security.md"
+
+
+def promises() -> list[str]:
+    """The promises of the page, one text each."""
+    part = PAGE.read_text().split("## What is promised\n")[1].split("\n## ")[0]
+    return [" ".join(item.split()) for item in re.split(r"^- ", part.split("\n### ", 1)[1], flags=re.MULTILINE)[1:]]
+
+
+def names_of_tests() -> set[str]:
+    """The names of all tests in the tree."""
+    return {
+        name
+        for path in PAGE.parents[1].glob("tests/**/test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+    }
+
+
+def test_every_promise_names_its_tests() -> None:
+    every = promises()
+    assert len(every) >= 20
+    known = names_of_tests()
+    for promise in every:
+        named = re.findall(r"`(test_\w+)`", promise)
+        assert named, f"no test shows that {promise}"
+        assert set(named) <= known, set(named) - known
+
+
+def test_the_page_names_every_target_of_the_fuzzer() -> None:
+    """By the first word of its name."""
+    source = (PAGE.parents[1] / "tests" / "fuzz" / "targets.py").read_text()
+    targets = set(re.findall(r"\bTarget\(f?\"(\w+)", source))
+    assert len(targets) >= 8
+    told = [
+        re.findall(r"`(\w+)`", line.split(":")[0])
+        for line in PAGE.read_text().split("## What is fuzzed")[1].splitlines()
+        if line.startswith("| `")
+    ]
+    assert {name for names in told for name in names} == targets
+    assert "2,000 cases" in PAGE.read_text()
+    assert "default=2000" in (PAGE.parents[1] / "tests" / "conftest.py").read_text()
