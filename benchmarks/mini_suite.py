@@ -39,7 +39,7 @@ from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.tasks.splits import balanced
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
-from lgzoo_mini.generator import Generated, generator
+from lgzoo_mini.suite import Generated, generator
 
 NAME = "mini_suite"
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)

@@ -31,8 +31,7 @@ from learngene_zoo.families.surgery import cast
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.inputs import preset_of
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.distributed import world
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, world
 from learngene_zoo.settings import with_settings
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite

@@ -27,11 +27,10 @@ from learngene_zoo.families.model import initial, model_of
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.recipe import Recipe
+from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.training.step import parameter_groups
-from lgzoo_lsamd.search import SearchObjective, groups_with_routers
 from lgzoo_lsamd.settings import SearchSettings
-from lgzoo_lsamd.supernet import BASE, SPECIFIC, routed_blocks, super_net
+from lgzoo_lsamd.supernet import BASE, SPECIFIC, SearchObjective, groups_with_routers, routed_blocks, super_net
 
 MOST_TIME = 1.15
 REPEATS, ROUNDS = 2, 8  # many short rounds: the arms should meet the same machine

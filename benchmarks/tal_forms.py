@@ -30,9 +30,8 @@ from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.fit import training_images
 from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import Classification
+from learngene_zoo.training.objectives import Classification, training_images
 from lgzoo_tal.architectures import drawn, plain
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import Conv, Form, HypernetSpec

@@ -17,7 +17,7 @@ def latency(spec: Spec, run: Run) -> float:
     import torch
 
     from learngene_zoo.families.model import initial, model_of
-    from learngene_zoo.training.device import open_device
+    from learngene_zoo.runs.run import open_device
 
     device = open_device(run)
     model = model_of(spec, initial(spec, run.seed)).to(device)

@@ -35,9 +35,8 @@ from learngene_zoo.method import (
     named_sizes,
 )
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.distributed import is_first
 from learngene_zoo.runs.folder import produce
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task

@@ -23,8 +23,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from learngene_zoo.testing.expansion import BUILT, sampled
 from learngene_zoo.testing.laws import HOT
-from learngene_zoo.training.engine import Engine
 from learngene_zoo.training.fit import fit
+from learngene_zoo.training.loop import Engine
 
 METHODS = sorted(registry.references())
 

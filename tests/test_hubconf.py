@@ -75,7 +75,7 @@ def learngene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
     from learngene_zoo.families.vit.spec import ViTSpec
-    from lgzoo_lsamd.expansion import base_blocks
+    from lgzoo_lsamd.blocks import base_blocks
 
     spec = ViTSpec(layers=4, width=16, heads=2, classes=5, image_size=16, patch_size=8)
     config = LearngeneConfig(method="lsamd", spec=spec, details={"kept": [1, 3]})

@@ -22,8 +22,7 @@ from learngene_zoo.bench.extraction import Spent, extract_once
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.trial import failed, reason, run_cell
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.runs.distributed import end_with_parent
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, end_with_parent
 
 Job = Extraction | Cell
 

@@ -186,8 +186,8 @@ def probed(
     """
     import torch
 
+    from learngene_zoo.runs.run import open_device
     from learngene_zoo.tasks.batches import open_loader
-    from learngene_zoo.training.device import open_device
 
     model = start.model().to(open_device(run))
     head = model.get_classifier().cpu()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from learngene_zoo.runs.distributed import is_first
+from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import json_text, printable
 from learngene_zoo.text_table import terminal_width, text_table

@@ -23,8 +23,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.runs.distributed import is_first, wait_for_all, world
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
 from learngene_zoo.settings import Json, fingerprint, from_json, to_json
 from learngene_zoo.storage import load_result, read_json, save_result, write_json
 

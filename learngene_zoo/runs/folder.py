@@ -23,8 +23,7 @@ from typing import Protocol, TypeVar
 from learngene_zoo.atomic import claim, digest_of, is_draft, nearest_parent, new_file, recover, resolved, shown
 from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.runs.cache import NOTE
-from learngene_zoo.runs.distributed import is_first, join, wait_for_all
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, is_first, join, wait_for_all
 from learngene_zoo.settings import Json, fingerprint
 from learngene_zoo.storage import read_json, write_json
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.runs.distributed import rank, world
+from learngene_zoo.runs.run import rank, world
 from learngene_zoo.tasks.augmentation import Augment
 from learngene_zoo.tasks.images import decoded, decoded_mask, normalised
 from learngene_zoo.tasks.loader import Batch, Loader, Made, Pictures, check_settings, closed, feeder

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.runs.distributed import rank, world
+from learngene_zoo.runs.run import rank, world
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.augmentation import AUGMENTS, Augment, Images, light, light_joint, rand, rand_joint
 from learngene_zoo.tasks.images import checked, fitted, fitted_masks, normalised

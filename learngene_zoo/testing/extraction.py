@@ -22,7 +22,7 @@ from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing.laws import cold, copied, difference, law, members_of
 from learngene_zoo.training import loop
-from learngene_zoo.training.engine import Engine
+from learngene_zoo.training.loop import Engine
 
 SEED = 3
 

@@ -15,10 +15,8 @@ from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.runs.distributed import gathered, join
-from learngene_zoo.runs.run import Run
-from learngene_zoo.training.device import open_device
-from learngene_zoo.training.metric import Accuracy, Metric, metric_for
+from learngene_zoo.runs.run import Run, gathered, join, open_device
+from learngene_zoo.training.objectives import Accuracy, Metric, metric_for
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task

@@ -10,17 +10,14 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.families.model import state_of
-from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.tasks.batches import Batches, open_loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.loop import train
-from learngene_zoo.training.objectives import CLASS_LOSS, objective_for
-from learngene_zoo.training.step import Step
+from learngene_zoo.training.loop import Step, train
+from learngene_zoo.training.objectives import CLASS_LOSS, objective_for, training_images
 
 FEWEST_STEPS = 50  # before that even a good training may still be at chance
 NEAR = 0.02
@@ -73,27 +70,6 @@ def fit(
 def _validated(model: nn.Module, start: Descendant, task: Task, run: Run) -> dict[str, Json]:
     validation = evaluate(model, task, "validation", start.input_format, run)
     return {f"validation_{validation.metric}": validation.value, "validation_images": validation.images}
-
-
-def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
-    """Shuffled and augmented batches of a task's training images in this input format, as many as the recipe has.
-
-    Raises `WrongCall` for mixup or cutmix on a task with attributes or masks, which cannot be mixed.
-    """
-    if (recipe.mixup or recipe.cutmix) and (task.attributes or task.kind != "classification"):
-        labels = "attributes" if task.attributes else "masks"
-        raise WrongCall(f"mixup and cutmix cannot mix the {labels} of {task.name}; set both to 0")
-    return open_loader(
-        task,
-        "train",
-        input_format,
-        batch_size=recipe.batch_size,
-        seed=derive_seed(run.seed, "data"),
-        shuffle=True,
-        augment=recipe.augment if recipe.epochs else "none",  # without training it need not suit the task
-        images=recipe.images,
-        workers=run.workers,
-    )
 
 
 def stalled(steps: Iterator[Step], classes: int) -> Iterator[Step]:

@@ -1,27 +1,109 @@
-"""The one training loop: a generator of steps. Evaluation, annealing and early stopping stand in the `for`'s body."""
+"""The one training loop, a generator of steps: `train`, with its schedule, its groups of parameters and stochastic depth.
+
+Evaluation, annealing and early stopping stand in the body of the `for`. `Engine` does the work of one training.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.run import Run
-from learngene_zoo.training.device import open_device
-from learngene_zoo.training.engine import Engine
-from learngene_zoo.training.step import Groups, Step, parameter_groups, stochastic_depth
-from learngene_zoo.training.trackers import metrics_file, progress_bar, tracking
+from learngene_zoo.runs.run import (
+    Run,
+    check_agreed,
+    is_first,
+    mean_losses,
+    open_accelerator,
+    open_device,
+    rank,
+    share_of_batch,
+    wait_for_all,
+    world,
+)
+from learngene_zoo.seeds import seed_step
+from learngene_zoo.training import checkpoint as checkpoints
+from learngene_zoo.training.checkpoint import TrainingState
+from learngene_zoo.training.objectives import mixing
+from learngene_zoo.training.trackers import check_tracker, metrics_file, progress_bar, tracking
 
 if TYPE_CHECKING:
+    from accelerate import Accelerator
+    from timm.utils import ModelEmaV3
+
     from learngene_zoo.tasks.batches import Batches
 
-__all__ = ["Step", "train"]
+
+# AdamW's groups of an objective's parameters; a group may have an `lr_scale`.
+Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
+UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token"})
+PLACES = ("drop_path1", "drop_path2")
 SAVING_SHARE = 20  # writing checkpoints takes at most about a twentieth of the time, however large they are
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One finished step of training."""
+
+    epoch: int  # from 0
+    step: int  # from 1, over all epochs
+    steps: int  # how many there will be
+    losses: Mapping[str, float]  # by name, means over the batch of all processes
+    lr: float
+    end_of_epoch: bool
+
+    @property
+    def loss(self) -> float:
+        """The sum of the losses: what was minimised."""
+        return sum(self.losses.values())
+
+    def line(self, images: int) -> dict[str, float]:
+        """What is reported of a step of so many images."""
+        losses = {f"loss/{name}": value for name, value in self.losses.items()}
+        return {"epoch": self.epoch, "images": images, "lr": self.lr, "loss": self.loss, **losses}
+
+
+def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
+    """The learning rate of the `step`-th step (from 1), a function of the step alone.
+
+    It rises linearly over the first W = warmup * steps_per_epoch steps and reaches `lr` at the W-th. The n-th (from 0)
+    of the N others is at t = n/N: `cosine` gives min_lr + (lr - min_lr) (1 + cos(pi t)) / 2, `poly` min_lr + (lr -
+    min_lr) (1 - t)^power, `constant` lr.
+    """
+    done = step - 1
+    warm = round(recipe.warmup * steps_per_epoch)
+    if done < warm:
+        return recipe.lr * step / warm
+    if recipe.schedule == "constant":
+        return recipe.lr
+    t = min((done - warm) / max(recipe.epochs * steps_per_epoch - warm, 1), 1.0)
+    share = (1 + math.cos(math.pi * t)) / 2 if recipe.schedule == "cosine" else (1 - t) ** recipe.power
+    return recipe.min_lr + (recipe.lr - recipe.min_lr) * share
+
+
+def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
+    """AdamW's groups of all trainable parameters: matrices are decayed; biases, norms, tokens and positions are not.
+
+    A group with an `lr_scale` gets the schedule's learning rate times that. Raises `WrongCall` if nothing is trainable.
+    """
+    decayed: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            plain = parameter.dim() < 2 or name.rpartition(".")[2] in UNDECAYED
+            (others if plain else decayed).append(parameter)
+    if not decayed and not others:
+        raise WrongCall("this objective has no trainable parameter; unfreeze some, or train for 0 epochs")
+    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return [group for group in groups if group["params"]]
 
 
 def train(
@@ -60,20 +142,14 @@ def train(
     engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
     with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
         done = engine.begin()
-        outlets = [
-            stack.enter_context(metrics_file(run.folder, done)),
-            stack.enter_context(tracking(engine.accelerator, run, label)),
-        ]
-        draw = stack.enter_context(progress_bar(run, label, done, engine.steps))
+        bar = progress_bar(run, label, done, engine.steps)
+        outlets = (metrics_file(run.folder, done), tracking(engine.accelerator, run, label), bar)
+        logs = [stack.enter_context(outlet) for outlet in outlets]
         shown = min(recipe.batch_size, loader.images)  # images of a step, from which the cost of an extraction is read
         saved, pause = time.monotonic(), seconds_between_checkpoints
         for step in engine.remaining(done):
-            for log in outlets:
-                log(
-                    {"epoch": step.epoch, "images": shown, "lr": step.lr, "loss": step.loss, **_prefixed(step)},
-                    step.step,
-                )
-            draw(step)
+            for log in logs:
+                log(step.line(shown), step.step)
             yield step
             if step.step == step.steps or time.monotonic() - saved >= pause:
                 seconds = engine.save(step.step)
@@ -83,5 +159,193 @@ def train(
     engine.finish()
 
 
-def _prefixed(step: Step) -> dict[str, float]:
-    return {f"loss/{name}": value for name, value in step.losses.items()}
+class Engine:
+    """One training in progress."""
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        loader: Batches,
+        recipe: Recipe,
+        run: Run,
+        device: torch.device,
+        groups: Groups,
+        unused: bool,
+        label: str,
+    ) -> None:
+        self.objective = objective.to(device)
+        self.loader, self.recipe, self.run, self.device = loader, recipe, run, device
+        self.groups = groups
+        self.steps = recipe.epochs * loader.steps
+        self.identity = {"label": label, "steps": self.steps, "seed": run.seed, "ema": recipe.ema, "plan": run.plan}
+        self.mix = mixing(recipe, loader.task.classes)
+        check_tracker(run.tracker, run.folder)
+        self.accelerator: Accelerator = open_accelerator(run, device, unused)
+
+    def begin(self) -> int:
+        """Build the optimizer, restore the newest checkpoint, and return how many steps are done already."""
+        # The groups come before the copy for the average, which must not count as part of the objective.
+        parameters = self.groups(self.objective, self.recipe)
+        optimizer = torch.optim.AdamW(parameters, lr=self.recipe.lr, fused=self.device.type in ("cpu", "cuda"))
+        self.state = TrainingState(self.objective, optimizer, self._average())
+        checkpoint = self._find_checkpoint()
+        if checkpoint is not None:
+            self.state.restore(checkpoint)
+        self.prepared, self.optimizer = self.accelerator.prepare(Forward(self.objective), optimizer)
+        self.state.scaler = self.accelerator.scaler
+        if checkpoint is not None and self.state.scaler and checkpoint.scaler:
+            self.state.scaler.load_state_dict(dict(checkpoint.scaler))
+        self.forward = torch.compile(self.prepared) if self.recipe.compile else self.prepared
+        return checkpoint.step if checkpoint is not None else 0
+
+    def _average(self) -> ModelEmaV3 | None:
+        if self.recipe.ema is None:
+            return None
+        from timm.utils import ModelEmaV3
+
+        return ModelEmaV3(self.objective, decay=self.recipe.ema, use_warmup=True)
+
+    def _find_checkpoint(self) -> checkpoints.Checkpoint | None:
+        folder = self.run.folder
+        if folder is None:
+            return None
+        if is_first():
+            folder.mkdir(parents=True, exist_ok=True)
+            checkpoints.forget_drafts(folder) if self.run.resume else checkpoints.forget(folder)
+        wait_for_all()
+        found = checkpoints.newest(folder, self.identity) if self.run.resume else None
+        check_agreed(found.step if found else 0, "checkpoints")
+        return found
+
+    def remaining(self, done: int) -> Iterator[Step]:
+        """Take the remaining steps, one at a time."""
+        for epoch in range(done // self.loader.steps, self.recipe.epochs):
+            start = max(done - epoch * self.loader.steps, 0)
+            for number, batch in enumerate(self.loader.epoch(epoch, start=start), start=start + 1):
+                step = epoch * self.loader.steps + number
+                lr = learning_rate(self.recipe, step, self.loader.steps)
+                yield Step(
+                    epoch=epoch,
+                    step=step,
+                    steps=self.steps,
+                    losses=self._step(batch, step, lr),
+                    lr=lr,
+                    end_of_epoch=number == self.loader.steps,
+                )
+
+    def _step(self, batch: Any, step: int, lr: float) -> dict[str, float]:
+        seed_step(self.run.seed, step, rank())
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+        self.objective.train()
+        self.optimizer.zero_grad()
+        losses = self._gradients(batch)
+        self._check_finite(losses, step)
+        if self.recipe.clip is not None:
+            self.accelerator.clip_grad_norm_(self.objective.parameters(), self.recipe.clip)
+        self.optimizer.step()
+        if self.state.average is not None:
+            self.state.average.update(self.objective, step=step)
+        return losses
+
+    def _gradients(self, batch: Any) -> dict[str, float]:
+        """Forward and backward over the batch, in `recipe.accumulate` pieces; the losses of the whole."""
+        images = len(batch[0])
+        if images == 0:
+            raise WrongCall(
+                f"a batch of {self.recipe.batch_size} images leaves none for one of {world()} processes; "
+                "set a larger --batch-size"
+            )
+        parts = (None if part is None else part.to(self.device, non_blocking=True) for part in batch)
+        batch = type(batch)(*parts)
+        if self.mix is not None:
+            batch = self.mix(batch)
+        share = share_of_batch(images, self.device)
+        total: dict[str, torch.Tensor] = {}
+        pieces = _pieces(batch, self.recipe.accumulate)
+        for i, piece in enumerate(pieces, start=1):
+            weight = share * len(piece[0]) / images
+            last = i == len(pieces)
+            with nullcontext() if last else self.accelerator.no_sync(self.prepared):
+                losses = {name: weight * loss for name, loss in self.forward(piece).items()}
+                self.accelerator.backward(torch.stack(list(losses.values())).sum())
+            for name, loss in losses.items():
+                total[name] = total[name] + loss.detach() if name in total else loss.detach()
+        return mean_losses(total, self.device)
+
+    def _check_finite(self, losses: dict[str, float], step: int) -> None:
+        for name, value in losses.items():
+            if not math.isfinite(value):
+                raise TrainingFailed(
+                    f"the loss {name} is {value} at step {step} of {self.steps}, which was not taken; "
+                    "try a lower --lr, or --clip 1"
+                )
+
+    def save(self, step: int) -> float:
+        """Write a checkpoint and return how many seconds that took."""
+        started = time.monotonic()
+        if self.run.folder is not None and is_first():
+            checkpoints.save(self.run.folder, self.state.capture(step, self.identity))
+        return time.monotonic() - started
+
+    def finish(self) -> None:
+        """Leave the objective with the weights to keep."""
+        self.optimizer.zero_grad()
+        self.state.keep_average()
+        self.objective.eval()
+        wait_for_all()
+
+
+def _pieces(batch: Any, count: int) -> list[Any]:
+    """A batch in `count` pieces of nearly equal size, fewer if it has fewer images; a field that is None stays None."""
+    count = min(count, len(batch[0]))
+    cut = [[None] * count if part is None else part.tensor_split(count) for part in batch]
+    return [type(batch)(*parts) for parts in zip(*cut)]
+
+
+class Forward(nn.Module):
+    """Wraps the objective for accelerate, so that the objective itself is never patched."""
+
+    def __init__(self, objective: nn.Module) -> None:
+        super().__init__()
+        self.objective = objective
+
+    def forward(self, batch: object) -> dict[str, torch.Tensor]:
+        return self.objective(batch)
+
+
+@contextmanager
+def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
+    """Stochastic depth (Huang et al. 2016): within, block i of L of every ViT in `module` is skipped with probability
+    rate * i / (L - 1).
+
+    With rate 0 nothing changes. Raises `WrongCall` if there is no block to drop.
+    """
+    if not rate:
+        yield
+        return
+    before = [(block, place, getattr(block, place)) for block, place, _ in _places(module, rate)]
+    if not before:
+        raise WrongCall("drop_path needs blocks with drop_path1 and drop_path2, as timm's ViTs have; set it to 0")
+    from timm.layers import DropPath
+
+    try:
+        for block, place, probability in list(_places(module, rate)):
+            setattr(block, place, DropPath(probability) if probability else nn.Identity())
+        yield
+    finally:
+        for block, place, layer in before:
+            setattr(block, place, layer)
+
+
+def _places(module: nn.Module, rate: float) -> Iterator[tuple[nn.Module, str, float]]:
+    """Every place for a `DropPath`, with its probability. A layer may hold several blocks (a routed one holds two)."""
+    for vit in module.modules():
+        layers = getattr(vit, "blocks", None)
+        if not isinstance(layers, (nn.Sequential, nn.ModuleList)):
+            continue
+        for i, layer in enumerate(layers):
+            for block in layer.modules():
+                for place in PLACES:
+                    if hasattr(block, place):
+                        yield block, place, rate * i / max(len(layers) - 1, 1)

@@ -1,19 +1,29 @@
-"""Objectives: modules from a batch to named scalar losses, each a mean over the batch. The total is their sum.
+"""What a task asks of a training: its batches, an objective to minimise, and a metric of the result.
 
-Shapes: B images, K classes, A attributes, D features.
+An objective is a module from a batch to named scalar losses, each a mean over the batch; their sum is minimised. The metric is
+accuracy, or mIoU where every pixel has a class: each image gives a row of integers, and the metric is a function of the rows'
+sum. So images can be evaluated in any batches and by any processes with bit-equal results.
+
+Shapes: B images, N images of a split, K classes, A attributes, D features, R numbers of a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.intervals import proportion
 from learngene_zoo.recipe import Recipe
+from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
+from learngene_zoo.tasks.batches import Batches, open_loader
 from learngene_zoo.tasks.images import IGNORED
 
 if TYPE_CHECKING:
@@ -21,7 +31,54 @@ if TYPE_CHECKING:
 
     from learngene_zoo.tasks.task import Attribute, Task
 
+
 CLASS_LOSS = "cross_entropy"  # in every objective the name of the loss whose value for a guess is ln(classes)
+RESAMPLES = 1000
+MOST_LOGITS = 2**26  # of a batch: 256 MiB
+
+
+def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
+    """Shuffled and augmented batches of a task's training images in this input format, as many as the recipe has.
+
+    Raises `WrongCall` for mixup or cutmix on a task with attributes or masks, which cannot be mixed.
+    """
+    if (recipe.mixup or recipe.cutmix) and (task.attributes or task.kind != "classification"):
+        labels = "attributes" if task.attributes else "masks"
+        raise WrongCall(f"mixup and cutmix cannot mix the {labels} of {task.name}; set both to 0")
+    return open_loader(
+        task,
+        "train",
+        input_format,
+        batch_size=recipe.batch_size,
+        seed=derive_seed(run.seed, "data"),
+        shuffle=True,
+        augment=recipe.augment if recipe.epochs else "none",  # without training it need not suit the task
+        images=recipe.images,
+        workers=run.workers,
+    )
+
+
+def mixing(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
+    """Mixup (Zhang et al. 2018) and CutMix (Yun et al. 2019) as in timm; None if both are off.
+
+    A function from a batch with labels (B,) to one with mixed images and labels (B, classes). It draws from numpy's
+    global generator, which the loop seeds before every step.
+    """
+    if not (recipe.mixup or recipe.cutmix):
+        return None
+    from timm.data import Mixup
+
+    mix = Mixup(recipe.mixup, recipe.cutmix, label_smoothing=0.0, num_classes=classes)
+
+    def mixed(batch: Any) -> Any:
+        images_BCHW, labels_B, size = batch.images, batch.labels, len(batch.images)
+        if size % 2:  # timm mixes even batches only: the first image stands in as the last one's partner
+            images_BCHW = torch.cat([images_BCHW, images_BCHW[:1]])
+            labels_B = torch.cat([labels_B, labels_B[:1]])
+        images_BCHW, labels_BK = mix(images_BCHW.clone(), labels_B)
+        return batch._replace(images=images_BCHW[:size], labels=labels_BK[:size])
+
+    return mixed
 
 
 class LabelledBatch(Protocol):
@@ -138,3 +195,97 @@ def _fresh_linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
         layer.weight.normal_(std=inputs**-0.5, generator=generator)
         layer.bias.zero_()
     return layer
+
+
+class Metric(Protocol):
+    """How models are evaluated on one kind of task."""
+
+    name: str
+
+    def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """int64 (B, R)."""
+
+    def value(self, sum_R: np.ndarray, images: int) -> float:
+        """From 0 to 1."""
+
+    def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
+        """The 95 % interval over images of the value."""
+
+    def batch_size(self, image_size: int) -> int:
+        """How many images are evaluated at once."""
+
+
+class Accuracy:
+    """The share of images whose largest logit is that of their class. A row has one number, 1 if that is so."""
+
+    name = "accuracy"
+
+    def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """From logits (B, K) and labels (B,): int64 (B, 1)."""
+        return (logits.argmax(dim=1) == labels).long()[:, None]
+
+    def value(self, sum_R: np.ndarray, images: int) -> float:
+        """The share of images that are right."""
+        return int(sum_R[0]) / images
+
+    def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
+        """Wilson's interval."""
+        return proportion(int(rows_NR.sum()), len(rows_NR))
+
+    def batch_size(self, image_size: int) -> int:
+        """Few enough for the memory of any machine."""
+        return 256
+
+
+class MeanIoU:
+    """The mean over classes of intersection over union of predicted and true pixels, over the whole split.
+
+    Classes that occur in neither do not count, nor do pixels marked 255. A row holds each class's intersection, then each
+    class's union.
+    """
+
+    name = "mIoU"
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+
+    def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """From logits (B, K, H, W) and labels (B, H, W): int64 (B, 2 K)."""
+        predicted_BHW, counted_BHW = logits.argmax(dim=1), labels != IGNORED
+        both = self._histogram(labels, counted_BHW & (predicted_BHW == labels))
+        predicted, true = self._histogram(predicted_BHW, counted_BHW), self._histogram(labels, counted_BHW)
+        return torch.cat([both, predicted + true - both], dim=1)
+
+    def _histogram(self, classes_BHW: torch.Tensor, counted_BHW: torch.Tensor) -> torch.Tensor:
+        """Pixels of each class among those counted, int64 (B, K)."""
+        # What does not count goes to a class of its own: leaving it out would make the rows differ in length.
+        kept = torch.where(counted_BHW, classes_BHW, self.classes).flatten(1)
+        counts = torch.zeros(len(kept), self.classes + 1, dtype=torch.int64, device=kept.device)
+        return counts.scatter_add_(1, kept, torch.ones_like(kept))[:, :-1]
+
+    def value(self, sum_R: np.ndarray, images: int) -> float:
+        """The mean over classes; 0 where no pixel counts."""
+        both_K, either_K = np.split(sum_R, 2)
+        there = either_K > 0
+        return float((both_K[there] / either_K[there]).mean()) if there.any() else 0.0
+
+    def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
+        """From images drawn with replacement; which they are is a function of their number."""
+        images = len(rows_NR)
+        draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
+        values = [self.value(self._drawn(rows_NR, draws), images) for _ in range(RESAMPLES)]
+        low, high = np.quantile(values, (0.025, 0.975))
+        return float(low), float(high)
+
+    def _drawn(self, rows_NR: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+        drawn: np.ndarray = rows_NR[draws.integers(len(rows_NR), size=len(rows_NR))].sum(axis=0)
+        return drawn
+
+    def batch_size(self, image_size: int) -> int:
+        """As many as keep the logits of a batch small."""
+        return max(1, min(256, MOST_LOGITS // (self.classes * image_size**2)))
+
+
+def metric_for(task: Task) -> Metric:
+    """The metric of a task's kind."""
+    return MeanIoU(task.classes) if task.dense else Accuracy()

@@ -5,22 +5,19 @@ Weights & Biases, ...), and a progress bar on stderr.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
-from learngene_zoo.runs.distributed import is_first
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.storage import parse_json
 from learngene_zoo.text import printable
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-    from learngene_zoo.training.step import Step
 
 
 METRICS = "metrics.jsonl"  # one line of JSON per step
@@ -103,10 +100,10 @@ def _step_of(line: bytes) -> int:
 
 
 @contextmanager
-def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Callable[[Step], None]]:
-    """A function that shows a step; it draws only if `run.progress` is set, and only in the first process."""
+def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
+    """A function that shows a step and its loss; it draws only if `run.progress` is set, and only in the first process."""
     if not (run.progress and is_first()):
-        yield lambda step: None
+        yield lambda values, step: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -131,4 +128,4 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Callab
     with bar:
         title = f"{run.name}: {label}" if run.name else label
         task = bar.add_task(printable(title), total=steps, completed=done, loss="-")
-        yield lambda step: bar.update(task, completed=step.step, loss=f"{step.loss:.4f}")
+        yield lambda values, step: bar.update(task, completed=step, loss=f"{values['loss']:.4f}")

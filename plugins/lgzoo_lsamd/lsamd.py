@@ -9,7 +9,7 @@ well with the base block, that block is common knowledge:
     learngene = the base blocks with G_i > tau, tau = M / 2
 
 A descendant has the kept blocks in their order. For more layers, runs of adjacent kept blocks form stages, which take turns in
-repeating a block: the last stage first, then the middle, then the first (`expansion.py`).
+repeating a block: the last stage first, then the middle, then the first (`blocks.py`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,19 @@ from learngene_zoo.plugin import (
     once,
     to_json,
 )
-from lgzoo_lsamd.expansion import Expansion, Priority, base_blocks, build, order
-from lgzoo_lsamd.selection import Details, Found, fewest, kept_blocks, select, usage
+from lgzoo_lsamd.blocks import (
+    Details,
+    Expansion,
+    Found,
+    Priority,
+    base_blocks,
+    build,
+    fewest,
+    kept_blocks,
+    order,
+    select,
+    usage,
+)
 from lgzoo_lsamd.settings import PAPER_RATES, POLY, SearchSettings, check_rates, rates_by_task
 
 if TYPE_CHECKING:
@@ -138,8 +149,15 @@ def search(
     blocks and routers (with `shared`, else nothing), and a `Found` as JSON.
     """
     from learngene_zoo.plugin import objective_for, train, training_images
-    from lgzoo_lsamd.search import SearchObjective, check_pieces, groups_with_routers, preferences, with_head
-    from lgzoo_lsamd.supernet import specific_set, super_net
+    from lgzoo_lsamd.supernet import (
+        SearchObjective,
+        check_pieces,
+        groups_with_routers,
+        preferences,
+        specific_set,
+        super_net,
+        with_head,
+    )
 
     recipe = settings.training
     model = super_net(with_head(ancestry, task, run), settings, carried.state if carried else {})

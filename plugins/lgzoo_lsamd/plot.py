@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from learngene_zoo.plugin import Expander, Learngene, plotting
-from lgzoo_lsamd.expansion import stages
-from lgzoo_lsamd.selection import Found, kept_blocks, read_details, usage
+from lgzoo_lsamd.blocks import Found, kept_blocks, read_details, stages, usage
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,12 +5,13 @@ matrix product, no sum along an axis, no loop over N. So a picture is the same, 
 Shapes: NSS is (N, SIZE, SIZE), N3SS has colours; an argument given per picture is (N,) or a plain number.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
+from torch.nn import functional
 
-from lgzoo_mini.generator import SIZE
+from lgzoo_mini.suite import SIZE
 
 Number = np.ndarray | float  # one for each picture, float32 (N,), or one for all
 PIXEL = 2.0 / SIZE  # width of a pixel; a picture reaches from -1 to 1
@@ -74,9 +75,36 @@ def _is_zero(values: Number) -> bool:
     return not isinstance(values, np.ndarray) and values == 0
 
 
+class Placed(TypedDict):
+    """Where a thing lies, float32 (N,) each: settings of `frame`."""
+
+    x: np.ndarray
+    y: np.ndarray
+    size: np.ndarray
+    angle: np.ndarray
+
+
+class Pose(Placed, total=False):
+    """And how it is deformed."""
+
+    stretch: np.ndarray
+    shear: np.ndarray
+    tilt_x: np.ndarray
+    tilt_y: np.ndarray
+
+
 def cover(distance: np.ndarray, pixel: np.ndarray, soft: Number = 1.0) -> np.ndarray:
     """How much of each pixel lies inside, 0 to 1: `distance` is negative there. The edge is `soft` pixels wide."""
     return np.clip(0.5 - distance / (pixel * wide(soft)), 0, 1)
+
+
+def stamped(masks: torch.Tensor, place: Frame) -> np.ndarray:
+    """The coverage of each pixel, float32 (N, C, SIZE, SIZE), by C layers of masks (N, C, B, B) that fill their frames."""
+    grid = np.empty((len(masks), SIZE, SIZE, 2), dtype=np.float32)
+    grid[..., 0], grid[..., 1] = place.x, place.y
+    return functional.grid_sample(
+        masks, torch.from_numpy(grid), mode="bilinear", padding_mode="zeros", align_corners=False
+    ).numpy()
 
 
 def plain(colour_N3: np.ndarray) -> np.ndarray:
@@ -226,3 +254,8 @@ def hues(ink: np.ndarray, paper: np.ndarray) -> dict[str, np.ndarray]:
 def pose(x: np.ndarray, y: np.ndarray, size: np.ndarray, angle: np.ndarray) -> dict[str, np.ndarray]:
     """Where the main thing is: its centre, its diameter as a share of the picture, and its rotation."""
     return {"x": x, "y": y, "size": 2 * size - 1, "angle_x": np.cos(angle), "angle_y": np.sin(angle)}
+
+
+def attributes_of(where: Placed) -> dict[str, np.ndarray]:
+    """The attributes that say where a thing with a head lies."""
+    return pose(where["x"], where["y"], where["size"], where["angle"])

@@ -15,9 +15,8 @@ from itertools import product
 import numpy as np
 
 from lgzoo_mini.canvas import Dice, Frame, any_colour, apart, cover, finish, frame, hues, mix, over, pose, wide
-from lgzoo_mini.fills import gradient
-from lgzoo_mini.generator import Generator, Picture
-from lgzoo_mini.outlines import polar
+from lgzoo_mini.shapes import gradient, polar
+from lgzoo_mini.suite import Generator, Picture
 
 LOBES = (0, 2, 3, 4, 5, 6)
 FREQUENCIES = (8, 11, 16)  # cycles of the ripple around the contour

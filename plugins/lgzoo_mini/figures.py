@@ -10,10 +10,9 @@ from functools import cache
 import numpy as np
 
 from lgzoo_mini.canvas import PICTURE, Dice, Frame, blur, cover, finish, frame, over, plain, pose, wide
-from lgzoo_mini.fills import hills
-from lgzoo_mini.generator import SIZE, Generator, Picture
-from lgzoo_mini.outlines import capsule
+from lgzoo_mini.shapes import capsule, hills
 from lgzoo_mini.strokes import THINGS, Strokes, either, exchanged, hanging, joined, outline, turned, whirled
+from lgzoo_mini.suite import SIZE, Generator, Picture
 
 CLASSES = ("other", "walker")
 PARTS = ((0,), (1, 2, 3, 4, 5), (6, 7, 8, 9))  # the strokes that share a tone: head, trunk and arms, legs

@@ -1,6 +1,9 @@
-"""`glyphs`: which of 300 letters of seven alphabets, as if written on paper. Omniglot's counterpart.
+"""Glyphs as masks, and the task `glyphs`: which of 300 letters of seven alphabets, as if written on paper. Omniglot's counterpart.
 
-Outlines of up to seven DejaVu faces, turned, stretched, sheared and shifted; mostly dark ink on light paper. The 116 held-out
+A mask is drawn beforehand with one of matplotlib's DejaVu faces, which give real outlines on every machine. It is square and its
+glyph fills it, so that the size gives nothing away: what is left is the shape. `signs`, `numbers` and `motion` use masks too.
+
+The task has up to seven faces, turned, stretched, sheared and shifted; mostly dark ink on light paper. The 116 held-out
 letters are of six other alphabets, so that `source` shows no letter of the target task.
 
 The letters were chosen from those of DejaVu Sans, in a shuffled order, so that at 32 pixels no two look alike. On masks of 16 x 16
@@ -8,30 +11,130 @@ pixels the cosine of two target letters is below 0.8; of a held-out letter and a
 target letter also when both are stretched to fill their box; of a held-out letter and a digit of any face, turned and stretched
 or not, below 0.83. Held-out letters that still resemble a digit or a Latin letter were removed by eye. The choice is written
 down, not computed, so that the classes never change.
+
+Shapes: N pictures, M masks, B pixels of a mask's side; the rest as in `canvas`.
 """
 
 import unicodedata
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from torch.nn import functional
 
-from lgzoo_mini.canvas import Dice, blur, finish, frame, hsv, hues, over
-from lgzoo_mini.fills import gradient
-from lgzoo_mini.generator import Generator, Picture
-from lgzoo_mini.stamps import Pose, Stamps, attributes_of, in_faces, stamped, stamps
+from lgzoo_mini.canvas import Dice, Pose, attributes_of, blur, finish, frame, hsv, hues, over, stamped
+from lgzoo_mini.shapes import gradient
+from lgzoo_mini.suite import Generator, Picture
 
-FACES = ("Sans", "Sans Bold", "Sans Oblique", "Serif", "Serif Bold", "Mono", "Mono Bold")
-SIDE = 32  # pixels of a mask: about as large as it is painted
+Drawing = tuple[str, str]  # a face and a text
+BOX = 48  # pixels of a glyph's mask, before it is resized
+MARGIN = 3  # empty pixels around the glyph
+RIM = 2  # of which these are cut off before it is resized
+SANS, SERIF, MONO = "DejaVuSans", "DejaVuSerif", "DejaVuSansMono"
+FACES = {
+    "Sans": SANS,
+    "Sans Bold": f"{SANS}-Bold",
+    "Sans Oblique": f"{SANS}-Oblique",
+    "Sans Bold Oblique": f"{SANS}-BoldOblique",
+    "Serif": SERIF,
+    "Serif Bold": f"{SERIF}-Bold",
+    "Serif Italic": f"{SERIF}-Italic",
+    "Serif Bold Italic": f"{SERIF}-BoldItalic",
+    "Mono": MONO,
+    "Mono Bold": f"{MONO}-Bold",
+    "Mono Oblique": f"{MONO}-Oblique",
+    "Mono Bold Oblique": f"{MONO}-BoldOblique",
+}
+TASK_FACES = ("Sans", "Sans Bold", "Sans Oblique", "Serif", "Serif Bold", "Mono", "Mono Bold")
+SIDE = 32  # pixels of a letter's mask: about as large as it is painted
 CALM = 0.6  # how much less target letters move
+
+
+@cache
+def _font(face: str) -> Any:
+    import matplotlib
+    from matplotlib.ft2font import FT2Font
+
+    font = FT2Font(str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{FACES[face]}.ttf")))
+    font.set_size(BOX, 72)
+    return font
+
+
+@cache
+def covered(face: str) -> frozenset[str]:
+    """The characters this face has a glyph for."""
+    return frozenset(map(chr, _font(face).get_charmap()))
+
+
+def in_faces(text: str, faces: Sequence[str]) -> list[Drawing]:
+    """The text in each face that has all its characters."""
+    return [(face, text) for face in faces if covered(face).issuperset(text)]
+
+
+def mask(face: str, text: str) -> torch.Tensor:
+    """The alpha mask of a short text, uint8 (BOX, BOX), as large as fits. All zero if nothing is drawn."""
+    font = _font(face)
+    with warnings.catch_warnings():  # matplotlib warns of scripts it cannot shape; single letters need no shaping
+        warnings.simplefilter("ignore")
+        font.set_text(text)
+    font.draw_glyphs_to_bitmap(antialiased=True)
+    ink = np.asarray(font.get_image())
+    rows, columns = np.nonzero(ink)
+    square = torch.zeros(BOX, BOX, dtype=torch.uint8)
+    if not len(rows):
+        return square
+    ink = ink[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
+    scale = (BOX - 2 * MARGIN) / max(ink.shape)
+    height, width = (max(1, round(side * scale)) for side in ink.shape)
+    pixels = torch.from_numpy(ink.astype(np.float32))[None, None]
+    fitted = functional.interpolate(pixels, size=(height, width), mode="bilinear", antialias=True, align_corners=False)[
+        0, 0
+    ]
+    top, left = (BOX - height) // 2, (BOX - width) // 2
+    square[top : top + height, left : left + width] = fitted.round().clamp(0, 255).to(torch.uint8)
+    return square
+
+
+def drawn(drawing: Drawing, side: int) -> torch.Tensor:
+    """The mask of one text in one face, uint8 (side, side)."""
+    ink = mask(*drawing)[RIM : BOX - RIM, RIM : BOX - RIM].float()[None, None]
+    small = functional.interpolate(ink, size=(side, side), mode="bilinear", antialias=True, align_corners=False)
+    return small[0, 0].round_().clamp_(0, 255).to(torch.uint8)
+
+
+@dataclass(frozen=True)
+class Stamps:
+    """Masks uint8 (M, B, B), a few of every class; for each class its first mask and how many it has."""
+
+    masks: torch.Tensor
+    first: np.ndarray
+    counts: np.ndarray
+
+    def chosen(self, classes_N: np.ndarray, shares_N: np.ndarray) -> torch.Tensor:
+        """A mask of each class, float32 (N, 1, B, B); the share, 0 to 1, chooses among them."""
+        places_N = self.first[classes_N] + (shares_N * self.counts[classes_N]).astype(np.int64)
+        return self.masks[torch.from_numpy(places_N)][:, None].float().mul_(1 / 255)
+
+
+def stamps(drawings: Sequence[Sequence[Drawing]], side: int) -> Stamps:
+    """The masks of what each class may be drawn as."""
+    counts = np.array([len(row) for row in drawings])
+    masks = torch.stack([drawn(drawing, side) for row in drawings for drawing in row])
+    return Stamps(masks, np.cumsum(counts) - counts, counts)
 
 
 @cache
 def letters() -> Stamps:
     """The masks of all letters, target classes first. Made once in a process."""
-    return stamps([in_faces(letter, FACES) for letter in (*TARGET, *HELD_OUT)], SIDE)
+    return stamps([in_faces(letter, TASK_FACES) for letter in (*TARGET, *HELD_OUT)], SIDE)
 
 
-def pose(classes_N: np.ndarray, dice: Dice) -> Pose:
+def letter_pose(classes_N: np.ndarray, dice: Dice) -> Pose:
     """Where a letter lies; target letters move less than held-out ones, as few of each are seen. Takes 6 draws."""
     calm = np.where(classes_N < len(TARGET), np.float32(CALM), np.float32(1))
     return {
@@ -47,7 +150,7 @@ def pose(classes_N: np.ndarray, dice: Dice) -> Pose:
 def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
     """Pictures of these letters."""
     dice = Dice(draws_NK)
-    where = pose(classes_N, dice)
+    where = letter_pose(classes_N, dice)
     alpha = stamped(letters().chosen(classes_N, dice.share()), frame(**where))[:, 0]
     dark = dice.happens(0.85) > 0
     ink_value, paper_value = dice.between(0.05, 0.4), dice.between(0.7, 1.0)
@@ -106,8 +209,8 @@ def _letters(code_points: str) -> tuple[str, ...]:
 
 
 TARGET = _letters(_TARGET)
-HELD_OUT = _letters(_HELD_OUT)
 
+HELD_OUT = _letters(_HELD_OUT)
 
 GLYPHS = Generator(
     name="glyphs", classes=tuple(map(_name, TARGET)), held_out=tuple(map(_name, HELD_OUT)), streams=19, paint=paint

@@ -16,10 +16,24 @@ from itertools import product
 import numpy as np
 import torch
 
-from lgzoo_mini.canvas import PICTURE, PIXEL, Dice, Frame, any_colour, blur, finish, frame, hue_of, wide
-from lgzoo_mini.fills import hills
-from lgzoo_mini.generator import SIZE, Generator, Picture
-from lgzoo_mini.stamps import Placed, attributes_of, drawn, stamped
+from lgzoo_mini.canvas import (
+    PICTURE,
+    PIXEL,
+    Dice,
+    Frame,
+    Placed,
+    any_colour,
+    attributes_of,
+    blur,
+    finish,
+    frame,
+    hue_of,
+    stamped,
+    wide,
+)
+from lgzoo_mini.glyphs import drawn
+from lgzoo_mini.shapes import hills
+from lgzoo_mini.suite import SIZE, Generator, Picture
 
 FRAMES = 8
 ALPHA = tuple(2 * t - FRAMES - 1 for t in range(1, FRAMES + 1))

@@ -8,11 +8,23 @@ from functools import cache
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, Frame, any_colour, apart, blur, finish, frame, hue_of, over
-from lgzoo_mini.fills import backdrop, clutter
-from lgzoo_mini.generator import Generator, Picture
-from lgzoo_mini.glyphs import HELD_OUT, glyph_index
-from lgzoo_mini.stamps import FACES, Pose, Stamps, attributes_of, in_faces, stamped, stamps
+from lgzoo_mini.canvas import (
+    Dice,
+    Frame,
+    Pose,
+    any_colour,
+    apart,
+    attributes_of,
+    blur,
+    finish,
+    frame,
+    hue_of,
+    over,
+    stamped,
+)
+from lgzoo_mini.glyphs import FACES, HELD_OUT, Stamps, glyph_index, in_faces, stamps
+from lgzoo_mini.shapes import backdrop, clutter
+from lgzoo_mini.suite import Generator, Picture
 
 DIGITS = tuple("0123456789")
 LETTERS = HELD_OUT[::5]

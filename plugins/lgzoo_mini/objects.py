@@ -10,9 +10,25 @@ from functools import cache, partial
 import numpy as np
 
 from lgzoo_mini.canvas import Dice, Frame, apart, blur, cover, finish, frame, hsv, hues, mix, over, pose, wide
-from lgzoo_mini.fills import backdrop, checks, clutter, dots, middle, stripes
-from lgzoo_mini.generator import Generator, Picture, varieties
-from lgzoo_mini.outlines import Outline, band, box, capsule, convex, disc, ellipse, moulded, moulds, polygon
+from lgzoo_mini.shapes import (
+    Outline,
+    backdrop,
+    band,
+    box,
+    capsule,
+    checks,
+    clutter,
+    convex,
+    disc,
+    dots,
+    ellipse,
+    middle,
+    moulded,
+    moulds,
+    polygon,
+    stripes,
+)
+from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 60, 24
 THINGS = 3  # of clutter behind it

@@ -28,9 +28,8 @@ from lgzoo_mini.canvas import (
     shade,
     wide,
 )
-from lgzoo_mini.fills import gradient, middle, value_noise
-from lgzoo_mini.generator import Generator, Picture, varieties
-from lgzoo_mini.outlines import disc, ellipse, polar
+from lgzoo_mini.shapes import disc, ellipse, gradient, middle, polar, value_noise
+from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 102, 24
 LEAVES = 4  # behind the flower

@@ -32,9 +32,8 @@ from lgzoo_mini.canvas import (
     shade,
     wide,
 )
-from lgzoo_mini.fills import middle, stripes, value_noise
-from lgzoo_mini.generator import GRAIN
-from lgzoo_mini.outlines import box, contour, convex, ellipse
+from lgzoo_mini.shapes import box, contour, convex, ellipse, middle, stripes, value_noise
+from lgzoo_mini.suite import GRAIN
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry

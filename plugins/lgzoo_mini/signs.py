@@ -12,11 +12,26 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lgzoo_mini.canvas import PICTURE, Dice, any_colour, blur, cover, finish, frame, hsv, hues, over, shade, wide
-from lgzoo_mini.fills import backdrop, clutter
-from lgzoo_mini.generator import Generator, Picture
-from lgzoo_mini.outlines import box, half_plane
-from lgzoo_mini.stamps import Pose, attributes_of, drawn, stamped
+from lgzoo_mini.canvas import (
+    PICTURE,
+    Dice,
+    Pose,
+    any_colour,
+    attributes_of,
+    blur,
+    cover,
+    finish,
+    frame,
+    hsv,
+    hues,
+    over,
+    shade,
+    stamped,
+    wide,
+)
+from lgzoo_mini.glyphs import drawn
+from lgzoo_mini.shapes import backdrop, box, clutter, half_plane
+from lgzoo_mini.suite import Generator, Picture
 
 SIDE = 32  # pixels of a mask
 FINE = 4  # a board is drawn this many times as large and then averaged

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.plugin import Attribute, Samples, Task, built_in, derive_seed
-from lgzoo_mini.generator import SIZE, Generator, generator
+from lgzoo_mini.suite import SIZE, Generator, generator
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lgzoo_mini.canvas import Frame
-from lgzoo_mini.outlines import capsule
+from lgzoo_mini.shapes import capsule
 
 
 class Strokes(NamedTuple):

@@ -1,9 +1,107 @@
-"""The suite `mini`: nine generated target tasks, the source task made of their like, `scenes` for segmentation, and `digits`."""
+"""The suite `mini`: nine generated target tasks, the source task made of their like, `scenes` for segmentation, and `digits`.
 
+A `Generator` draws one family of pictures: the classes of its target task and, after them, held-out classes of the same family,
+which only the task `source` shows. `Generated` is a split of such a task. Every picture is a function of (task, split, index).
+Shapes: N pictures, K draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from learngene_zoo.plugin import Entry, Suite, Task, split_sizes
+from learngene_zoo.plugin import Entry, Suite, Task, built_in, derive_seed, noise, split_sizes, uniform
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+SIZE = 32  # pixels of a picture's side
+GRAIN = 3 * SIZE * SIZE  # values of noise per picture
+TRIES = 20_000  # rows that are drawn at most for a table of classes
+
+
+class Picture(NamedTuple):
+    """Pictures uint8 (N, 3, SIZE, SIZE), and attributes by name, float32 (N,) each; `source` uses them (`source.ATTRIBUTES`)."""
+
+    images: torch.Tensor
+    attributes: Mapping[str, np.ndarray] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generator:
+    """One family of pictures. Class c is `classes[c]`, and from `len(classes)` on one of `held_out`."""
+
+    name: str
+    classes: tuple[str, ...]
+    held_out: tuple[str, ...] = ()
+    streams: int  # random draws per picture
+    # class numbers int64 (N,), draws float32 (N, K) in [0, 1), grain uint8 (N, GRAIN) -> pictures. It computes element by
+    # element (no matrix product over N), so that a picture does not depend on the others it is made with.
+    paint: Callable[[np.ndarray, np.ndarray, np.ndarray], Picture]
+
+    def pictures(self, classes_N: np.ndarray, key: int, indices: Sequence[int] | np.ndarray) -> Picture:
+        """The pictures at `indices` of these classes; `key` distinguishes tasks and splits."""
+        grain = noise(derive_seed(key, "grain"), indices, GRAIN)
+        return self.paint(classes_N, uniform(key, indices, self.streams), grain)
+
+
+@dataclass(frozen=True)
+class Generated:
+    """`images` pictures of a generator's target classes, in equal numbers. It holds no pictures, so it is cheap to pickle."""
+
+    generator: Generator
+    name: str  # of the split
+    images: int
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 (N,)."""
+        import numpy as np
+
+        return np.arange(self.images, dtype=np.int64) % len(self.generator.classes)
+
+    @cached_property
+    def _key(self) -> int:
+        return derive_seed(0, self.generator.name, self.name)
+
+    def __len__(self) -> int:
+        return self.images
+
+    def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
+        """uint8 (N, 3, SIZE, SIZE)."""
+        import numpy as np
+
+        indices_N = np.asarray(indices, dtype=np.int64)
+        return self.generator.pictures(indices_N % len(self.generator.classes), self._key, indices_N).images
+
+
+def generator(name: str) -> Generator:
+    """The generator of a family: the constant in the module of that name, in capitals."""
+    found: Generator = getattr(import_module(f"lgzoo_mini.{name}"), name.upper())
+    return found
+
+
+def varieties(family: str, choices: Sequence[int], rows: int, differing: int) -> np.ndarray:
+    """int64 (rows, features): in column f a number below `choices[f]`; any two rows differ in at least `differing` columns.
+
+    A function of its arguments: rows are drawn in turn and kept if they are far enough from all before.
+    """
+    import numpy as np
+
+    draws = np.random.Generator(np.random.PCG64(derive_seed(0, family, "classes")))
+    kept = np.empty((0, len(choices)), dtype=np.int64)
+    for row in draws.integers(0, choices, size=(TRIES, len(choices))):
+        if ((kept != row).sum(axis=1) >= differing).all():
+            kept = np.concatenate([kept, row[None]])
+        if len(kept) == rows:
+            return kept
+    raise AssertionError(f"{family}: only {len(kept)} of {rows} classes differ in {differing} of {choices}")
+
 
 OWN_LICENCE, FONT_LICENCE = "Apache-2.0", "Bitstream-Vera"
 FONTS = "outlines of the DejaVu faces in matplotlib"
@@ -83,12 +181,11 @@ OTHERS = (
 
 def open_task(entry: Entry, offline: bool) -> Task:
     """The task of an entry of this suite. Nothing is drawn or read yet."""
-    if entry.name in {generated.name for generated in GENERATED}:
-        from lgzoo_mini.generator import open_generated
-
-        return open_generated(entry)
-    task: Task = import_module(f"lgzoo_mini.{entry.name}").open_task(entry)
-    return task
+    if entry.name not in {generated.name for generated in GENERATED}:
+        task: Task = import_module(f"lgzoo_mini.{entry.name}").open_task(entry)
+        return task
+    drawn = generator(entry.name)
+    return built_in(entry, drawn.classes, lambda name: Generated(drawn, name, entry.sizes[name]))
 
 
 MINI = Suite(

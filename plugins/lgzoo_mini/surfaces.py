@@ -10,8 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lgzoo_mini.canvas import Frame, wide
-from lgzoo_mini.fills import hills, value_noise
-from lgzoo_mini.outlines import length
+from lgzoo_mini.shapes import hills, length, value_noise
 
 _TURN = np.float32(2 * np.pi)
 

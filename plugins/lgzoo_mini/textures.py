@@ -26,7 +26,7 @@ from lgzoo_mini.canvas import (
     shade,
     wide,
 )
-from lgzoo_mini.generator import Generator, Picture
+from lgzoo_mini.suite import Generator, Picture
 from lgzoo_mini.surfaces import Manner, surface
 
 KINDS = tuple(kind.__name__ for kind in surfaces.KINDS)

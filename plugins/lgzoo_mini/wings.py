@@ -26,9 +26,8 @@ from lgzoo_mini.canvas import (
     pose,
     wide,
 )
-from lgzoo_mini.fills import gradient, hills, middle
-from lgzoo_mini.generator import Generator, Picture, varieties
-from lgzoo_mini.outlines import capsule, convex, half_plane
+from lgzoo_mini.shapes import capsule, convex, gradient, half_plane, hills, middle
+from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 40, 16
 JITTER = 0.12  # by how much of a step between two levels a measure varies within its class

@@ -44,7 +44,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
-    from lgzoo_lsamd.expansion import base_blocks
+    from lgzoo_lsamd.blocks import base_blocks
 
     torch.set_num_threads(1)
     root = tmp_path_factory.mktemp("template")

@@ -25,9 +25,16 @@ from learngene_zoo.tasks.images import IGNORED, fitted_masks
 from learngene_zoo.tasks.loader import Batch, Loader
 from learngene_zoo.tasks.task import Samples, Task
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.fit import fit, training_images
-from learngene_zoo.training.metric import Accuracy, MeanIoU, metric_for
-from learngene_zoo.training.objectives import CLASS_LOSS, Segmentation, objective_for
+from learngene_zoo.training.fit import fit
+from learngene_zoo.training.objectives import (
+    CLASS_LOSS,
+    Accuracy,
+    MeanIoU,
+    Segmentation,
+    metric_for,
+    objective_for,
+    training_images,
+)
 
 SPEC = ViTSpec(layers=1, width=24, heads=2, classes=3, image_size=16, patch_size=4, dense=True)
 COUNT = 36

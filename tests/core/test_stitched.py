@@ -22,7 +22,7 @@ from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.families.vit.timm_names import ARCHITECTURE, STITCHED_ARCHITECTURE
 from learngene_zoo.recipe import Recipe
 from learngene_zoo.storage import StateDict
-from learngene_zoo.training.step import parameter_groups, stochastic_depth
+from learngene_zoo.training.loop import parameter_groups, stochastic_depth
 
 TWO = ViTSpec(
     layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)

@@ -254,9 +254,8 @@ def test_a_model_is_evaluated_on_a_stream(task: Task) -> None:
 
 def test_a_model_is_trained_on_a_stream(task: Task) -> None:
     from learngene_zoo.recipe import Recipe
-    from learngene_zoo.training.fit import training_images
     from learngene_zoo.training.loop import train
-    from learngene_zoo.training.objectives import Classification
+    from learngene_zoo.training.objectives import Classification, training_images
 
     recipe = Recipe(epochs=6, batch_size=20, lr=1e-2, augment="none")
     torch.manual_seed(0)
@@ -273,8 +272,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.runs.distributed import join, rank
-from learngene_zoo.runs.distributed import gathered
+from learngene_zoo.runs.run import join, rank
+from learngene_zoo.runs.run import gathered
 import test_tasks_streaming as ours, streaming_toy as toy
 task = open_task("wds:" + sys.argv[1])
 done = evaluate(ours.Reader(), task, "test", toy.VIEW, Run(), batch_size=4)

@@ -22,16 +22,16 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Attribute, Samples, Task
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.fit import fit, stalled, training_images
-from learngene_zoo.training.loop import train
+from learngene_zoo.training.fit import fit, stalled
+from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.objectives import (
     CLASS_LOSS,
     ClassAndAttributes,
     Classification,
     attribute_loss,
     objective_for,
+    training_images,
 )
-from learngene_zoo.training.step import Step
 
 NAN = math.nan
 SPEC = ViTSpec(layers=1, width=24, heads=2, classes=4, image_size=8, patch_size=4)

@@ -15,14 +15,13 @@ from training_toy import Batch
 
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import seed_step
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.checkpoint import Checkpoint
-from learngene_zoo.training.device import open_device
 from learngene_zoo.training.fit import stalled
-from learngene_zoo.training.objectives import Classification
-from learngene_zoo.training.step import Step, learning_rate, mixing, parameter_groups, stochastic_depth
+from learngene_zoo.training.loop import Step, learning_rate, parameter_groups, stochastic_depth
+from learngene_zoo.training.objectives import Classification, mixing
 
 
 def rates(**settings) -> list[float]:

@@ -18,8 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.distributed import is_first, rank, world
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, is_first, rank, world
 from learngene_zoo.storage import write_tensors
 from learngene_zoo.training.loop import train
 

@@ -17,13 +17,12 @@ from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.recipe import Recipe
-from learngene_zoo.runs.distributed import is_first
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.storage import write_tensors
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from learngene_zoo.training.fit import training_images
 from learngene_zoo.training.loop import train
+from learngene_zoo.training.objectives import training_images
 from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.least_squares import moments, solve, some_images
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of

@@ -20,7 +20,7 @@ from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import Tensors
-from lgzoo_lsamd.expansion import Expansion, Priority, base_blocks, grown, order, stages, turns
+from lgzoo_lsamd.blocks import Expansion, Priority, base_blocks, grown, order, stages, turns
 from lgzoo_lsamd.lsamd import LSAMD, Expand
 
 SPEC = ViTSpec(layers=5, width=32, heads=2, classes=7, image_size=16, patch_size=8)

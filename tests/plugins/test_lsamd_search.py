@@ -26,11 +26,10 @@ from learngene_zoo.storage import load_result
 from learngene_zoo.tasks.task import Samples, Task
 from learngene_zoo.training import loop
 from lgzoo_lsamd import lsamd, supernet
+from lgzoo_lsamd.blocks import Found
 from lgzoo_lsamd.lsamd import LSAMD, Search, search
-from lgzoo_lsamd.search import groups_with_routers, preferences, with_head
-from lgzoo_lsamd.selection import Found
 from lgzoo_lsamd.settings import SearchSettings
-from lgzoo_lsamd.supernet import BASE, SPECIFIC, routed_blocks, super_net
+from lgzoo_lsamd.supernet import BASE, SPECIFIC, groups_with_routers, preferences, routed_blocks, super_net, with_head
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=7, image_size=16, patch_size=8)
 RECIPE = Recipe(epochs=2, batch_size=16, lr=1e-3, schedule="poly", augment="none")
@@ -321,14 +320,14 @@ import json, sys
 sys.path.insert(0, {folder!r})
 import torch
 import test_lsamd_search as toys
-from learngene_zoo.runs.distributed import join, rank
+from learngene_zoo.runs.run import join, rank
 
 join("cpu")
 torch.set_num_threads(1)
 record = toys.AncestryRecord(source="test", spec=toys.SPEC)
 ancestry = toys.Ancestry(record=record, state=dict(toys.initial(toys.SPEC, 0, "fan_in")))
 # 21 images in batches of 4 leave the last batch to one process: the other has to vote all the same.
-import lgzoo_lsamd.search as searching
+import lgzoo_lsamd.supernet as searching
 asked = toys.preferences
 searching.preferences = lambda *a: asked(*a, batch_size=4)
 sizes = dict(train=48, validation=21, test=8)

@@ -8,7 +8,7 @@ import pytest
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import from_json, to_json
-from lgzoo_lsamd.selection import Details, Found, above, most_used, nearest_threshold, select, usage
+from lgzoo_lsamd.blocks import Details, Found, above, most_used, nearest_threshold, select, usage
 
 
 def found(**paths: tuple[int, ...]) -> dict[str, Found]:

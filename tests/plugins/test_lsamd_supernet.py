@@ -12,9 +12,19 @@ import timm
 import torch
 from torch import nn
 
-from lgzoo_lsamd.search import SearchObjective, balance
 from lgzoo_lsamd.settings import SearchSettings
-from lgzoo_lsamd.supernet import BASE, SPECIFIC, Gate, RoutedBlock, routed_blocks, specific_set, super_net, vote
+from lgzoo_lsamd.supernet import (
+    BASE,
+    SPECIFIC,
+    Gate,
+    RoutedBlock,
+    SearchObjective,
+    balance,
+    routed_blocks,
+    specific_set,
+    super_net,
+    vote,
+)
 
 WIDTH, LAYERS, CLASSES = 32, 3, 5
 

@@ -11,11 +11,10 @@ import torch
 from torch.nn import functional
 
 from lgzoo_mini import glyphs, motion, numbers, signs, surfaces, textures
-from lgzoo_mini import glyphs as alphabets
-from lgzoo_mini.canvas import Dice, frame
-from lgzoo_mini.generator import GRAIN, Generator
+from lgzoo_mini.canvas import Dice, frame, stamped
+from lgzoo_mini.glyphs import BOX, FACES, mask
 from lgzoo_mini.source import ATTRIBUTES
-from lgzoo_mini.stamps import BOX, FACES, mask, stamped
+from lgzoo_mini.suite import GRAIN, Generator
 
 FAMILIES = (textures.TEXTURES, signs.SIGNS, glyphs.GLYPHS, numbers.NUMBERS, motion.MOTION)
 LEAST = {"textures": 24, "signs": 43, "glyphs": 300, "numbers": 10, "motion": 30}
@@ -99,22 +98,22 @@ def letters(text: tuple[str, ...]) -> torch.Tensor:
 
 def test_letters_are_no_digits_and_target_and_held_out_ones_share_no_alphabet() -> None:
     scripts = [
-        {unicodedata.name(letter).split()[0] for letter in row} for row in (alphabets.TARGET, alphabets.HELD_OUT)
+        {unicodedata.name(letter).split()[0] for letter in row} for row in (glyphs.TARGET, glyphs.HELD_OUT)
     ]
     assert not scripts[0] & scripts[1]
-    assert {unicodedata.category(letter) for letter in alphabets.TARGET + alphabets.HELD_OUT} <= {"Lu", "Ll", "Lo"}
-    assert not any(unicodedata.numeric(letter, 0) for letter in alphabets.TARGET + alphabets.HELD_OUT)
+    assert {unicodedata.category(letter) for letter in glyphs.TARGET + glyphs.HELD_OUT} <= {"Lu", "Ll", "Lo"}
+    assert not any(unicodedata.numeric(letter, 0) for letter in glyphs.TARGET + glyphs.HELD_OUT)
 
 
 def test_no_two_letters_look_alike() -> None:
-    target, held_out = letters(alphabets.TARGET), letters(alphabets.HELD_OUT)
+    target, held_out = letters(glyphs.TARGET), letters(glyphs.HELD_OUT)
     assert (target @ target.T).fill_diagonal_(0).max() < 0.8
     assert (held_out @ held_out.T).fill_diagonal_(0).max() < 0.86
     assert (held_out @ target.T).max() < 0.86
 
 
 def test_no_held_out_letter_looks_like_a_digit() -> None:
-    held_out = letters(alphabets.HELD_OUT)
+    held_out = letters(glyphs.HELD_OUT)
     for face, angle, stretch in product(FACES, (-0.25, 0.0, 0.25), (0.8, 1.0, 1.25)):
         digits = torch.stack([mask(face, digit) for digit in numbers.DIGITS]).float()
         turn = torch.tensor([[np.cos(angle) / stretch, -np.sin(angle), 0], [np.sin(angle) / stretch, np.cos(angle), 0]])
@@ -125,14 +124,14 @@ def test_no_held_out_letter_looks_like_a_digit() -> None:
 
 def test_digits_are_only_painted_by_numbers() -> None:
     painted = {
-        "glyphs": alphabets.TARGET + alphabets.HELD_OUT,
+        "glyphs": glyphs.TARGET + glyphs.HELD_OUT,
         "numbers": numbers.LETTERS,
         "signs": tuple(sign.symbol for sign in signs.CLASSES),
         "motion": tuple(motion.THINGS.values()),
     }
     for family, texts in painted.items():
         assert not any(unicodedata.category(sign).startswith("N") for text in texts for sign in text), family
-    assert set(numbers.LETTERS) <= set(alphabets.HELD_OUT)
+    assert set(numbers.LETTERS) <= set(glyphs.HELD_OUT)
 
 
 def test_neighbours_of_digits_are_digits_and_of_letters_letters() -> None:

@@ -10,13 +10,12 @@ import pytest
 import torch
 
 from learngene_zoo.seeds import uniform
-from lgzoo_mini import canvas, figures, fills, objects, outlines, petals, wings
-from lgzoo_mini import canvas as colours
+from lgzoo_mini import canvas, figures, objects, petals, shapes, wings
 from lgzoo_mini.canvas import Dice
-from lgzoo_mini.generator import GRAIN, SIZE, Generated, Generator, varieties
-from lgzoo_mini.outlines import Outline, moulded, moulds
+from lgzoo_mini.shapes import Outline, moulded, moulds
 from lgzoo_mini.source import ATTRIBUTES
 from lgzoo_mini.strokes import either, exchanged, joined, turned, whirled
+from lgzoo_mini.suite import GRAIN, SIZE, Generated, Generator, varieties
 
 GENERATORS = (objects.OBJECTS, wings.WINGS, figures.FIGURES, petals.PETALS)
 CATEGORIES = {attribute.name: attribute.classes for attribute in ATTRIBUTES}
@@ -57,7 +56,7 @@ def test_frames_compose() -> None:
 
 def test_a_tilted_frame_draws_a_square_narrower_at_one_end() -> None:
     place = canvas.frame(size=0.7, tilt_y=0.5)
-    alpha = canvas.cover(outlines.box(place, 1.0, 1.0), place.pixel)[0]
+    alpha = canvas.cover(shapes.box(place, 1.0, 1.0), place.pixel)[0]
     widths = alpha.sum(axis=1)
     assert abs(widths[10] - widths[22]) > 3
 
@@ -65,17 +64,17 @@ def test_a_tilted_frame_draws_a_square_narrower_at_one_end() -> None:
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        (lambda place: outlines.disc(place, 0.8), np.pi * 0.64),
-        (lambda place: outlines.ellipse(place, 0.9, 0.4), np.pi * 0.36),
-        (lambda place: outlines.box(place, 0.7, 0.5), 1.4),
-        (lambda place: outlines.capsule(place, (-0.5, 0.1), (0.5, 0.1), 0.2), 0.4 + np.pi * 0.04),
-        (lambda place: outlines.half_plane(place, 0.0, 0.25), 2.5),
-        (lambda place: outlines.convex(place, [(-0.5, 0.5), (0.0, -0.5), (0.5, 0.5)]), 0.5),
-        (lambda place: outlines.polygon(place, 4.0), 2.0),
-        (lambda place: outlines.polygon(place, 6.0), 3 * 3**0.5 / 2),
-        (lambda place: outlines.polygon(place, 5.0, 0.5), 5 * 0.5 * np.cos(np.pi / 5) * np.sin(np.pi / 5)),
-        (lambda place: outlines.contour(place, [(3, 0.2, 0.0)], 0.7), np.pi * 0.49 * (1 + 0.02)),
-        (lambda place: outlines.band(outlines.disc(place, 0.7), 0.2), 2 * np.pi * 0.7 * 0.2),
+        (lambda place: shapes.disc(place, 0.8), np.pi * 0.64),
+        (lambda place: shapes.ellipse(place, 0.9, 0.4), np.pi * 0.36),
+        (lambda place: shapes.box(place, 0.7, 0.5), 1.4),
+        (lambda place: shapes.capsule(place, (-0.5, 0.1), (0.5, 0.1), 0.2), 0.4 + np.pi * 0.04),
+        (lambda place: shapes.half_plane(place, 0.0, 0.25), 2.5),
+        (lambda place: shapes.convex(place, [(-0.5, 0.5), (0.0, -0.5), (0.5, 0.5)]), 0.5),
+        (lambda place: shapes.polygon(place, 4.0), 2.0),
+        (lambda place: shapes.polygon(place, 6.0), 3 * 3**0.5 / 2),
+        (lambda place: shapes.polygon(place, 5.0, 0.5), 5 * 0.5 * np.cos(np.pi / 5) * np.sin(np.pi / 5)),
+        (lambda place: shapes.contour(place, [(3, 0.2, 0.0)], 0.7), np.pi * 0.49 * (1 + 0.02)),
+        (lambda place: shapes.band(shapes.disc(place, 0.7), 0.2), 2 * np.pi * 0.7 * 0.2),
     ],
 )
 def test_a_shape_covers_its_area(shape: Outline, expected: float) -> None:
@@ -84,7 +83,7 @@ def test_a_shape_covers_its_area(shape: Outline, expected: float) -> None:
 
 
 def test_a_star_has_its_point_at_the_top_and_a_hollow_at_the_foot() -> None:
-    star = outlines.polygon(canvas.PICTURE, 5.0, 0.5)[0]
+    star = shapes.polygon(canvas.PICTURE, 5.0, 0.5)[0]
     assert star[1, 15] < 0.06
     assert star[23, 15] > 0.03  # 0.47 below the centre; a pentagon reaches to 0.81
     assert star[20, 15] < 0  # 0.28 below it
@@ -112,14 +111,14 @@ def test_blur_keeps_the_sum_away_from_the_edge_and_finish_rounds() -> None:
 def test_hsv_gives_the_known_colours() -> None:
     hues = np.array([0, 1 / 6, 1 / 3, 2 / 3], dtype=np.float32)
     expected = [[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 1]]
-    assert np.allclose(colours.hsv(hues, 1.0, 1.0), expected, atol=1e-5)
-    cosine, sine = colours.hue_of(colours.hsv(np.array([0.25], dtype=np.float32), 1.0, 1.0))
+    assert np.allclose(canvas.hsv(hues, 1.0, 1.0), expected, atol=1e-5)
+    cosine, sine = canvas.hue_of(canvas.hsv(np.array([0.25], dtype=np.float32), 1.0, 1.0))
     assert np.arctan2(sine, cosine) == pytest.approx(np.pi / 2, abs=0.02)
 
 
 def test_ink_is_clearly_lighter_or_darker_than_paper() -> None:
-    ink, paper = colours.ink_and_paper(Dice(uniform(1, range(500), 6)), 0.3)
-    difference = np.abs(colours.lightness(ink) - colours.lightness(paper))
+    ink, paper = canvas.ink_and_paper(Dice(uniform(1, range(500), 6)), 0.3)
+    difference = np.abs(canvas.lightness(ink) - canvas.lightness(paper))
     assert difference.min() > 0.299
     assert ink.min() >= 0
     assert ink.max() <= 1
@@ -127,7 +126,7 @@ def test_ink_is_clearly_lighter_or_darker_than_paper() -> None:
 
 def test_value_noise_is_continuous_and_depends_on_its_key() -> None:
     keys = np.array([0.1, 0.1, 0.6], dtype=np.float32)
-    field = fills.value_noise(canvas.PICTURE, 4.0, keys)
+    field = shapes.value_noise(canvas.PICTURE, 4.0, keys)
     assert np.array_equal(field[0], field[1])
     assert np.abs(field[0] - field[2]).max() > 0.5
     assert np.abs(np.diff(field, axis=-1)).max() < 0.5
@@ -136,15 +135,15 @@ def test_value_noise_is_continuous_and_depends_on_its_key() -> None:
 
 @pytest.mark.parametrize("frequency", [4.0, 8.0])
 def test_stripes_have_their_frequency(frequency: float) -> None:
-    line = fills.stripes(canvas.PICTURE, frequency)[0, 0]
+    line = shapes.stripes(canvas.PICTURE, frequency)[0, 0]
     assert np.abs(np.fft.rfft(line)).argmax() == frequency
 
 
 def test_a_mould_is_the_outline_it_was_made_of() -> None:
     place = canvas.frame(x=0.1, size=0.8, angle=0.4)
     numbers = np.array([1])
-    table = moulds([outlines.disc, lambda at: outlines.polygon(at, 3.0)])
-    exact = outlines.polygon(place, 3.0)
+    table = moulds([shapes.disc, lambda at: shapes.polygon(at, 3.0)])
+    exact = shapes.polygon(place, 3.0)
     near = np.abs(exact) < 0.3
     assert near.sum() > 200
     assert np.abs(moulded(table, numbers, place) - exact)[near].max() < 0.03

@@ -13,9 +13,8 @@ from learngene_zoo.tasks.images import checked
 from learngene_zoo.tasks.loader import Loader
 from lgzoo_mini import contours, source
 from lgzoo_mini.contours import CONTOURS
-from lgzoo_mini.generator import generator
 from lgzoo_mini.source import ATTRIBUTES, SourceSplit, class_names, families, labels_of
-from lgzoo_mini.suite import MINI
+from lgzoo_mini.suite import MINI, generator
 
 TRAIN = SourceSplit("train", 1_000_000)
 SAMPLE = np.random.default_rng(3).permutation(1_000_000)[:96]

@@ -13,9 +13,8 @@ import torch
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Samples
 from lgzoo_mini.canvas import finish, plain
-from lgzoo_mini.generator import Generated, Generator, Picture
 from lgzoo_mini.source import TURNS
-from lgzoo_mini.suite import GENERATED, MINI
+from lgzoo_mini.suite import GENERATED, MINI, Generated, Generator, Picture
 
 ROWS = {entry.name: entry for entry in MINI.entries}
 PICTURES = json.loads((Path(__file__).parents[1] / "data" / "mini_pictures.json").read_text())

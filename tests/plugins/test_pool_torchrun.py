@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from learngene_zoo.storage import write_tensors
-from learngene_zoo.runs.distributed import is_first, join
+from learngene_zoo.runs.run import is_first, join
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task

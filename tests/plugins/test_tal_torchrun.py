@@ -19,7 +19,7 @@ import torch
 from tal_toy import ancestry, meta_train, tasks
 
 from learngene_zoo.storage import write_tensors
-from learngene_zoo.runs.distributed import is_first, join
+from learngene_zoo.runs.run import is_first, join
 from learngene_zoo.runs.run import Run
 
 torch.set_num_threads(1)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.runs.distributed import is_first
+from learngene_zoo.runs.run import is_first
 from learngene_zoo.tasks.splits import photo_task
 from learngene_zoo.tasks.streams.order import completed, made_splits
 from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
