@@ -97,9 +97,7 @@ def letters(text: tuple[str, ...]) -> torch.Tensor:
 
 
 def test_letters_are_no_digits_and_target_and_held_out_ones_share_no_alphabet() -> None:
-    scripts = [
-        {unicodedata.name(letter).split()[0] for letter in row} for row in (glyphs.TARGET, glyphs.HELD_OUT)
-    ]
+    scripts = [{unicodedata.name(letter).split()[0] for letter in row} for row in (glyphs.TARGET, glyphs.HELD_OUT)]
     assert not scripts[0] & scripts[1]
     assert {unicodedata.category(letter) for letter in glyphs.TARGET + glyphs.HELD_OUT} <= {"Lu", "Ll", "Lo"}
     assert not any(unicodedata.numeric(letter, 0) for letter in glyphs.TARGET + glyphs.HELD_OUT)
