@@ -153,7 +153,7 @@ def sources(path: Path, spec: Spec, names: Sequence[str]) -> Iterator[tuple[str,
     for name in names:
         block = table.block_of(name)
         if block is None:
-            anchor = path.parts[0].anchor if table.is_stem(name) else path.last
+            anchor = path.first if table.is_stem(name) else path.last
             yield name, f"anchors.{anchor}.{name}"
             continue
         inner, (number, source) = table.inner_name(name), blocks[block]

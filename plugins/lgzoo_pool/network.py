@@ -42,7 +42,7 @@ class StitchedNetwork(nn.Module):
 
     def features(self, images_BCHW: torch.Tensor, path: Path) -> torch.Tensor:
         """Tokens (B, N, D) after the last block of a path and the final norm."""
-        tokens_BND = self.embed(images_BCHW, path.parts[0].anchor)
+        tokens_BND = self.embed(images_BCHW, path.first)
         for stitch, part in zip([None, *path.stitches], path.parts):
             tokens_BND = self.through(tokens_BND if stitch is None else self.joined(tokens_BND, stitch), part)
         return self.normed(tokens_BND, path.last)
@@ -52,6 +52,13 @@ class StitchedNetwork(nn.Module):
         model = self.anchor(anchor)
         tokens_BND: torch.Tensor = model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(images_BCHW))))
         return tokens_BND
+
+    def streams(self, images_BCHW: torch.Tensor, anchor: int) -> list[torch.Tensor]:
+        """The input tokens (B, N, D) of every block of an anchor, and the output of the last one."""
+        streams = [self.embed(images_BCHW, anchor)]
+        for block in self.anchor(anchor).blocks:
+            streams.append(block(streams[-1]))
+        return streams
 
     def joined(self, tokens_BND: torch.Tensor, stitch: Stitch) -> torch.Tensor:
         """Tokens after a stitch, in the end anchor's width."""

@@ -58,6 +58,11 @@ class Path:
     stitches: tuple[Stitch, ...] = ()
 
     @property
+    def first(self) -> int:
+        """The anchor that the path begins in, whose stem it has."""
+        return self.parts[0].anchor
+
+    @property
     def last(self) -> int:
         """The anchor that the path ends in, whose final norm and head it has."""
         return self.parts[-1].anchor

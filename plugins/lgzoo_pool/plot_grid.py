@@ -101,7 +101,7 @@ class Grid:
 
     def ends(self, anchor: int) -> None:
         """The stem before a row and the head behind it."""
-        first, last = self.path.parts[0].anchor == anchor, self.path.last == anchor
+        first, last = self.path.first == anchor, self.path.last == anchor
         for x, word, on in ((-self.end, "stem", first), (self.columns - 1 + self.end, "head", last)):
             self._box(x, anchor, self.end_half, 0.105, plotting.QUIET, on)
             self._word(x, anchor, word, on)

@@ -13,7 +13,7 @@ from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.evaluate import evaluate
-from lgzoo_pool.evaluate import along_each, evaluate_paths, path_metrics, steps_of
+from lgzoo_pool.evaluate import along_each, evaluate_paths, path_metrics
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.paths import Path
 
@@ -87,11 +87,3 @@ def test_a_broken_path_is_an_error() -> None:
     network.linear(details.layout.paths[-1].stitches[0]).weight.data.fill_(float("nan"))
     with pytest.raises(TrainingFailed, match="not finite for 8 of 8 images"):
         evaluate_paths(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=8)
-
-
-def test_steps_name_all_that_a_path_does() -> None:
-    _, details = stitched((2, 2))
-    for path in details.layout.paths:
-        steps = steps_of(path)
-        assert len(set(steps)) == len(steps) == 1 + path.layers + len(path.stitches)
-        assert [step.stitch for step in steps if step.stitch is not None] == list(path.stitches)
