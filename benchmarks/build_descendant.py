@@ -18,7 +18,7 @@ from machine import medians, write
 from safetensors.torch import load_file
 
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.families.model import initial
 from learngene_zoo.families.surgery import take_blocks, without_head
@@ -39,7 +39,7 @@ def main() -> None:
         learngene, plain = _prepare(Path(place))
 
         def ours() -> torch.nn.Module:
-            parts = take_blocks(load(learngene).state, SPEC, SOURCES)
+            parts = take_blocks(load_learngene(learngene).state, SPEC, SOURCES)
             return assemble(SPEC, parts, seed=Run().seed).model()
 
         def theirs() -> torch.nn.Module:

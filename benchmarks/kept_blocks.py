@@ -14,7 +14,7 @@ import machine
 from grids import finished
 from pages import ROOT
 
-from learngene_zoo.artifacts.learngene import load
+from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.demo import RECIPE
@@ -42,7 +42,7 @@ def main() -> None:
 
 def kept_sets() -> dict[str, list[int]]:
     """The blocks that each rule keeps in the bundled search: used by most tasks, the five most used, the last five."""
-    details = load(find("lsamd")).config.details
+    details = load_learngene(find("lsamd")).config.details
     half = len(details["datasets"]) / 2
     above = [block for block, used in enumerate(details["usage"], start=1) if used > half]
     return {"above M/2": above, "top 5": list(details["kept"]), "last 5": [8, 9, 10, 11, 12]}

@@ -24,7 +24,7 @@ from pages import DOCS, ROOT, replace_between
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.card import descendant_card, learngene_card
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.artifacts.learngene import Learngene, load, read_config
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.bench import demo
 from learngene_zoo.bench.report import note_grid, write_report
 from learngene_zoo.families.surgery import cast
@@ -123,7 +123,7 @@ def tal() -> None:
 
 def bundle(out: Path, name: str) -> None:
     """Put a learngene onto the shelf, in half precision."""
-    whole = load(out)
+    whole = load_learngene(out)
     Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(ROOT / "cards" / name, force=True)
 
 

@@ -166,7 +166,7 @@ def extract(
             versions={**versions(), **registry.package_of(name)},
         )
 
-    return produce(make, learngenes.load, out=_place(out), verb="extract", settings=settings, run=run, force=force)
+    return produce(make, learngenes.load_learngene, out=_place(out), verb="extract", settings=settings, run=run, force=force)
 
 
 def expand(

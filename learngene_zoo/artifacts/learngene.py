@@ -93,7 +93,7 @@ def _upgraded(config: LearngeneConfig, where: str) -> LearngeneConfig:
     return replace(held, control=config.method)
 
 
-def load(folder: Path) -> Learngene:
+def load_learngene(folder: Path) -> Learngene:
     """Open a learngene folder. Raises `WrongCall` if there is none and `BadFile` if it cannot be trusted."""
     if not folder.is_dir():
         raise WrongCall(f"no learngene at {folder}; make one with `lgzoo extract`, or see `lgzoo list learngenes`")

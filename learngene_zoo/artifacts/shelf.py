@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from learngene_zoo.artifacts.learngene import Learngene, check_format
-from learngene_zoo.artifacts.learngene import load as load_learngene
+from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.artifacts.records import CONTROLS, joint_licence
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import LIMITS, Spec

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.artifacts.learngene import load
+from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
@@ -67,7 +67,7 @@ def extract_once(extraction: Extraction, out: Path, run: Run) -> tuple[Learngene
     with FileLock(place.with_name(f"{place.name}.lock")):
         if not is_finished(extraction, out):
             _extract(extraction, out, run)
-    return load(place), spent(extraction, out)
+    return load_learngene(place), spent(extraction, out)
 
 
 def _extract(extraction: Extraction, out: Path, run: Run) -> None:

@@ -12,7 +12,7 @@ from unittest import mock
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
 from learngene_zoo.method import Extractor, Method, details_of
@@ -137,7 +137,7 @@ def check_record(
     made = _extracted_with_a_kill(method, extractor, ancestries, tasks, expected.steps, place / "learngene")
     if not _same(made, expected.learngene):
         _say_why(method, extractor, ancestries, tasks, expected.learngene, made)
-    kept = load(place / "learngene")
+    kept = load_learngene(place / "learngene")
     law(to_json(kept.config) == to_json(made.config), method, "has a config that does not survive being written")
     changed = difference(kept.state, made.state)
     law(not changed, method, f"has tensors that do not survive being written: {changed}")

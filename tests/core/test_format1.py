@@ -10,7 +10,7 @@ import torch
 from click.testing import CliRunner
 
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.artifacts.learngene import load
+from learngene_zoo.artifacts.learngene import load_learngene
 from learngene_zoo.cli.main import main
 
 OLD = Path(__file__).resolve().parents[1] / "data" / "format1"
@@ -45,10 +45,10 @@ def test_it_is_shown(name: str) -> None:
 
 @pytest.mark.parametrize("control", CONTROLS)
 def test_a_learngene_of_a_control_is_the_one_that_it_held_under_that_control(control: str, tmp_path: Path) -> None:
-    held, then = load(OLD / "lsamd" / "learngene"), load(OLD / control / "learngene")
+    held, then = load_learngene(OLD / "lsamd" / "learngene"), load_learngene(OLD / control / "learngene")
     assert (then.config.method, then.config.control) == ("lsamd", control)
     assert then.config.details == held.config.details
     assert all(torch.equal(then.state[name], held.state[name]) for name in held.state)
-    kept = load(then.save(tmp_path / "kept"))
+    kept = load_learngene(then.save(tmp_path / "kept"))
     assert kept.config == then.config
     assert "control" not in json.loads((held.save(tmp_path / "held") / "config.json").read_text())

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
-from learngene_zoo.artifacts.learngene import Learngene, load, read_config
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile
@@ -54,7 +54,7 @@ def edit(folder: Path, path: str, value: Any) -> None:
 
 
 def test_what_can_be_true_is_read(learngene: Path, model: Path) -> None:
-    assert load(learngene).config.metrics == METRICS
+    assert load_learngene(learngene).config.metrics == METRICS
     assert load_descendant(model).provenance["own"] == [1]
 
 
@@ -83,7 +83,7 @@ WRONG = [
 )
 def test_a_learngene_that_says_the_impossible_is_refused(path: str, value: Any, said: str, learngene: Path) -> None:
     edit(learngene, path, value)
-    for opened in (read_config, load):
+    for opened in (read_config, load_learngene):
         with pytest.raises(BadFile, match=said):
             opened(learngene)
     assert CliRunner().invoke(main, ["show", str(learngene)]).exit_code == 1
@@ -114,12 +114,12 @@ def test_a_model_that_says_the_impossible_is_refused(path: str, value: Any, said
 
 
 @pytest.mark.parametrize("kind", [torch.int32, torch.int64, torch.uint8, torch.bool, torch.float8_e4m3fn])
-@pytest.mark.parametrize("opened", [load, lambda folder: load_descendant(folder)])
+@pytest.mark.parametrize("opened", [load_learngene, lambda folder: load_descendant(folder)])
 def test_tensors_that_are_no_numbers_to_compute_with_are_refused_when_opened(
     opened: Callable[[Path], Any], kind: torch.dtype, learngene: Path, model: Path
 ) -> None:
-    folder = learngene if opened is load else model
-    state = load(learngene).state if opened is load else load_descendant(model).state
+    folder = learngene if opened is load_learngene else model
+    state = load_learngene(learngene).state if opened is load_learngene else load_descendant(model).state
     changed = {name: tensor.clone() for name, tensor in state.items()}
     first = min(changed)
     save_file({**changed, first: changed[first].to(kind)}, folder / "model.safetensors")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from learngene_zoo import lifecycle, registry
-from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.method import Target
@@ -38,7 +38,7 @@ def made(name: str, **settings: Any) -> Learngene:
 
 
 def test_scratch_holds_nothing_and_survives_being_written(tmp_path: Path) -> None:
-    kept = load(made("scratch").save(tmp_path / "scratch"))
+    kept = load_learngene(made("scratch").save(tmp_path / "scratch"))
     assert dict(kept.state) == {}
     model = expanded(kept)
     assert model.inherited == frozenset()

@@ -97,7 +97,7 @@ def test_the_head_is_drawn_from_the_seed(gene) -> None:
 
 
 def test_from_disk_only_what_is_used_is_read_and_that_once(gene, tmp_path: Path, monkeypatch) -> None:
-    loaded = learngenes.load(gene.save(tmp_path / "gene"))
+    loaded = learngenes.load_learngene(gene.save(tmp_path / "gene"))
     read = []
     original = Tensors.__getitem__
     monkeypatch.setattr(Tensors, "__getitem__", lambda self, name: read.append(name) or original(self, name))

@@ -13,7 +13,7 @@ import torch
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.model import check_state
 from learngene_zoo.families.timm_config import architecture
@@ -362,7 +362,7 @@ def test_details_of_another_number_of_models_are_refused(pool: Learngene, anchor
 
 
 def test_the_paths_survive_the_folder(pool: Learngene, tmp_path: Path) -> None:
-    kept = load(pool.save(tmp_path / "pool"))
+    kept = load_learngene(pool.save(tmp_path / "pool"))
     assert TakePath().family(kept.config) == TakePath().family(pool.config)
     assert kept.config.metrics["paths"] == pool.config.metrics["paths"]
 

@@ -12,7 +12,7 @@ from stitching_toy import anchors, images, learngene, stitched
 from torch import nn
 
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.model import shapes
 from learngene_zoo.method import Target
@@ -174,7 +174,7 @@ def test_an_anchor_is_a_plain_folder(tmp_path: Path) -> None:
 @torch.no_grad()
 def test_a_stitched_folder_opens_in_timm_and_here(tmp_path: Path) -> None:
     network, gene = gene_of()
-    made = TakeConfiguration(config=7)(load(gene.save(tmp_path / "learngene")), Target(task="t"), Run())
+    made = TakeConfiguration(config=7)(load_learngene(gene.save(tmp_path / "learngene")), Target(task="t"), Run())
     made.save(tmp_path / "stitched")
     expected = network(images(), network.layout.paths[7])
     reopened = timm.create_model(f"local-dir:{tmp_path / 'stitched'}", pretrained=True).eval()
@@ -192,8 +192,8 @@ def test_a_learngene_without_what_a_path_needs(name: str, tmp_path: Path) -> Non
     ]
     number = choice.member.settings["config"]
     with pytest.raises(BadFile, match=f"lacks the tensor {name}"):
-        TakeConfiguration(config=number)(load(broken), Target(), Run())
-    assert TakeConfiguration(config=1)(load(broken), Target(), Run()).spec.width == 32, "other paths do not need it"
+        TakeConfiguration(config=number)(load_learngene(broken), Target(), Run())
+    assert TakeConfiguration(config=1)(load_learngene(broken), Target(), Run()).spec.width == 32, "other paths do not need it"
     shorter = Learngene(config=gene.config, state={**gene.state, name: gene.state[name][:1]})
     if gene.state[name].shape[0] > 1:
         with pytest.raises(BadFile, match=f"for the tensor {name}, got"):

@@ -13,7 +13,7 @@ from tal_toy import SIZE, ancestry, extracted
 from learngene_zoo import inputs, lifecycle, torch_hub
 from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.method import Target
@@ -101,7 +101,7 @@ def reopened(learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     learngene.with_config(ancestries=(record,)).save(tmp_path / "learngene")
     for module in (inputs, embeddings):
         monkeypatch.setattr(module, "open_task", lambda reference, **_: tiny_task(reference, classes=5))
-    return load(tmp_path / "learngene")
+    return load_learngene(tmp_path / "learngene")
 
 
 def source_of(learngene: Learngene) -> str:
@@ -117,7 +117,7 @@ def test_an_unseen_task_is_embedded_by_the_recorded_ancestry(reopened: Learngene
     assert same(made, expand(told, "tiny-a", layers=3, classes=5))
     assert (made.spec.classes, made.task) == (5, "mine")
     assert made.provenance["embedding"] == {"from": "training images", "images": 20}
-    assert "tasks.mine" not in load(reopened.folder).state  # type: ignore[arg-type]
+    assert "tasks.mine" not in load_learngene(reopened.folder).state  # type: ignore[arg-type]
 
 
 def test_an_unseen_task_without_images_is_refused(reopened: Learngene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.controls import controlled
-from learngene_zoo.artifacts.learngene import Learngene, load
+from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.method import details_of
 from learngene_zoo.runs.run import Run
@@ -25,7 +25,7 @@ OFFLINE = Run(threads=1, offline=True, progress=False)
 
 @pytest.fixture(scope="module")
 def learngene() -> Learngene:
-    return load(find("tal"))
+    return load_learngene(find("tal"))
 
 
 def test_it_knows_every_task_of_the_suite_and_the_source_task(learngene: Learngene) -> None:
