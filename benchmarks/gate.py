@@ -25,7 +25,7 @@ from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.grid import SCRATCH, cells
 from learngene_zoo.bench.results import Row
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import suite
 
 BUILD = Path(__file__).resolve().parent.parent / "build" / "gate"

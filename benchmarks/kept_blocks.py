@@ -14,8 +14,7 @@ import machine
 from grids import finished
 from pages import ROOT
 
-from learngene_zoo.artifacts.learngene import load_learngene
-from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.artifacts.shelf import find, load_learngene
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.demo import RECIPE
 from learngene_zoo.bench.grid import cells

@@ -24,7 +24,7 @@ from functools import partial
 import torch
 from machine import write
 
-from learngene_zoo.families.model import initial
+from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.storage import StateDict

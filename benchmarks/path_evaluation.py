@@ -13,7 +13,7 @@ import torch
 from machine import medians, write
 from torch import nn
 
-from learngene_zoo.families.model import initial
+from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from machine import medians, write
 
-from learngene_zoo.families.model import initial, model_of
+from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.training.distillation import Distilled, Teacher
 from learngene_zoo.training.loop import parameter_groups

@@ -24,15 +24,14 @@ from pages import DOCS, ROOT, replace_between
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.card import descendant_card, learngene_card
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
+from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
 from learngene_zoo.bench import demo
 from learngene_zoo.bench.report import note_grid, write_report
-from learngene_zoo.families.surgery import cast
+from learngene_zoo.families.tensors import cast
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.inputs import preset_of
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run, world
-from learngene_zoo.settings import with_settings
+from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 

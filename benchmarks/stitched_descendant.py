@@ -19,10 +19,9 @@ from machine import medians, write
 from safetensors.torch import load_file
 
 from learngene_zoo.artifacts.descendant import assemble
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.families.model import initial
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.timm_names import ARCHITECTURES, architecture_name
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec, architecture_name
 from learngene_zoo.lifecycle import expand
 from learngene_zoo.method import Target
 from learngene_zoo.storage import WEIGHTS
@@ -86,7 +85,7 @@ def _pool() -> Learngene:
 
 def _as_large(spec: ViTSpec) -> ViTSpec:
     """The plain model of as many layers whose width, in steps of 4, comes nearest to as many parameters."""
-    from learngene_zoo.families.cost import params
+    from learngene_zoo.families.family import params
 
     wanted = params(spec)
     every = [spec.with_(front=(), width=width, heads=4) for width in range(96, 1024, 4)]

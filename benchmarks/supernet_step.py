@@ -23,10 +23,10 @@ from machine import medians, write
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from learngene_zoo.families.model import initial, model_of
+from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import Recipe
 from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
 from lgzoo_lsamd.settings import SearchSettings

@@ -34,8 +34,8 @@ from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import SCRATCH
 from learngene_zoo.bench.pictures import looks_of
 from learngene_zoo.bench.trial import build
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training.fit import fit

@@ -25,9 +25,9 @@ from pages import DOCS, replace_between
 from torch import nn
 
 from learngene_zoo.artifacts.ancestry import open_ancestry
-from learngene_zoo.families.model import initial, model_of
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.loop import train

@@ -15,7 +15,7 @@ import networkx
 import torch
 from machine import medians, write
 
-from learngene_zoo.families.model import _shapes
+from learngene_zoo.families.tensors import _shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal import graph
 from lgzoo_tal.graph import CUTOFF, Graph, graph_of

@@ -18,7 +18,7 @@ from machine import write
 from pages import DOCS, replace_between
 from tal_forms import ANCESTRY, trained
 
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from lgzoo_tal.architectures import drawn
 from lgzoo_tal.config import Guidance

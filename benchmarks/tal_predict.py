@@ -33,9 +33,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from learngene_zoo import registry
-from learngene_zoo.families.model import empty
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.timm_names import ARCHITECTURES
+from learngene_zoo.families.tensors import empty
+from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
 from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.graph import Graph, graph_of
 from lgzoo_tal.hypernet import Hypernet, class_position

@@ -27,8 +27,7 @@ from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.extraction import Spent
 from learngene_zoo.bench.grid import SCRATCH, cells
 from learngene_zoo.bench.results import Row
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import to_json
+from learngene_zoo.settings import Recipe, to_json
 from learngene_zoo.storage import write_json
 from learngene_zoo.tasks.catalogue import find_entry, suite
 

@@ -14,8 +14,8 @@ from learngene_zoo.version import __version__
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant as Descendant
-    from learngene_zoo.artifacts.learngene import Learngene as Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
+    from learngene_zoo.artifacts.shelf import Learngene as Learngene
     from learngene_zoo.artifacts.shelf import load as load
     from learngene_zoo.errors import ZooError as ZooError
     from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
@@ -32,22 +32,21 @@ if TYPE_CHECKING:
     from learngene_zoo.method import Member as Member
     from learngene_zoo.method import Method as Method
     from learngene_zoo.method import Target as Target
-    from learngene_zoo.recipe import Recipe as Recipe
     from learngene_zoo.runs.run import Run as Run
+    from learngene_zoo.settings import Recipe as Recipe
     from learngene_zoo.tasks.catalogue import open_task as open_task
 
 # Which module each public name lives in.
 _HOMES = {
     "artifacts.descendant": ("Descendant",),
-    "artifacts.learngene": ("Learngene",),
     "artifacts.records": ("LearngeneConfig",),
-    "artifacts.shelf": ("load",),
+    "artifacts.shelf": ("Learngene", "load"),
     "errors": ("ZooError",),
     "families.vit.spec": ("ViTSpec",),
     "lifecycle": ("evaluate", "expand", "extract", "finetune", "plan", "plot", "train"),
     "method": ("Budget", "Expander", "Extractor", "Member", "Method", "Target"),
-    "recipe": ("Recipe",),
     "runs.run": ("Run",),
+    "settings": ("Recipe",),
     "tasks.catalogue": ("open_task",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -16,7 +16,7 @@ def latency(spec: Spec, run: Run) -> float:
     """
     import torch
 
-    from learngene_zoo.families.model import initial, model_of
+    from learngene_zoo.families.tensors import initial, model_of
     from learngene_zoo.runs.run import open_device
 
     device = open_device(run)

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from learngene_zoo import registry
-from learngene_zoo.artifacts import learngene as learngenes
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts import shelf as learngenes
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, versions
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.atomic import claim, digest_of, new_file
 from learngene_zoo.errors import BadPlugin, WrongCall
-from learngene_zoo.families.cost import Convention
+from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.inputs import check_distinct, check_head, for_task, own_task, preset_of, references_for, sources_for
 from learngene_zoo.method import (
@@ -34,11 +34,10 @@ from learngene_zoo.method import (
     family,
     named_sizes,
 )
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import to_json, with_settings
+from learngene_zoo.settings import Recipe, to_json, with_settings
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 
 if TYPE_CHECKING:
@@ -166,7 +165,9 @@ def extract(
             versions={**versions(), **registry.package_of(name)},
         )
 
-    return produce(make, learngenes.load_learngene, out=_place(out), verb="extract", settings=settings, run=run, force=force)
+    return produce(
+        make, learngenes.load_learngene, out=_place(out), verb="extract", settings=settings, run=run, force=force
+    )
 
 
 def expand(

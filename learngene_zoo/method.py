@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from learngene_zoo.errors import BadPlugin, WrongCall
-from learngene_zoo.families.cost import Convention, Cost, cost
+from learngene_zoo.families.family import Convention, Cost, cost
 from learngene_zoo.families.spec import TIMM_NAMES, Spec
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of
-from learngene_zoo.units import human_count, human_seconds
+from learngene_zoo.text import human_count, human_seconds
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.ancestry import Ancestry
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.runs.run import Run
     from learngene_zoo.tasks.task import Task
 

@@ -1,14 +1,22 @@
-"""Text that others wrote (artifacts, tasks, file names, errors), made safe for the place where it is shown.
+"""What people read and write: text made safe for where it is shown, tables, and quantities such as 20M or 15ms.
 
-One function for each place: a terminal, JSON, a shell's command line, HTML, Markdown, a cell of a spreadsheet. None of them
-changes what ordinary text of any language says.
+Text that others wrote (artifacts, tasks, file names, errors) passes the function of its place: a terminal, JSON, a shell's command
+line, HTML, Markdown, a cell of a spreadsheet. None of them changes what ordinary text of any language says.
 """
 
 import json
+import math
+import os
 import re
 import shlex
+import sys
+from collections.abc import Collection, Sequence
 from html import escape
+from itertools import zip_longest
+from textwrap import wrap
 from typing import Any
+
+from learngene_zoo.errors import WrongCall
 
 _JOINERS = "\u200c\u200d"  # within words of some scripts and within emoji; invisible, but harmless
 
@@ -68,3 +76,95 @@ def markdown(text: str) -> str:
 def spreadsheet(value: Any) -> Any:
     """A value of a CSV file; text that a spreadsheet would compute begins with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+GAP = "   "
+LEAST = 8  # columns are folded to this width at least
+
+
+def text_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Collection[int] = (),
+    title: str = "",
+    width: int | None = None,
+) -> str:
+    """A heading, a rule and a line per row.
+
+    right: numbers of the columns that are aligned to the right. width: fold cells so that lines have at most this many
+    characters, as far as that is possible; None: never.
+    """
+    widths = [max(map(len, cells)) for cells in zip(columns, *rows)]
+    while width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > LEAST:
+        widths[widths.index(max(widths))] -= 1
+    lines = [line for row in [columns, *rows] for line in _folded(row, widths, right)]
+    heading = len(_folded(columns, widths, right))
+    rule = "─" * (sum(widths) + len(GAP) * (len(widths) - 1))
+    return "\n".join([*([title] if title else []), *lines[:heading], rule, *lines[heading:]])
+
+
+def _folded(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
+    """The lines of one row."""
+    cells = [wrap(text, width) if len(text) > width else [text] for text, width in zip(row, widths)]
+    aligned = [
+        [part.rjust(width) if index in right else part.ljust(width) for part in cell] or [" " * width]
+        for index, (cell, width) in enumerate(zip(cells, widths))
+    ]
+    blank = [" " * width for width in widths]
+    return [
+        GAP.join(part or empty for part, empty in zip(line, blank)).rstrip()
+        for line in zip_longest(*aligned, fillvalue="")
+    ]
+
+
+def terminal_width() -> int | None:
+    """Characters of a line of the terminal that stdout is; None if it is none."""
+    return os.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+_SCALES = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
+_SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+_NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+def parse_count(text: str) -> int:
+    """`20M` is 20,000,000; `3G` (or `3B`) is 3e9; a bare number is itself. Raises `WrongCall`."""
+    number, unit = _split(text, "20M or 3G")
+    if unit not in _SCALES:
+        raise WrongCall(f"{text!r} has no known unit; write K, M, G or T, as in 20M")
+    return round(number * _SCALES[unit])
+
+
+def parse_seconds(text: str) -> float:
+    """`15ms` is 0.015; the unit (s, ms or us) is required. Raises `WrongCall`."""
+    number, unit = _split(text, "15ms")
+    if unit not in _SECONDS:
+        raise WrongCall(f"{text!r} is not a duration; write s, ms or us, as in 15ms")
+    return number * _SECONDS[unit]
+
+
+def _split(text: str, example: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text)
+    if not match or not math.isfinite(float(match[1])) or float(match[1]) <= 0:
+        raise WrongCall(f"{text!r} is not a positive quantity; write it as {example}")
+    return float(match[1]), match[2].lower()
+
+
+def human_count(value: int) -> str:
+    """1,234,567 as `1.23M`."""
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("K", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.2f}{unit}"
+    return str(value)
+
+
+def human_seconds(value: float) -> str:
+    """Durations for people: 12ms, 3.4s, 5m 06s, 1h 02m."""
+    if value < 1e-3:
+        return f"{value * 1e6:.0f}us"
+    if value < 1:
+        return f"{value * 1e3:.0f}ms"
+    if value < 60:
+        return f"{value:.1f}s"
+    minutes, seconds = divmod(round(value), 60)
+    return f"{minutes}m {seconds:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method import SYNONYMS
 from learngene_zoo.runs.run import Run

@@ -13,13 +13,13 @@ import torch
 
 from learngene_zoo import registry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.surgery import take_blocks, without_head
+from learngene_zoo.families.tensors import take_blocks, without_head
 from learngene_zoo.method import Member, Method
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.cache import Part, once
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from learngene_zoo.testing.expansion import BUILT, sampled
 from learngene_zoo.testing.laws import HOT

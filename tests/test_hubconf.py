@@ -72,8 +72,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def learngene(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small LSAMD learngene of 4 layers that keeps the blocks 1 and 3."""
     from learngene_zoo.artifacts.descendant import assemble
-    from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.families.vit.spec import ViTSpec
     from lgzoo_lsamd.blocks import base_blocks
 

@@ -24,7 +24,7 @@ from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, fingerpri
 from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
-    from learngene_zoo.families.model import Model
+    from learngene_zoo.families.tensors import Model
 
 BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
 
@@ -57,7 +57,7 @@ class Ancestry:
 
     def model(self) -> Model:
         """timm's module in eval mode, in memory of its own."""
-        from learngene_zoo.families.model import model_of
+        from learngene_zoo.families.tensors import model_of
 
         images = timm_config.pretrained_cfg(
             self.spec, mean=self.record.mean, std=self.record.std, licence=self.record.licence
@@ -85,7 +85,7 @@ def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
     """
     import torch
 
-    from learngene_zoo.families.surgery import cast
+    from learngene_zoo.families.tensors import cast
 
     found = _find(source, offline)
     _of_one_width(found.spec, source)
@@ -292,7 +292,7 @@ def _nothing_at(name: str) -> WrongCall:
 
 def _tensors(found: _Found) -> StateDict:
     """Every tensor, with its shape checked against the spec and its numbers checked to be finite."""
-    from learngene_zoo.families.model import check_state
+    from learngene_zoo.families.tensors import check_state
 
     stored = Tensors(found.weights)
     state: StateDict = stored
@@ -307,7 +307,7 @@ def _tensors(found: _Found) -> StateDict:
 
 def _converted(stored: Tensors, found: _Found) -> StateDict:
     """Tensors by timm's names, converted from one of the other layouts that timm knows."""
-    from learngene_zoo.families.model import empty
+    from learngene_zoo.families.tensors import empty
 
     try:
         return host_of(found.spec).converted(dict(stored), empty(found.spec))

@@ -7,9 +7,9 @@ of the inherited numbers. What the control `stem` gains comes from the patch emb
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.errors import unknown
-from learngene_zoo.families import surgery
+from learngene_zoo.families import tensors
 from learngene_zoo.families.family import table_of
-from learngene_zoo.families.model import initial
+from learngene_zoo.families.tensors import initial
 
 
 def controlled(descendant: Descendant, control: Control, seed: int) -> Descendant:
@@ -24,7 +24,7 @@ def controlled(descendant: Descendant, control: Control, seed: int) -> Descendan
 
 
 def _shuffled(descendant: Descendant, seed: int) -> Descendant:
-    return descendant.with_state(surgery.shuffled(descendant.state, descendant.inherited, seed))
+    return descendant.with_state(tensors.shuffled(descendant.state, descendant.inherited, seed))
 
 
 def _stem_only(descendant: Descendant, seed: int) -> Descendant:

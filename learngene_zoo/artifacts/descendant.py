@@ -15,11 +15,10 @@ from typing import Literal
 from learngene_zoo.artifacts.records import FORMAT, joint_licence, read_provenance
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families import surgery
-from learngene_zoo.families.cost import Convention, Cost, cost
-from learngene_zoo.families.family import table_of
-from learngene_zoo.families.model import Model, Scheme, check_state, initial, model_of, shapes, shapes_in
+from learngene_zoo.families import tensors
+from learngene_zoo.families.family import Convention, Cost, cost, table_of
 from learngene_zoo.families.spec import InputFormat, Spec
+from learngene_zoo.families.tensors import Model, Scheme, check_state, initial, model_of, shapes, shapes_in
 from learngene_zoo.families.timm_config import (
     check_agreement,
     check_keys,
@@ -112,7 +111,7 @@ class Descendant:
         if self.task in (task, None) and self.spec.classes == len(names) and self.spec.dense == dense:
             return replace(self, task=task, class_names=names)
         spec = self.spec.with_(classes=len(names), dense=dense)
-        fresh = assemble(spec, surgery.without_head(self.state, self.spec), seed=seed, mean=self.mean, std=self.std)
+        fresh = assemble(spec, tensors.without_head(self.state, self.spec), seed=seed, mean=self.mean, std=self.std)
         return replace(
             self,
             spec=spec,
@@ -144,7 +143,7 @@ class Descendant:
 
         from learngene_zoo.artifacts.card import descendant_card
 
-        state = surgery.cast(self.state, {"fp32": torch.float32, "fp16": torch.float16}[dtype])
+        state = tensors.cast(self.state, {"fp32": torch.float32, "fp16": torch.float16}[dtype])
         config = self.config()
         with new_folder(path, force, before) as draft:
             write_json(draft / CONFIG, config)

@@ -1,32 +1,121 @@
-"""The zoo's shelf, the learngenes and the ancestry model that come with the package; and opening any artifact by name or path.
+"""Learngenes, and the zoo's shelf of them: what an extraction leaves, and opening any artifact by name or path.
 
-A card is a folder with a `config.json`, named METHOD-SIZE (`lsamd-mini`). In a wheel the shelf is `learngene_zoo/cards`,
-in a checkout `cards` beside the package.
+A learngene is a folder with `config.json` (`LearngeneConfig`), `model.safetensors` and `README.md` (its card). The folder on disk, on
+the shelf and on the Hub is the same folder. Nothing is inferred from a tensor's shape.
+
+The shelf holds the learngenes and the ancestry model that come with the package. A card is a folder there, named METHOD-SIZE
+(`lsamd-mini`). In a wheel the shelf is `learngene_zoo/cards`, in a checkout `cards` beside the package.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from learngene_zoo.artifacts.learngene import Learngene, check_format
-from learngene_zoo.artifacts.learngene import load_learngene
-from learngene_zoo.artifacts.records import CONTROLS, joint_licence
+from learngene_zoo.artifacts.records import CONTROLS, FORMAT, LearngeneConfig, check_metrics, joint_licence
+from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import LIMITS, Spec
-from learngene_zoo.storage import CONFIG, read_json
+from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.storage import (
+    CONFIG,
+    WEIGHTS,
+    StateDict,
+    Tensors,
+    fingerprint_of_state,
+    read_json,
+    write_json,
+    write_tensors,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
+
+@dataclass(frozen=True, kw_only=True)
+class Learngene:
+    """A config and its tensors; the tensors of a loaded one are read from disk when they are used."""
+
+    config: LearngeneConfig
+    state: StateDict
+    folder: Path | None = None  # where it was loaded from
+
+    @property
+    def identity(self) -> Json:
+        """What distinguishes it from other learngenes: its method, shape, details and tensors."""
+        config = self.config
+        return [config.method, to_json(config.spec), to_json(config.details), fingerprint_of_state(self.state)]
+
+    def with_config(self, **changes: Any) -> Learngene:
+        """A copy whose config has other values."""
+        return replace(self, config=replace(self.config, **changes))
+
+    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
+        """Write the folder, whole or not at all; `before` sees it just before it takes its place.
+
+        Raises `Refused` if it exists and `force` is not set.
+        """
+        from learngene_zoo.artifacts.card import learngene_card
+
+        with new_folder(path, force, before) as draft:
+            config = to_json(self.config)
+            if self.config.control is None:
+                del config["control"]  # earlier versions know no such key, and need it for nothing
+            write_json(draft / CONFIG, config)
+            write_tensors(draft / WEIGHTS, self.state)
+            (draft / "README.md").write_text(learngene_card(self.config), encoding="utf-8")
+        return path
+
+
+def read_config(folder: Path) -> LearngeneConfig:
+    """The config of a learngene folder; no tensor is touched. Raises `BadFile`."""
+    path = folder / CONFIG
+    data: dict[str, Json] = read_json(path)
+    if "architecture" in data and "method" not in data:
+        raise BadFile(f"{folder} is a model, not a learngene; use it with `lgzoo finetune` and `lgzoo evaluate`")
+    check_format(data, path)
+    config = _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
+    check_metrics(config.metrics, f"{path}: metrics")
+    return config
+
+
+def check_format(data: Json, path: Path) -> None:
+    """Raises `BadFile` for the config of a format that this version does not read."""
+    if data.get("format") != FORMAT:
+        raise BadFile(
+            f"{path}: format is {data.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or create it again"
+        )
+
+
+def _upgraded(config: LearngeneConfig, where: str) -> LearngeneConfig:
+    """The config as this version writes it.
+
+    Controls once were methods, `shuffled` and `stem`, whose learngenes held another one: it is that one, under that control.
+    """
+    if config.method not in CONTROLS or "config" not in config.details:
+        return config
+    held = from_json(LearngeneConfig, config.details["config"], f"{where}: details: config")
+    return replace(held, control=config.method)
+
+
+def load_learngene(folder: Path) -> Learngene:
+    """Open a learngene folder. Raises `WrongCall` if there is none and `BadFile` if it cannot be trusted."""
+    if not folder.is_dir():
+        raise WrongCall(f"no learngene at {folder}; make one with `lgzoo extract`, or see `lgzoo list learngenes`")
+    config, state = read_config(folder), Tensors(folder / WEIGHTS)
+    for name in state:
+        if not state.floating(name):
+            raise BadFile(f"{state.path}: the tensor {name} does not hold floating-point numbers; create it again")
+    return Learngene(config=config, state=state, folder=folder)
+
+
 DEFAULT_SIZE = "mini"
 MOST_NAMED = 12  # in a message
-
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from learngene_zoo.artifacts.records import Control
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json, fingerprint, to_json
+from learngene_zoo.settings import Json, Recipe, fingerprint, to_json
 
 LEARNGENES = "learngenes"  # the folder of a bench that holds what was extracted
 

@@ -20,9 +20,8 @@ from learngene_zoo.bench.grid import member_at, scheduled
 from learngene_zoo.bench.results import Row
 from learngene_zoo.errors import BadFile
 from learngene_zoo.inputs import preset_of
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json, settings_of
+from learngene_zoo.settings import Json, Recipe, settings_of
 
 ConfigOf = Callable[[Cell], LearngeneConfig]  # reads the config of a cell's learngene
 _PLAIN = {"layers", "width"}  # sizes of the model itself; others are settings of the expander

@@ -16,9 +16,8 @@ from learngene_zoo.artifacts.records import Control
 from learngene_zoo.bench.cell import label
 from learngene_zoo.bench.statistics import Scope
 from learngene_zoo.errors import BadFile, WrongCall, unknown
-from learngene_zoo.families.cost import Convention
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import Json, from_json
+from learngene_zoo.families.family import Convention
+from learngene_zoo.settings import Json, Recipe, from_json
 from learngene_zoo.tasks import catalogue
 
 Kind = Literal["over", "ordering", "trend", "closing", "factorial", "overlap", "exact"]

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
-from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
@@ -22,8 +22,7 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import read_json, write_json
-from learngene_zoo.text_table import text_table
-from learngene_zoo.units import human_seconds
+from learngene_zoo.text import human_seconds, text_table
 
 SHOWN_MISSING = 12  # missing cells that are listed
 

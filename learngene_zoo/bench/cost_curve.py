@@ -20,7 +20,7 @@ from learngene_zoo.bench.summary import SCRATCH
 from learngene_zoo.bench.tables import Table
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Json
-from learngene_zoo.units import human_count
+from learngene_zoo.text import human_count
 
 PER_SIZE = ("pretrain_finetune", "distillation")  # methods whose work before fine-tuning serves one size only
 CostUnit = Literal["seconds", "images"]

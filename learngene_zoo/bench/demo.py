@@ -13,11 +13,10 @@ from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.grid import cells, family_sizes, standard_arms
 from learngene_zoo.bench.results import Row
 from learngene_zoo.inputs import DEFAULT_ANCESTRY
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json
+from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET
-from learngene_zoo.units import human_count
+from learngene_zoo.text import human_count
 
 METHOD = "lsamd"
 RECIPE = Recipe(epochs=10, images=400, batch_size=50, lr=1e-3, warmup=1.0, augment="light")

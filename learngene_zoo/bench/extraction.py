@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.artifacts.learngene import load_learngene
+from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
@@ -29,7 +29,7 @@ from learngene_zoo.storage import Tensors, read_json, write_json
 from learngene_zoo.tasks import catalogue
 
 if TYPE_CHECKING:
-    from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.method import Extractor
 
 ANCESTRIES, PARTS = "ancestries.json", "parts"

@@ -12,8 +12,7 @@ from learngene_zoo.bench.cell import Arm, Cell, Size, label
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.inputs import preset_of, references_for
 from learngene_zoo.method import Member
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import Json, from_json, to_json, with_settings
+from learngene_zoo.settings import Json, Recipe, from_json, to_json, with_settings
 from learngene_zoo.tasks import catalogue
 
 SCRATCH = (

@@ -18,7 +18,7 @@ from learngene_zoo.bench.results import RESULTS, Results, Row, select
 from learngene_zoo.bench.trial import UNTRAINED, failed
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.run import Run, world
-from learngene_zoo.units import human_count, human_seconds
+from learngene_zoo.text import human_count, human_seconds
 
 Say = Callable[[str], None]
 

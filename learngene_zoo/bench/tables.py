@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from learngene_zoo.bench.statistics import Average
 from learngene_zoo.bench.summary import Condition, Line, Summary
+from learngene_zoo.text import human_count, human_seconds
 from learngene_zoo.text import markdown as escaped
-from learngene_zoo.units import human_count, human_seconds
 
 NONE = "-"
 

@@ -24,10 +24,9 @@ from learngene_zoo.bench.grid import named
 from learngene_zoo.bench.results import Row, packed
 from learngene_zoo.errors import ZooError
 from learngene_zoo.method import Expander, Target
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import from_json, to_json, with_settings
+from learngene_zoo.settings import Recipe, from_json, to_json, with_settings
 from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks.catalogue import open_task
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.artifacts.learngene import Learngene
+    from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.tasks.batches import Batches
     from learngene_zoo.tasks.task import Task
 
@@ -122,7 +121,7 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     """The descendant before training, under its arm's control; a head that is not inherited is the same in all arms."""
     from learngene_zoo.artifacts.controls import controlled
     from learngene_zoo.families.family import table_of
-    from learngene_zoo.families.model import initial
+    from learngene_zoo.families.tensors import initial
 
     target, expander = size_of(cell, learngene, task)
     start = lifecycle.expand(learngene, target=target, expander=expander, run=run)

@@ -15,10 +15,9 @@ from click.core import ParameterSource
 from learngene_zoo import registry
 from learngene_zoo.bench.grid import BUDGETS, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
-from learngene_zoo.cli.job import Job, job_of, job_options
+from learngene_zoo.cli.job import Job, job_of, job_options, print_lines, print_rows, print_table
+from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.cli.options import SettingsCommand, chosen, options_of, parsed
-from learngene_zoo.cli.output import print_lines, print_rows, print_table
-from learngene_zoo.cli.output import say as say_now
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.lifecycle import preset_of
 from learngene_zoo.runs.run import MOST_THREADS

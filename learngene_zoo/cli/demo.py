@@ -7,9 +7,8 @@ from typing import Any
 import click
 
 from learngene_zoo.cli.bench import bench_options, executor_for
-from learngene_zoo.cli.job import Job, job_of
-from learngene_zoo.cli.output import advise, print_lines, print_row, print_rows
-from learngene_zoo.cli.output import say as say_now
+from learngene_zoo.cli.job import Job, advise, job_of, print_lines, print_row, print_rows
+from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.settings import Json
 

@@ -11,8 +11,7 @@ import click
 
 from learngene_zoo import registry
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.cli.job import json_option, offline_option
-from learngene_zoo.cli.output import Row, print_row, print_rows
+from learngene_zoo.cli.job import Row, json_option, offline_option, print_row, print_rows
 from learngene_zoo.errors import ZooError
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.version import __version__

@@ -7,9 +7,8 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.atomic import new_file
-from learngene_zoo.cli.job import job_of, job_options
+from learngene_zoo.cli.job import job_of, job_options, print_row
 from learngene_zoo.cli.options import model_argument, model_of
-from learngene_zoo.cli.output import print_row
 from learngene_zoo.errors import Refused
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.storage import write_json

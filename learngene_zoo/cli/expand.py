@@ -10,11 +10,10 @@ import click
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import CONTROLS, Control
-from learngene_zoo.cli.job import job_of, job_options, json_option
+from learngene_zoo.artifacts.shelf import read_config
+from learngene_zoo.cli.job import job_of, job_options, json_option, print_lines, print_made, print_row
 from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, options_of, size_options
-from learngene_zoo.cli.output import print_lines, print_made, print_row
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import Budget, Method, Target
 from learngene_zoo.text import shell_word

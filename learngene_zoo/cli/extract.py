@@ -5,10 +5,9 @@ from typing import Any
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.cli.job import job_of, job_options
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.cli.job import job_of, job_options, print_made
 from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of
-from learngene_zoo.cli.output import print_made
 from learngene_zoo.inputs import preset_of
 from learngene_zoo.method import Method, Target, family
 

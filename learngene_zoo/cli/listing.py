@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import click
 
-from learngene_zoo.cli.failures import note
-from learngene_zoo.cli.job import json_option
-from learngene_zoo.cli.output import Row, print_rows
+from learngene_zoo.cli.job import Row, json_option, print_rows
+from learngene_zoo.cli.main import note
 from learngene_zoo.errors import ZooError, unknown
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.suite import Entry

@@ -19,7 +19,7 @@ from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.method import Method, Target
 from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
-from learngene_zoo.units import parse_count, parse_seconds
+from learngene_zoo.text import parse_count, parse_seconds
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

@@ -7,11 +7,10 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.extract import ancestry_option, preset_option
-from learngene_zoo.cli.job import json_option, offline_option
+from learngene_zoo.cli.job import Row, json_option, offline_option, print_rows
 from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of, size_options
-from learngene_zoo.cli.output import Row, print_rows
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.cost import Convention
+from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.inputs import preset_of
 from learngene_zoo.method import AXES, Member, Method, Target

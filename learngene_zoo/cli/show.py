@@ -9,15 +9,13 @@ import click
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.learngene import read_config
 from learngene_zoo.artifacts.records import read_provenance
-from learngene_zoo.artifacts.shelf import kind_of
-from learngene_zoo.cli.job import json_option, offline_option
+from learngene_zoo.artifacts.shelf import kind_of, read_config
+from learngene_zoo.cli.job import Row, json_option, offline_option, print_row, print_rows
 from learngene_zoo.cli.listing import task_row
-from learngene_zoo.cli.output import Row, print_row, print_rows
 from learngene_zoo.cli.plan import convention_option, front_text, size_rows
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, unknown
-from learngene_zoo.families.cost import Convention, cost
+from learngene_zoo.families.family import Convention, cost
 from learngene_zoo.method import AXES
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json

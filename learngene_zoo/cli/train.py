@@ -6,9 +6,8 @@ from typing import Any, Literal
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import job_of, job_options
+from learngene_zoo.cli.job import job_of, job_options, print_made
 from learngene_zoo.cli.options import SettingsCommand, chosen, model_argument, model_of, options_of
-from learngene_zoo.cli.output import print_made
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.settings import settings_of

@@ -12,8 +12,8 @@ from unittest import mock
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.learngene import Learngene, load_learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
 from learngene_zoo.method import Extractor, Method, details_of
 from learngene_zoo.runs import cache

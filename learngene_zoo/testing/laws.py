@@ -13,7 +13,7 @@ from learngene_zoo.storage import StateDict
 
 # What `plan` must not need. Blocked even if it is imported already, so that a test run cannot hide an import.
 HOT = (
-    "torch", "timm", "numpy", "datasets", "learngene_zoo.families.model", "learngene_zoo.families.surgery",
+    "torch", "timm", "numpy", "datasets", "learngene_zoo.families.tensors", "learngene_zoo.families.tensors",
     "learngene_zoo.artifacts.descendant",
 )  # fmt: skip
 

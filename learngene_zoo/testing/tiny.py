@@ -10,8 +10,8 @@ import torch
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.model import initial
 from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec
+from learngene_zoo.families.tensors import initial
 from learngene_zoo.tasks.task import SPLITS, Task
 
 

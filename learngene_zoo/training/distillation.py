@@ -20,9 +20,9 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.training.fit import fit
 

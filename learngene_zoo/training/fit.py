@@ -9,11 +9,10 @@ from torch import nn
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.families.model import state_of
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.families.tensors import state_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json, to_json
+from learngene_zoo.settings import Json, Recipe, to_json
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.loop import Step, train

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import (
     Run,
     check_agreed,
@@ -30,6 +29,7 @@ from learngene_zoo.runs.run import (
     world,
 )
 from learngene_zoo.seeds import seed_step
+from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState
 from learngene_zoo.training.objectives import mixing

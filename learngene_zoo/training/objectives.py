@@ -20,9 +20,9 @@ from torch.nn import functional
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.intervals import proportion
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.batches import Batches, open_loader
 from learngene_zoo.tasks.images import IGNORED
 

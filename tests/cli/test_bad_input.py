@@ -42,8 +42,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from PIL import Image
 
     from learngene_zoo.artifacts.descendant import assemble
-    from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.artifacts.shelf import Learngene
     from lgzoo_lsamd.blocks import base_blocks
 
     torch.set_num_threads(1)

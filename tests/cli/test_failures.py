@@ -7,7 +7,7 @@ import errno
 import click
 import pytest
 
-from learngene_zoo.cli.failures import guarded
+from learngene_zoo.cli.main import guarded
 from learngene_zoo.errors import BadFile, WrongCall
 
 

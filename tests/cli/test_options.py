@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, options_of
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import Recipe
 
 FIRST, SECOND = Recipe(epochs=2), Recipe(epochs=5)
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.cli.failures import note
-from learngene_zoo.cli.job import Job
-from learngene_zoo.cli.output import print_lines, print_made, print_row, print_rows, say
+from learngene_zoo.cli.job import Job, print_lines, print_made, print_row, print_rows, say
+from learngene_zoo.cli.main import note
 from learngene_zoo.runs.run import Run
 
 

@@ -182,8 +182,8 @@ def completed(line: str) -> list[str]:
 
 
 def test_the_options_of_an_expander_come_from_the_learngene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from learngene_zoo.artifacts.learngene import Learngene
     from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.families.vit.spec import ViTSpec
 
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.grid import cells, standard_arms
 from learngene_zoo.bench.results import Row
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import Recipe
 
 RECIPE = Recipe(images=24, batch_size=8, lr=1e-3, augment="none")
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)

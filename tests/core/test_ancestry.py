@@ -17,10 +17,9 @@ from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_a
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
-from learngene_zoo.families.model import initial, model_of
+from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import timm_config
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.timm_names import ARCHITECTURES
+from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -31,7 +31,7 @@ HOT = {
 
 # The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports go down, or stay in a folder.
 RINGS = (
-    "atomic entry_points errors intervals plotting recipe seeds settings storage text text_table units version",
+    "atomic entry_points errors intervals plotting seeds settings storage text version",
     "families",
     "runs",
     "artifacts",
@@ -163,8 +163,8 @@ def test_plugins_use_the_facade_and_their_own_package() -> None:
 
 # What only reads imports nothing hot: these modules, and every plugin's module that an entry point names.
 COLD = (
-    "atomic entry_points errors intervals plotting recipe seeds settings storage text units version method registry inputs lifecycle plugin torch_hub latency "
-    "families.cost families.family families.spec families.table families.timm_config families.vit runs artifacts tasks.task tasks.suite "
+    "atomic entry_points errors intervals plotting seeds settings storage text version method registry inputs lifecycle plugin torch_hub latency "
+    "families.family families.spec families.timm_config families.vit runs artifacts tasks.task tasks.suite "
     "tasks.catalogue bench cli"
 )
 HOT_OF_OURS = {

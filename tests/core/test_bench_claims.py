@@ -13,7 +13,7 @@ from learngene_zoo.bench.claim_cells import arm_of, cells_of, drawn, place_of, r
 from learngene_zoo.bench.claim_file import Claim, load_claim
 from learngene_zoo.bench.verdict import judge
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import Recipe
 
 
 @pytest.fixture

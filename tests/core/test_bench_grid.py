@@ -12,7 +12,7 @@ from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.grid import BUDGETS, SCRATCH, cells, family_sizes, some_of, standard_arms, targets
 from learngene_zoo.bench.tuning import SEED, chosen_rates, tuning_cells, with_rates
 from learngene_zoo.errors import TrainingFailed, WrongCall
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, suite
 
 RECIPE = Recipe(images=100, lr=1e-3)

@@ -23,8 +23,8 @@ from learngene_zoo.bench.results import Results, Row, packed, read_rows, unpacke
 from learngene_zoo.bench.runner import Schedule, TimeLeft, line, run_grid
 from learngene_zoo.bench.trial import run_cell
 from learngene_zoo.errors import BadData, Refused, WrongCall
-from learngene_zoo.families.cost import cost
-from learngene_zoo.families.model import initial, shapes
+from learngene_zoo.families.family import cost
+from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.training import fit as fitting

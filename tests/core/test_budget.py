@@ -3,7 +3,7 @@
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.cost import Convention, Cost
+from learngene_zoo.families.family import Convention, Cost
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Budget, Member, choose
 

@@ -13,18 +13,17 @@ import learngene_zoo
 from learngene_zoo import torch_hub
 from learngene_zoo.artifacts.controls import controlled
 from learngene_zoo.artifacts.descendant import Descendant, assemble, fingerprint_of, load_descendant
-from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import CONTROLS, Control, LearngeneConfig
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families import surgery
-from learngene_zoo.families.model import initial
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families import tensors
+from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.runs.run import Run
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
-PARTS = surgery.without_head(initial(SPEC, 7), SPEC)
+PARTS = tensors.without_head(initial(SPEC, 7), SPEC)
 
 
 def made() -> Descendant:

@@ -9,10 +9,9 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from learngene_zoo.families.cost import cost, count_params, flops
+from learngene_zoo.families.family import cost, count_params, flops
 from learngene_zoo.families.timm_config import architecture
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.timm_names import ARCHITECTURE
+from learngene_zoo.families.vit.spec import ARCHITECTURE, ViTSpec
 
 TABLE_2 = json.loads((Path(__file__).parents[1] / "data" / "lsamd_table2.json").read_text())["rows"]
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)

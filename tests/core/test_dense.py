@@ -16,13 +16,12 @@ from torch.nn import functional
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families import surgery
-from learngene_zoo.families.cost import cost, count_params, flops
-from learngene_zoo.families.model import initial, model_of, shapes, state_of
+from learngene_zoo.families import tensors
+from learngene_zoo.families.family import cost, count_params, flops
+from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import DenseVisionTransformer
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.timm_names import DENSE_ARCHITECTURE
+from learngene_zoo.families.vit.spec import DENSE_ARCHITECTURE, ViTSpec
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5, dense=True)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -40,7 +39,7 @@ VARIANTS = [
 
 def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
     given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "lsamd"}, **fields}
-    return assemble(spec, surgery.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)  # type: ignore[arg-type]
+    return assemble(spec, tensors.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
 # --- the model --------------------------------------------------------------------------------------------------------
@@ -176,7 +175,7 @@ def test_timm_opens_its_folder_once_the_head_is_known(tmp_path: Path, checkout: 
     first, second, modules = done.stdout.splitlines()
     assert (first, second) == ("0.0", "0.0")
     assert (
-        "learngene_zoo.families.model" not in modules
+        "learngene_zoo.families.tensors" not in modules
     )  # that import makes the architecture known, and opens nothing else
 
 

@@ -20,21 +20,20 @@ from learngene_zoo.artifacts.descendant import (
 )
 from learngene_zoo.artifacts.shelf import open_descendant
 from learngene_zoo.errors import BadFile, Refused, WrongCall
-from learngene_zoo.families import surgery
-from learngene_zoo.families.cost import cost
-from learngene_zoo.families.model import initial, shapes
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families import tensors
+from learngene_zoo.families.family import cost
+from learngene_zoo.families.tensors import initial, shapes
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-PARTS = surgery.without_head(initial(SPEC, 7), SPEC)
+PARTS = tensors.without_head(initial(SPEC, 7), SPEC)
 
 
 def made(spec: ViTSpec = SPEC, **fields: object) -> Descendant:
     """A descendant that inherits everything but its head."""
     given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "lsamd", "seed": 3}, **fields}
-    return assemble(spec, surgery.without_head(initial(spec, 7), spec), seed=1, **given)  # type: ignore[arg-type]
+    return assemble(spec, tensors.without_head(initial(spec, 7), spec), seed=1, **given)  # type: ignore[arg-type]
 
 
 # --- assembling -----------------------------------------------------------------------------------------------------
@@ -122,7 +121,7 @@ def test_the_model_is_timms_and_knows_its_images() -> None:
 
 
 def test_the_model_has_memory_of_its_own() -> None:
-    whole = replace(made(), state=surgery.take_blocks(made().state, SPEC, [1, 1]))
+    whole = replace(made(), state=tensors.take_blocks(made().state, SPEC, [1, 1]))
     before = fingerprint_of(whole)
     model = whole.model()
     with torch.no_grad():
@@ -210,7 +209,7 @@ def test_a_fingerprint_is_of_the_function() -> None:
     assert fingerprint_of(start) == fingerprint_of(replace(start, task="x", provenance={}))
     assert fingerprint_of(start) != fingerprint_of(replace(start, mean=(0.0, 0.0, 0.0)))
     assert fingerprint_of(start) != fingerprint_of(start.with_state({**start.state, "cls_token": torch.ones(1, 1, 32)}))
-    assert fingerprint_of(start.with_state(surgery.cast(start.state, torch.bfloat16)))
+    assert fingerprint_of(start.with_state(tensors.cast(start.state, torch.bfloat16)))
 
 
 ALONE = """

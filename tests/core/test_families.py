@@ -15,12 +15,10 @@ from learngene_zoo import registry
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import spec as specs
-from learngene_zoo.families import surgery
-from learngene_zoo.families.cost import cost
-from learngene_zoo.families.family import Family, families, iter_parameters, table_of
-from learngene_zoo.families.model import initial, model_of, shapes, state_of
+from learngene_zoo.families import tensors
+from learngene_zoo.families.family import Family, Table, cost, families, iter_parameters, norm, parameter, table_of
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.table import Table, norm, parameter
+from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.timm_config import architecture, timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target, check_families
@@ -124,12 +122,12 @@ def test_a_model_is_built_from_the_table() -> None:
 
 def test_surgery_asks_the_table() -> None:
     state = initial(SPEC, 0)
-    taken = surgery.take_blocks(surgery.without_head(state, SPEC), SPEC, [2, 2])
+    taken = tensors.take_blocks(tensors.without_head(state, SPEC), SPEC, [2, 2])
     assert torch.equal(taken["trunk.layer.0.up.weight"], state["trunk.layer.2.up.weight"])
     assert not any(name.startswith("answer") for name in taken)
-    half = surgery.select(state, SPEC, {"hidden": range(16)})
+    half = tensors.select(state, SPEC, {"hidden": range(16)})
     assert half["trunk.layer.0.down.weight"].shape == (8, 16)
-    same = surgery.resize_positions(state, SPEC, SPEC.with_(image_size=8))
+    same = tensors.resize_positions(state, SPEC, SPEC.with_(image_size=8))
     assert all(torch.equal(same[name], state[name]) for name in state)  # it has no position embedding
 
 

@@ -4,9 +4,8 @@ import pytest
 import timm
 import torch
 
-from learngene_zoo.families.model import initial
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.timm_names import ARCHITECTURE
+from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.vit.spec import ARCHITECTURE, ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 WIDE = ViTSpec(layers=2, width=192, heads=3, image_size=64, patch_size=8, classes=50, registers=2, layer_scale=0.1)

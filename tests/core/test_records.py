@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
-from learngene_zoo.artifacts.learngene import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord
+from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.vit.spec import ViTSpec

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.bench import extraction
 from learngene_zoo.bench.cell import Arm, Extraction
 from learngene_zoo.bench.extraction import extract_once

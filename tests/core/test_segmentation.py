@@ -19,8 +19,8 @@ from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.images import IGNORED, fitted_masks
 from learngene_zoo.tasks.loader import Batch, Loader
 from learngene_zoo.tasks.task import Samples, Task

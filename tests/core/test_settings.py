@@ -10,8 +10,7 @@ import pytest
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.recipe import Recipe
-from learngene_zoo.settings import FLAT, fingerprint, from_json, settings_of, to_json, with_settings
+from learngene_zoo.settings import FLAT, Recipe, fingerprint, from_json, settings_of, to_json, with_settings
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,7 @@ import torch
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.host import spec_of
-from learngene_zoo.families.vit.spec import TIMM_NAMES, ViTSpec
-from learngene_zoo.families.vit.timm_names import ARCHITECTURES
+from learngene_zoo.families.vit.spec import ARCHITECTURES, TIMM_NAMES, ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 

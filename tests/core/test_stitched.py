@@ -12,15 +12,13 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families import surgery
-from learngene_zoo.families.model import empty, initial, model_of, shapes, state_of
+from learngene_zoo.families import tensors
 from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
-from learngene_zoo.families.vit.spec import MOST_SEGMENTS, ViTSpec
-from learngene_zoo.families.vit.table import TABLE
-from learngene_zoo.families.vit.timm_names import ARCHITECTURE, STITCHED_ARCHITECTURE
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.families.vit.spec import ARCHITECTURE, MOST_SEGMENTS, STITCHED_ARCHITECTURE, TABLE, ViTSpec
+from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.training.loop import parameter_groups, stochastic_depth
 
@@ -163,19 +161,19 @@ def test_only_matrices_are_decayed_and_every_block_may_be_dropped() -> None:
 
 def test_positions_are_resized_and_nothing_else() -> None:
     state, larger = initial(TWO, 0), TWO.with_(image_size=48)
-    resized = surgery.resize_positions(state, TWO, larger)
+    resized = tensors.resize_positions(state, TWO, larger)
     assert resized["pos_embed"].shape == (1, 37, 16)
     assert all(resized[name] is state[name] for name in state if name != "pos_embed")
-    wanted = surgery.resize_positions(state, TWO.first, larger.first)["pos_embed"]
+    wanted = tensors.resize_positions(state, TWO.first, larger.first)["pos_embed"]
     assert torch.equal(resized["pos_embed"], wanted)
 
 
 def test_no_axis_is_cut_through_all_widths_at_once() -> None:
     with pytest.raises(WrongCall, match="more than one width"):
-        surgery.select(initial(TWO, 0), TWO, {"hidden": range(4)})
+        tensors.select(initial(TWO, 0), TWO, {"hidden": range(4)})
     plain = TWO.with_(front=())
     with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is not a tensor of this model"):
-        surgery.select({"blocks.1.stitch.weight": torch.zeros(32, 16)}, plain, {"width": range(4)})
+        tensors.select({"blocks.1.stitch.weight": torch.zeros(32, 16)}, plain, {"width": range(4)})
 
 
 @pytest.mark.parametrize(

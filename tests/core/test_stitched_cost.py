@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from learngene_zoo.families.cost import cost, count_params, flops
-from learngene_zoo.families.model import initial, model_of
+from learngene_zoo.families.family import cost, count_params, flops
 from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 

@@ -28,15 +28,14 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.plan import size_rows
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families import surgery
-from learngene_zoo.families.model import initial
+from learngene_zoo.families import tensors
 from learngene_zoo.families.spec import Segment
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.timm_names import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE
+from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.vit.spec import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE, ViTSpec
 from learngene_zoo.latency import latency
 from learngene_zoo.method import Expander, Member, Target
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import fit
@@ -50,7 +49,7 @@ IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(
 
 def made(spec: ViTSpec = SPEC, **fields: Any) -> Descendant:
     given = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "provenance": {"method": "pool"}, **fields}
-    return assemble(spec, surgery.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)
+    return assemble(spec, tensors.without_head(initial(spec, 7, "fan_in"), spec), seed=1, **given)
 
 
 # --- its folder -------------------------------------------------------------------------------------------------------
@@ -106,7 +105,7 @@ def test_timm_opens_its_folder_once_the_stitches_are_known(tmp_path: Path, check
     assert differences == ["0.0"] * len(cases)
     assert shape == "torch.Size([2, 2])"
     assert (
-        "learngene_zoo.families.model" not in modules
+        "learngene_zoo.families.tensors" not in modules
     )  # that import makes the architectures known, and opens nothing else
 
 

@@ -7,11 +7,10 @@ import torch
 from timm.layers import resample_abs_pos_embed
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families import surgery
+from learngene_zoo.families import tensors
 from learngene_zoo.families.family import iter_parameters
-from learngene_zoo.families.model import check_state, initial, model_of, shapes
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import axis_sizes
+from learngene_zoo.families.tensors import check_state, initial, model_of, shapes
+from learngene_zoo.families.vit.spec import ViTSpec, axis_sizes
 
 SPEC = ViTSpec(
     layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, registers=2, qk_norm=True, layer_scale=0.1
@@ -49,16 +48,16 @@ def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) 
 
 
 def test_taking_every_block_is_identity() -> None:
-    assert same(surgery.take_blocks(STATE, SPEC, range(3)), STATE)
+    assert same(tensors.take_blocks(STATE, SPEC, range(3)), STATE)
 
 
 def test_taking_composes() -> None:
-    twice = surgery.take_blocks(surgery.take_blocks(STATE, SPEC, [2, 0, 0, 1]), SPEC, [3, 1, 0])
-    assert same(twice, surgery.take_blocks(STATE, SPEC, [1, 0, 2]))
+    twice = tensors.take_blocks(tensors.take_blocks(STATE, SPEC, [2, 0, 0, 1]), SPEC, [3, 1, 0])
+    assert same(twice, tensors.take_blocks(STATE, SPEC, [1, 0, 2]))
 
 
 def test_a_taken_state_fits_its_spec_and_shares_what_repeats() -> None:
-    taken = surgery.take_blocks(STATE, SPEC, [1, 1, 2, 2, 0])
+    taken = tensors.take_blocks(STATE, SPEC, [1, 1, 2, 2, 0])
     check_state(taken, SPEC.with_(layers=5), "taken")
     assert list(taken) == list(shapes(SPEC.with_(layers=5)))
     assert taken["blocks.0.mlp.fc1.weight"] is taken["blocks.1.mlp.fc1.weight"] is STATE["blocks.1.mlp.fc1.weight"]
@@ -66,27 +65,27 @@ def test_a_taken_state_fits_its_spec_and_shares_what_repeats() -> None:
 
 def test_taking_reads_what_it_keeps_and_that_once() -> None:
     state = Recording(STATE)
-    surgery.take_blocks(state, SPEC, [1, 1, 1])
+    tensors.take_blocks(state, SPEC, [1, 1, 1])
     assert len(state.read) == len(set(state.read))
     assert not any(name.startswith(("blocks.0.", "blocks.2.")) for name in state.read)
 
 
 def test_taking_what_is_not_there() -> None:
     with pytest.raises(WrongCall, match="no block 3 to take; there are 0, 1, 2"):
-        surgery.take_blocks(STATE, SPEC, [0, 3])
+        tensors.take_blocks(STATE, SPEC, [0, 3])
 
 
 def test_removing_the_head() -> None:
-    assert set(STATE) - set(surgery.without_head(STATE, SPEC)) == {"head.weight", "head.bias"}
+    assert set(STATE) - set(tensors.without_head(STATE, SPEC)) == {"head.weight", "head.bias"}
 
 
 def test_selecting_everything_is_identity() -> None:
     for axis, size in axis_sizes(SPEC).items():
-        assert same(surgery.select(STATE, SPEC, {axis: range(size)}), STATE)
+        assert same(tensors.select(STATE, SPEC, {axis: range(size)}), STATE)
 
 
 def test_selecting_a_head_takes_its_rows_of_query_key_and_value() -> None:
-    cut = surgery.select(STATE, SPEC, {"heads": [2]})
+    cut = tensors.select(STATE, SPEC, {"heads": [2]})
     rows = [part * 32 + 2 * 8 + row for part in range(3) for row in range(8)]
     assert torch.equal(cut["blocks.1.attn.qkv.weight"], STATE["blocks.1.attn.qkv.weight"][rows])
     assert torch.equal(cut["blocks.1.attn.proj.weight"], STATE["blocks.1.attn.proj.weight"][:, 16:24])
@@ -94,7 +93,7 @@ def test_selecting_a_head_takes_its_rows_of_query_key_and_value() -> None:
 
 
 def test_half_of_every_width_is_a_model() -> None:
-    half = surgery.select(STATE, SPEC, {"width": range(0, 32, 2), "heads": [0, 3], "hidden": range(64)})
+    half = tensors.select(STATE, SPEC, {"width": range(0, 32, 2), "heads": [0, 3], "hidden": range(64)})
     narrow = SPEC.with_(width=16, heads=2)
     check_state(half, narrow, "half")
     assert model_of(narrow, half)(torch.zeros(1, 3, 32, 32)).shape == (1, 5)
@@ -102,16 +101,16 @@ def test_half_of_every_width_is_a_model() -> None:
 
 def test_a_permutation_of_the_hidden_units_is_the_same_function() -> None:
     images_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    turned = surgery.select(STATE, SPEC, {"hidden": list(reversed(range(128))), "heads": [3, 1, 0, 2]})
+    turned = tensors.select(STATE, SPEC, {"hidden": list(reversed(range(128))), "heads": [3, 1, 0, 2]})
     outputs = [model_of(SPEC, state)(images_BCHW) for state in (STATE, turned)]
     assert torch.allclose(*outputs, atol=1e-6)
     assert not same(STATE, turned)
 
 
 def test_selecting_composes() -> None:
-    first = surgery.select(STATE, SPEC, {"hidden": [5, 3, 1]})
-    second = surgery.select(first, SPEC.with_(mlp_ratio=3 / 32), {"hidden": [2, 0]})
-    assert same(second, surgery.select(STATE, SPEC, {"hidden": [1, 5]}))
+    first = tensors.select(STATE, SPEC, {"hidden": [5, 3, 1]})
+    second = tensors.select(first, SPEC.with_(mlp_ratio=3 / 32), {"hidden": [2, 0]})
+    assert same(second, tensors.select(STATE, SPEC, {"hidden": [1, 5]}))
 
 
 @pytest.mark.parametrize(
@@ -125,49 +124,49 @@ def test_selecting_composes() -> None:
 )
 def test_selecting_what_is_not_there(axis: str, indices: list[int], message: str) -> None:
     with pytest.raises(WrongCall, match=message):
-        surgery.select(STATE, SPEC, {axis: indices})
+        tensors.select(STATE, SPEC, {axis: indices})
 
 
 def test_positions_are_resized_as_timm_does() -> None:
     larger = SPEC.with_(image_size=64)
-    resized = surgery.resize_positions(STATE, SPEC, larger)
+    resized = tensors.resize_positions(STATE, SPEC, larger)
     check_state(resized, larger, "resized")
     assert torch.equal(resized["pos_embed"], resample_abs_pos_embed(STATE["pos_embed"], [8, 8], num_prefix_tokens=3))
     assert torch.equal(resized["pos_embed"][:, :3], STATE["pos_embed"][:, :3])
-    assert same(surgery.resize_positions(STATE, SPEC, SPEC), STATE)
+    assert same(tensors.resize_positions(STATE, SPEC, SPEC), STATE)
 
 
 def test_positions_without_tokens_before_the_patches() -> None:
     spec = SPEC.with_(no_embed_class=True)
-    resized = surgery.resize_positions(initial(spec, 0), spec, spec.with_(image_size=64))
+    resized = tensors.resize_positions(initial(spec, 0), spec, spec.with_(image_size=64))
     assert resized["pos_embed"].shape == (1, 64, 32)
     with pytest.raises(WrongCall, match="0 tokens before the patches cannot serve 3"):
-        surgery.resize_positions(initial(spec, 0), spec, SPEC.with_(image_size=64))
+        tensors.resize_positions(initial(spec, 0), spec, SPEC.with_(image_size=64))
 
 
 def test_shuffling_keeps_the_numbers_and_loses_their_places() -> None:
     names = ["pos_embed", "blocks.0.mlp.fc1.weight"]
-    mixed = surgery.shuffled(STATE, names, 3)
+    mixed = tensors.shuffled(STATE, names, 3)
     assert list(mixed) == list(STATE)
     for name in STATE:
         assert torch.equal(mixed[name].flatten().sort()[0], STATE[name].flatten().sort()[0])
         assert torch.equal(mixed[name], STATE[name]) == (name not in names)
-    assert same(mixed, surgery.shuffled(STATE, names, 3))
-    assert not torch.equal(mixed["pos_embed"], surgery.shuffled(STATE, names, 4)["pos_embed"])
+    assert same(mixed, tensors.shuffled(STATE, names, 3))
+    assert not torch.equal(mixed["pos_embed"], tensors.shuffled(STATE, names, 4)["pos_embed"])
 
 
 def test_a_tensor_is_shuffled_by_its_own_name_alone() -> None:
-    alone = surgery.shuffled({"pos_embed": STATE["pos_embed"]}, ["pos_embed"], 3)
-    assert torch.equal(alone["pos_embed"], surgery.shuffled(STATE, STATE, 3)["pos_embed"])
+    alone = tensors.shuffled({"pos_embed": STATE["pos_embed"]}, ["pos_embed"], 3)
+    assert torch.equal(alone["pos_embed"], tensors.shuffled(STATE, STATE, 3)["pos_embed"])
 
 
 def test_casting_keeps_sharing_and_leaves_integers() -> None:
-    state = {**surgery.take_blocks(STATE, SPEC, [0, 0]), "count": torch.tensor([3])}
-    half = surgery.cast(state, torch.float16)
+    state = {**tensors.take_blocks(STATE, SPEC, [0, 0]), "count": torch.tensor([3])}
+    half = tensors.cast(state, torch.float16)
     assert half["blocks.0.norm1.weight"] is half["blocks.1.norm1.weight"]
     assert half["count"].dtype == torch.int64
     assert all(tensor.dtype == torch.float16 for name, tensor in half.items() if name != "count")
-    assert surgery.cast(STATE, torch.float32)["pos_embed"] is STATE["pos_embed"]
+    assert tensors.cast(STATE, torch.float32)["pos_embed"] is STATE["pos_embed"]
 
 
 def test_every_tensor_has_as_many_axes_as_the_table_says() -> None:

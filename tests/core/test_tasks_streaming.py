@@ -253,7 +253,7 @@ def test_a_model_is_evaluated_on_a_stream(task: Task) -> None:
 
 
 def test_a_model_is_trained_on_a_stream(task: Task) -> None:
-    from learngene_zoo.recipe import Recipe
+    from learngene_zoo.settings import Recipe
     from learngene_zoo.training.loop import train
     from learngene_zoo.training.objectives import Classification, training_images
 

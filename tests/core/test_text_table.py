@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learngene_zoo.text_table import text_table
+from learngene_zoo.text import text_table
 
 ROWS = [["lsamd", "7", "keep the blocks that most data sets share"], ["a-method-with-a-long-name", "12", ""]]
 

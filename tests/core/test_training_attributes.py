@@ -17,8 +17,8 @@ from torch.nn import functional
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Attribute, Samples, Task
 from learngene_zoo.training.evaluate import evaluate

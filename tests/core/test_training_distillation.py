@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.testing import tiny_ancestry, tiny_task

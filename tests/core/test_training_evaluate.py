@@ -11,8 +11,8 @@ from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.intervals import proportion
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate

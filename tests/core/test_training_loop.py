@@ -14,8 +14,8 @@ from torch.nn import functional
 from training_toy import CLASSES, ToyLoader, ToyModel, toy_objective
 
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.training.loop import learning_rate, train
 from learngene_zoo.training.objectives import Classification
 

@@ -14,9 +14,9 @@ from torch.nn import functional
 from training_toy import Batch
 
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import seed_step
+from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.checkpoint import Checkpoint
 from learngene_zoo.training.fit import stalled

@@ -3,7 +3,7 @@
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.units import human_count, human_seconds, parse_count, parse_seconds
+from learngene_zoo.text import human_count, human_seconds, parse_count, parse_seconds
 
 
 @pytest.mark.parametrize(

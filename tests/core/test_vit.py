@@ -10,10 +10,9 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.model import empty, initial, model_of, shapes, state_of
+from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.timm_names import ARCHITECTURE
+from learngene_zoo.families.vit.spec import ARCHITECTURE, ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run, is_first, rank, world
+from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import write_tensors
 from learngene_zoo.training.loop import train
 

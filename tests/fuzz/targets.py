@@ -23,7 +23,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.card import descendant_card, learngene_card
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
-from learngene_zoo.artifacts.learngene import load_learngene
+from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import ZooError
 from learngene_zoo.families.vit.spec import ViTSpec

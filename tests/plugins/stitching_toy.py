@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.runs.run import Run, is_first
+from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import write_tensors
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_ancestry, tiny_task

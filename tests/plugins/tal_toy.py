@@ -9,10 +9,9 @@ import numpy as np
 import torch
 
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.learngene import Learngene
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import with_settings
+from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.task import Attribute, Samples, Task
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.testing.tiny import TinySplit

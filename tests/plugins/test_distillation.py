@@ -10,7 +10,7 @@ import torch
 
 from learngene_zoo import registry
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

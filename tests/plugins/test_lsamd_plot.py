@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from learngene_zoo import lifecycle, registry
-from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Expander

@@ -14,14 +14,12 @@ import torch
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.model import initial
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.method import Target
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.cache import Part
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import to_json, with_settings
+from learngene_zoo.settings import Recipe, to_json, with_settings
 from learngene_zoo.storage import load_result
 from learngene_zoo.tasks.task import Samples, Task
 from learngene_zoo.training import loop

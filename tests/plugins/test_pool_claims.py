@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 
 from bench_toy import make_world
 
-from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of, cells_of, sizes_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, Competitor, load_claim, names
@@ -24,9 +24,8 @@ from learngene_zoo.bench.trial import size_of
 from learngene_zoo.bench.verdict import judge
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.inputs import preset_of
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.settings import Recipe, settings_of, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_pool.pool import POOL
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.recipe import Recipe
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.tasks.task import Attribute

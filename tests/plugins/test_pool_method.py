@@ -13,15 +13,14 @@ import torch
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.learngene import Learngene, load_learngene
+from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.model import check_state
+from learngene_zoo.families.tensors import check_state
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import with_settings
+from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.task import Attribute, Samples
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training import distillation

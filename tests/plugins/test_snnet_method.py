@@ -14,8 +14,8 @@ from stitching_toy import anchors
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.descendant import Descendant
-from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Budget, Target

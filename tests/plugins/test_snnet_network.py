@@ -12,9 +12,9 @@ from stitching_toy import anchors, images, learngene, stitched
 from torch import nn
 
 from learngene_zoo.artifacts.descendant import load_descendant
-from learngene_zoo.artifacts.learngene import Learngene, load_learngene
+from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import BadFile
-from learngene_zoo.families.model import shapes
+from learngene_zoo.families.tensors import shapes
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import read_json
@@ -193,7 +193,9 @@ def test_a_learngene_without_what_a_path_needs(name: str, tmp_path: Path) -> Non
     number = choice.member.settings["config"]
     with pytest.raises(BadFile, match=f"lacks the tensor {name}"):
         TakeConfiguration(config=number)(load_learngene(broken), Target(), Run())
-    assert TakeConfiguration(config=1)(load_learngene(broken), Target(), Run()).spec.width == 32, "other paths do not need it"
+    assert TakeConfiguration(config=1)(load_learngene(broken), Target(), Run()).spec.width == 32, (
+        "other paths do not need it"
+    )
     shorter = Learngene(config=gene.config, state={**gene.state, name: gene.state[name][:1]})
     if gene.state[name].shape[0] > 1:
         with pytest.raises(BadFile, match=f"for the tensor {name}, got"):

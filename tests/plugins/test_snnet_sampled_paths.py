@@ -17,8 +17,8 @@ from stitching_toy import trained as trained_by
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.recipe import Recipe
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import Tensors
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task

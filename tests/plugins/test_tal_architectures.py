@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.cost import count_params
+from learngene_zoo.families.family import count_params
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.architectures import SetName, architectures, at, draws, rule_of, scaled
 

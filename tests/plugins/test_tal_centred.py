@@ -10,7 +10,7 @@ from tal_plain import conv_block
 from torch import Tensor
 from torch.testing import assert_close
 
-from learngene_zoo.families.model import shapes
+from learngene_zoo.families.tensors import shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.centred import sorted_rows
 from lgzoo_tal.conv_decoder import MatrixDecoder

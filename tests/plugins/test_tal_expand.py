@@ -13,7 +13,7 @@ from tal_toy import SIZE, ancestry, extracted
 from learngene_zoo import inputs, lifecycle, torch_hub
 from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.learngene import Learngene, load_learngene
+from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.method import Target

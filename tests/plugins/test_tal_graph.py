@@ -15,8 +15,8 @@ from torchvision.models import VisionTransformer
 from torchvision_names import to_torchvision
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.model import shapes
 from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.tensors import shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.graph import CUTOFF, NORM, SINK, TYPES, Graph, graph_of
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.model import empty, model_of, shapes
+from learngene_zoo.families.tensors import empty, model_of, shapes
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from lgzoo_tal.graph import SINK, graph_of

@@ -12,7 +12,7 @@ from tal_toy import RECIPE, SIZE, VARIANTS, ancestry, changed, extracted, meta_t
 
 from learngene_zoo import registry
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.learngene import Learngene
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli import show
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method import details_of

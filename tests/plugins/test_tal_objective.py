@@ -11,7 +11,7 @@ from tal_toy import ATTRIBUTES, RECIPE, SIZE, ancestry, source_task
 from torch.nn import functional
 
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.families.model import model_of
+from learngene_zoo.families.tensors import model_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.batches import open_loader

@@ -13,11 +13,11 @@ import torch
 from click.testing import CliRunner
 
 from learngene_zoo import lifecycle, plotting, registry
-from learngene_zoo.artifacts.learngene import Learngene
 from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.cost import count_params
+from learngene_zoo.families.family import count_params
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Expander, details_of
 from learngene_zoo.seeds import derive_seed

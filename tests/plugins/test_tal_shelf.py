@@ -12,8 +12,7 @@ from timm.models.vision_transformer import VisionTransformer
 
 from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.controls import controlled
-from learngene_zoo.artifacts.learngene import Learngene, load_learngene
-from learngene_zoo.artifacts.shelf import find
+from learngene_zoo.artifacts.shelf import Learngene, find, load_learngene
 from learngene_zoo.method import details_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task, suite

@@ -1,10 +1,15 @@
 """Vision Transformers: timm's `VisionTransformer`, dense and stitched ones too."""
 
 from learngene_zoo.families.family import Family
-from learngene_zoo.families.vit.cost import flops
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import TABLE
-from learngene_zoo.families.vit.timm_names import ARCHITECTURES, REGISTERED, architecture_name, spec_values
+from learngene_zoo.families.vit.spec import (
+    ARCHITECTURES,
+    REGISTERED,
+    TABLE,
+    ViTSpec,
+    architecture_name,
+    flops,
+    spec_values,
+)
 
 _TINY = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)
 

@@ -10,8 +10,8 @@ from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.model import empty
 from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.tensors import empty
 from learngene_zoo.families.vit import FAMILY
 from learngene_zoo.families.vit.modules import (
     DenseVisionTransformer,

@@ -24,7 +24,7 @@ from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.families.vit.timm_names import REGISTERED
+from learngene_zoo.families.vit.spec import REGISTERED
 
 Front = Sequence[Sequence[int]]  # layers, width and heads of each segment but the last
 
