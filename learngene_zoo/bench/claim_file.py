@@ -97,6 +97,15 @@ class Sum:
     paper: float | None = None  # the paper's value, rounded to `decimals`; None: ours, for comparison
     decimals: int = 2
 
+    @property
+    def unit(self) -> str:
+        """The unit of its value."""
+        return "%" if self.quantity == "saved" else "M parameters"
+
+    def agrees(self, value: float) -> bool | None:
+        """Whether a value is the paper's, to the last printed digit; None where the paper has none."""
+        return None if self.paper is None else round(value, self.decimals) == self.paper
+
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:

@@ -13,7 +13,7 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, ClaimBudget
-from learngene_zoo.bench.contrasts import Finding, pooled
+from learngene_zoo.bench.contrasts import Finding
 from learngene_zoo.bench.executors import Executor
 from learngene_zoo.bench.results import RESULTS, Row, read_rows
 from learngene_zoo.bench.runner import run_grid
@@ -137,7 +137,8 @@ def _last(claim: Claim, verdict: Verdict) -> Iterator[str]:
         yield f"No verdict on {claim.name} until every cell has a result."
         return
     if claim.compare.kind != "exact":
-        yield f"95 % intervals over {pooled(claim.scope)}; smallest relevant effect: {claim.smallest:g} points."
+        over = "tasks and seeds" if claim.scope == "tasks" else "seeds only"
+        yield f"95 % intervals over {over}; smallest relevant effect: {claim.smallest:g} points."
         yield f"{verdict.cells} cells, {human_seconds(verdict.seconds)} of extraction and training; {'; '.join(verdict.machines)}"
     yield f"Verdict: {claim.name} {_sentence(verdict)}."
 

@@ -5,12 +5,14 @@ tasks and seeds (`statistics.py`). The exact sums are the share of parameters th
 of the smallest descendant.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import comb
+from typing import Literal
 
 from learngene_zoo.bench.claim_file import Claim, Decision, Sum
 from learngene_zoo.bench.results import Row, unpacked
-from learngene_zoo.bench.statistics import Estimate, Scope, estimate, leave_one_out
+from learngene_zoo.bench.statistics import Estimate, estimate, leave_one_out
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.intervals import paired_gain
 from learngene_zoo.lifecycle import plan
@@ -55,21 +57,19 @@ def finding(
 ) -> Finding:
     """The estimate of a table (a list over seeds per task), compared with the claim's smallest effect."""
     found = estimate(list(table.values()), scope=claim.scope, step=step)
-    here = estimate(list(table.values()), scope="seeds", step=step)
-    known = found.error is not None
-    distance = found.detectable
+    (low, high), (low_here, high_here) = found.ends, estimate(list(table.values()), scope="seeds", step=step).ends
     return Finding(
         what=what,
         value=found.value,
-        low=found.low if known else None,
-        high=found.high if known else None,
-        low_here=here.low if here.error is not None else None,
-        high_here=here.high if here.error is not None else None,
+        low=low,
+        high=high,
+        low_here=low_here,
+        high_here=high_here,
         p=found.p_value(claim.smallest) if decides else None,
-        detectable=None if distance is None else claim.smallest + distance,
+        detectable=None if found.detectable is None else claim.smallest + found.detectable,
         outcome=outcome(found, claim.smallest) if decides else None,
         tasks={task: sum(row) / len(row) for task, row in table.items()},
-        without=leave_one_out(list(table.values()), list(table)) if claim.scope == "tasks" else {},
+        without=leave_one_out(table) if claim.scope == "tasks" else {},
         units=units,
         same=same,
     )
@@ -81,37 +81,36 @@ def outcome(found: Estimate, smallest: float) -> Decision:
     return "holds" if low > smallest else "does not hold" if high < smallest else "undecided"
 
 
-def differences(ours: Values, theirs: Values) -> dict[str, list[float]]:
-    """Per task a list over seeds of the paired differences, averaged over sizes."""
-    return by_task({unit: ours[unit] - theirs[unit] for unit in ours})
+def weighted(arms: Sequence[Values], weights: Sequence[float] = (1.0, -1.0)) -> Values:
+    """The weighted sum of the values of some arms, unit by unit: of two arms their difference."""
+    return {unit: sum(weight * arm[unit] for weight, arm in zip(weights, arms, strict=True)) for unit in arms[0]}
 
 
-def by_task(values: Values) -> dict[str, list[float]]:
-    """Per task, in the order of the units, a list over seeds of the mean over sizes."""
-    return _gathered(values, lambda sizes: sum(sizes.values()) / len(sizes))
+def means_by(values: Values, part: Literal[0, 1]) -> dict[str, float]:
+    """The mean for each task (part 0 of a unit) or each size (part 1), over everything else."""
+    of: dict[str, list[float]] = {}
+    for unit, value in values.items():
+        of.setdefault(str(unit[part]), []).append(value)
+    return {name: sum(found) / len(found) for name, found in of.items()}
 
 
-def by_size(values: Values) -> dict[SizeName, float]:
-    """The mean over tasks and seeds of each size."""
-    of: dict[SizeName, list[float]] = {}
-    for (_, size, _), value in values.items():
-        of.setdefault(size, []).append(value)
-    return {size: sum(found) / len(found) for size, found in of.items()}
+def mean_of_sizes(sizes: Mapping[SizeName, float]) -> float:
+    """The mean over the sizes of one task and seed."""
+    return sum(sizes.values()) / len(sizes)
 
 
-def rises(values: Values) -> dict[str, list[float]]:
-    """Per task a list over seeds of the rise from the fewest to the most layers, by the line of least squares."""
-    return _gathered(values, _rise)
-
-
-def _rise(sizes: Mapping[SizeName, float]) -> float:
+def rise(sizes: Mapping[SizeName, float]) -> float:
+    """The rise from the fewest to the most layers of one task and seed, by the line of least squares."""
     depths = [int(depth) for depth in sizes]
     centre = sum(depths) / len(depths)
     along = sum((depth - centre) * value for depth, value in zip(depths, sizes.values()))
     return along / sum((depth - centre) ** 2 for depth in depths) * (max(depths) - min(depths))
 
 
-def _gathered(values: Values, reduce: Callable[[Mapping[SizeName, float]], float]) -> dict[str, list[float]]:
+def by_task(
+    values: Values, reduce: Callable[[Mapping[SizeName, float]], float] = mean_of_sizes
+) -> dict[str, list[float]]:
+    """Per task, in the order of the units, a list over seeds of what `reduce` makes of the sizes."""
     sizes: dict[str, dict[int, dict[SizeName, float]]] = {}
     for (task, size, seed), value in values.items():
         sizes.setdefault(task, {}).setdefault(seed, {})[size] = value
@@ -156,36 +155,21 @@ def jaccard(ours: set[int], theirs: set[int]) -> float:
 
 def jaccard_by_chance(ours: int, theirs: int, total: int) -> float:
     """The expected Jaccard index of two random sets of these sizes out of `total`."""
-    from math import comb
-
     shared = range(max(0, ours + theirs - total), min(ours, theirs) + 1)
     ways = {k: comb(ours, k) * comb(total - ours, theirs - k) for k in shared}
     return sum(n * (k / (ours + theirs - k) if ours + theirs else 1.0) for k, n in ways.items()) / comb(total, theirs)
 
 
-def pooled(scope: Scope) -> str:
-    """To what an interval of this scope generalises."""
-    return "tasks and seeds" if scope == "tasks" else "seeds only"
-
-
-def sums(wanted: Sequence[Sum]) -> Iterator[tuple[Sum, float]]:
-    """Each sum and its value, in its unit."""
-    for one in wanted:
-        params = params_of(one)
-        yield one, saved(one, params) if one.quantity == "saved" else min(params.values()) / 1e6
-
-
-def unit_of(one: Sum) -> str:
-    """The unit of a sum."""
-    return "%" if one.quantity == "saved" else "M parameters"
-
-
-def saved(one: Sum, params: Mapping[int, int]) -> float:
-    """How much smaller the smallest descendant, which is what the learngene holds, is than all together; in per cent."""
+def exact_value(one: Sum) -> float:
+    """The value of a sum, in its unit. Raises `WrongCall` for a depth that the family lacks."""
+    params = params_of(one)
+    if one.quantity == "smallest":
+        return min(params.values()) / 1e6
     absent = [layers for layers in one.layers if layers not in params]
     if absent:
         raise WrongCall(f"{one.what}: {one.method} has no descendant with {absent[0]} layers; it has {sorted(params)}")
-    return 100 * (1 - params[min(params)] / sum(params[layers] for layers in one.layers))
+    # The smallest descendant is what the learngene holds.
+    return 100 * (1 - params[min(params)] / sum(params[layers] for layers in one.layers or params))
 
 
 def params_of(one: Sum) -> dict[int, int]:

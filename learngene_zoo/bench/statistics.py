@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-Scope = Literal[
-    "tasks", "seeds"
-]  # to what the interval generalises: other tasks and seeds, or other seeds on these tasks
+# To what the interval generalises: other tasks and seeds, or other seeds on these tasks.
+Scope = Literal["tasks", "seeds"]
 
 DRAWS = 4000  # resamplings
 POWER = 0.8  # of the smallest effect that is called detectable
@@ -44,25 +43,18 @@ class Estimate:
         """The confidence interval of this level; infinite if the error is unknown."""
         if self.error is None or self.freedom is None:
             return -math.inf, math.inf
-        tail = (1 - level) / 2
+        tail, last = (1 - level) / 2, len(self.shape) - 1
         student, normal = t_quantile(1 - tail, self.freedom), NormalDist().inv_cdf(1 - tail)
-        below, above = (
-            (self.shape[min(len(self.shape) - 1, int(q * len(self.shape)))] if len(self.shape) else 0.0)
-            for q in (tail, 1 - tail)
-        )
-        low = min(-student, float(below) * student / normal)
-        high = max(student, float(above) * student / normal)
+        places = (min(last, int(q * len(self.shape))) for q in (tail, 1 - tail))
+        below, above = (float(self.shape[place]) if last >= 0 else 0.0 for place in places)
+        low = min(-student, below * student / normal)
+        high = max(student, above * student / normal)
         return self.value + self.error * low, self.value + self.error * high
 
     @property
-    def low(self) -> float:
-        """Lower end of the 95 % interval."""
-        return self.interval()[0]
-
-    @property
-    def high(self) -> float:
-        """Upper end of the 95 % interval."""
-        return self.interval()[1]
+    def ends(self) -> tuple[float, float] | tuple[None, None]:
+        """The 95 % interval; None for a single number."""
+        return (None, None) if self.error is None else self.interval()
 
     def p_value(self, boundary: float) -> float:
         """The smallest `1 - level` whose interval excludes `boundary`."""
@@ -146,12 +138,12 @@ def _counts(n: int, which: int) -> np.ndarray:
     return generator.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.float64)
 
 
-def leave_one_out(table: Sequence[Sequence[float]], tasks: Sequence[str]) -> dict[str, float]:
-    """The mean without each task in turn; empty if there is only one."""
-    means = [sum(row) / len(row) for row in table]
+def leave_one_out(table: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The mean without each task in turn, from a list over seeds per task; empty if there is only one task."""
+    means = {task: sum(row) / len(row) for task, row in table.items()}
     if len(means) < 2:
         return {}
-    return {task: (sum(means) - mean) / (len(means) - 1) for task, mean in zip(tasks, means)}
+    return {task: (sum(means.values()) - mean) / (len(means) - 1) for task, mean in means.items()}
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -227,14 +219,14 @@ def average(
     if not table:
         return None
     found = estimate(list(table.values()), scope=scope)
-    known = found.error is not None
+    low, high = found.ends
     return Average(
         value=found.value,
-        low=max(bounds[0], found.low) if known else None,
-        high=min(bounds[1], found.high) if known else None,
+        low=None if low is None else max(bounds[0], low),
+        high=None if high is None else min(bounds[1], high),
         tasks=tuple(table),
         seeds=len(next(iter(table.values()))),
-        without=leave_one_out(list(table.values()), list(table)),
+        without=leave_one_out(table),
     )
 
 

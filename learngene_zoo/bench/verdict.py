@@ -13,16 +13,15 @@ from learngene_zoo.bench.contrasts import (
     Finding,
     Unit,
     Values,
-    by_size,
     by_task,
-    differences,
+    exact_value,
     finding,
     jaccard,
     jaccard_by_chance,
-    rises,
+    means_by,
+    rise,
     stronger,
-    sums,
-    unit_of,
+    weighted,
 )
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.statistics import holm
@@ -67,14 +66,11 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
     rows = list(rows)
     done = {row.key: row for row in rows}
     choices, missing = rates_of(claim, rows, config_of)
+    cells = [] if missing else cells_of(claim, {name: choice.lr for name, choice in choices.items()})
+    missing += [_named(cell, done.get(cell.key)) for cell in cells if cell.key not in done or done[cell.key].error]
     if missing:
-        return Verdict(claim=claim.name, verdict="incomplete", choices=choices, missing=tuple(missing))
-    cells = cells_of(claim, {name: choice.lr for name, choice in choices.items()})
-    missing = [_named(cell, done.get(cell.key)) for cell in cells if cell.key not in done or done[cell.key].error]
-    if missing:
-        return Verdict(
-            claim=claim.name, verdict="incomplete", choices=choices, missing=tuple(missing), cells=len(cells)
-        )
+        count = len(cells)
+        return Verdict(claim=claim.name, verdict="incomplete", choices=choices, missing=tuple(missing), cells=count)
     evidence = _evidence(claim, cells, done, config_of)
     findings, notes = _DECIDE[claim.compare.kind](evidence)
     if claim.compare.kind == "ordering":
@@ -85,7 +81,7 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
         verdict=_overall(claim, findings),
         findings=tuple(findings),
         beside=tuple(_beside(evidence)),
-        means={name: _means(values) for name, values in evidence.values.items()},
+        means={name: means_by(values, 0) for name, values in evidence.values.items()},
         choices=choices,
         notes=(*notes, *_warnings(claim, findings, choices)),
         machines=tuple(sorted({row.machine for row in own if row.machine})),
@@ -114,70 +110,55 @@ def _evidence(claim: Claim, cells: Sequence[Cell], done: Mapping[str, Row], conf
     return _Evidence(claim, rows, values, configs)
 
 
+def _finding(
+    of: _Evidence, arms: Sequence[str], what: str = "", weights: Sequence[float] = (1.0, -1.0), decides: bool = True
+) -> Finding:
+    """The estimate of a weighted sum of some arms; of two arms their difference."""
+    values = weighted([of.values[name] for name in arms], weights)
+    same = _same(of, *arms) if len(arms) == 2 else 0
+    what = what or f"{arms[0]} over {arms[1]}"
+    return finding(what, by_task(values), claim=of.claim, units=len(values), same=same, decides=decides)
+
+
 def _over(of: _Evidence) -> tuple[list[Finding], list[str]]:
     first, *others = of.claim.compare.arms
     theirs, chosen = stronger({name: of.values[name] for name in others})
-    what = f"{first} over {others[0]}" if len(others) == 1 else f"{first} over the stronger of {' and '.join(others)}"
-    wins = {name: list(chosen.values()).count(name) for name in others}
-    counts = ", ".join(f"{name} in {count}" for name, count in wins.items())
+    rival = others[0] if len(others) == 1 else f"the stronger of {' and '.join(others)}"
+    counts = ", ".join(f"{name} in {list(chosen.values()).count(name)}" for name in others)
     notes = [f"the stronger arm, by task and size: {counts}"] if len(others) > 1 else []
-    notes += _by_size(of.claim, {unit: value - theirs[unit] for unit, value in of.values[first].items()})
-    same = _same(of, first, others[0]) if len(others) == 1 else 0
-    table = differences(of.values[first], theirs)
-    return [finding(what, table, claim=of.claim, units=len(of.values[first]), same=same)], notes
-
-
-def _by_size(claim: Claim, differences: Values) -> list[str]:
-    """The gain at each named size."""
-    if not claim.sizes:
-        return []
-    found = by_size(differences)
-    gains = "; ".join(f"{size} {gain:+.2f}" for size, gain in found.items())
-    return [f"ahead at {sum(gain > 0 for gain in found.values())} of {len(found)} sizes: {gains}"]
+    if of.claim.sizes:
+        found = means_by(weighted([of.values[first], theirs]), 1)
+        gains = "; ".join(f"{size} {gain:+.2f}" for size, gain in found.items())
+        notes.append(f"ahead at {sum(gain > 0 for gain in found.values())} of {len(found)} sizes: {gains}")
+    return [_finding(replace(of, values={**of.values, rival: theirs}), (first, rival))], notes
 
 
 def _ordering(of: _Evidence) -> tuple[list[Finding], list[str]]:
-    return [_pair(of, ours, theirs, decides=True) for ours, theirs in pairwise(of.claim.compare.arms)], []
-
-
-def _pair(of: _Evidence, ours: str, theirs: str, decides: bool) -> Finding:
-    table = differences(of.values[ours], of.values[theirs])
-    units, same = len(of.values[ours]), _same(of, ours, theirs)
-    return finding(f"{ours} over {theirs}", table, claim=of.claim, units=units, same=same, decides=decides)
+    return [_finding(of, pair) for pair in pairwise(of.claim.compare.arms)], []
 
 
 def _trend(of: _Evidence) -> tuple[list[Finding], list[str]]:
-    (arm,) = of.claim.compare.arms
-    layers = of.claim.layers
+    (arm,), layers = of.claim.compare.arms, of.claim.layers
     what = f"{arm}: rise from {min(layers)} to {max(layers)} layers"
-    return [finding(what, rises(of.values[arm]), claim=of.claim, units=len(of.values[arm]))], []
+    return [finding(what, by_task(of.values[arm], rise), claim=of.claim, units=len(of.values[arm]))], []
 
 
 def _closing(of: _Evidence) -> tuple[list[Finding], list[str]]:
-    ahead, behind, ahead_late, behind_late = of.claim.compare.arms
-    early = {unit: value - of.values[behind][unit] for unit, value in of.values[ahead].items()}
-    late = {unit: value - of.values[behind_late][unit] for unit, value in of.values[ahead_late].items()}
+    ahead, behind, ahead_late, behind_late = arms = of.claim.compare.arms
     what = f"the gap of {ahead} over {behind} exceeds that of {ahead_late} over {behind_late}"
-    return [finding(what, differences(early, late), claim=of.claim, units=len(early))], []
+    return [_finding(of, arms, what, (1.0, -1.0, -1.0, 1.0))], []
 
 
 def _factorial(of: _Evidence) -> tuple[list[Finding], list[str]]:
-    both, one, other, none = (of.values[name] for name in of.claim.compare.arms)
-    named = of.claim.compare.arms
-    signs = {
-        f"main effect: {named[1]} over {named[3]}": (0.5, 0.5, -0.5, -0.5),
-        f"main effect: {named[2]} over {named[3]}": (0.5, -0.5, 0.5, -0.5),
+    _, one, other, none = arms = of.claim.compare.arms
+    weights = {
+        f"main effect: {one} over {none}": (0.5, 0.5, -0.5, -0.5),
+        f"main effect: {other} over {none}": (0.5, -0.5, 0.5, -0.5),
         "interaction": (1.0, -1.0, -1.0, 1.0),
     }
-    found = []
-    for what, weights in signs.items():
-        values = {
-            unit: sum(sign * arm[unit] for sign, arm in zip(weights, (both, one, other, none), strict=True))
-            for unit in both
-        }
-        found.append(finding(what, by_task(values), claim=of.claim, units=len(both)))
-    alone = [_pair(of, name, named[3], decides=False) for name in named[1:3]]
-    return found, [f"alone: {each.what} {each.value:+.2f} points" for each in alone]
+    alone = [_finding(of, (name, none), decides=False) for name in (one, other)]
+    notes = [f"alone: {each.what} {each.value:+.2f} points" for each in alone]
+    return [_finding(of, arms, what, signs) for what, signs in weights.items()], notes
 
 
 def _overlap(of: _Evidence) -> tuple[list[Finding], list[str]]:
@@ -224,12 +205,10 @@ _DECIDE: dict[str, Callable[[_Evidence], tuple[list[Finding], list[str]]]] = {
 
 def _same(of: _Evidence, ours: str, theirs: str) -> int:
     """The number of units in which two arms are the same model: right on exactly the same images."""
-    if of.claim.measure == "extraction":
+    if of.claim.measure == "extraction" or theirs not in of.rows:
         return 0
-    other = of.rows[theirs]
-    return sum(
-        (row.value, row.correct) == (other[unit].value, other[unit].correct) for unit, row in of.rows[ours].items()
-    )
+    flags = ({unit: (row.value, row.correct) for unit, row in of.rows[name].items()} for name in (ours, theirs))
+    return len(set.intersection(*(set(found.items()) for found in flags)))
 
 
 def _corrected(findings: Sequence[Finding], smallest: float) -> list[Finding]:
@@ -260,7 +239,7 @@ def _beside(of: _Evidence) -> Iterator[Finding]:
     first = of.claim.compare.arms[0]
     for name, arm in of.claim.arms.items():
         if name not in of.claim.compare.arms:
-            found = _pair(of, first, name, decides=False)
+            found = _finding(of, (first, name), decides=False)
             yield replace(found, what=f"inherited knowledge: {found.what}") if arm.control == "shuffled" else found
 
 
@@ -278,13 +257,6 @@ def _warnings(claim: Claim, findings: Sequence[Finding], choices: Mapping[str, C
         yield "the interval generalises over seeds only, not over tasks"
 
 
-def _means(values: Values) -> dict[str, float]:
-    of: dict[str, list[float]] = {}
-    for (task, _, _), value in values.items():
-        of.setdefault(task, []).append(value)
-    return {task: sum(found) / len(found) for task, found in of.items()}
-
-
 def _seconds(cells: Sequence[Cell], done: Mapping[str, Row]) -> float:
     """The time that the cells took, with shared extractions counted once."""
     extractions = {cell.extraction.key: done[cell.key].extraction_seconds for cell in cells}
@@ -293,21 +265,12 @@ def _seconds(cells: Sequence[Cell], done: Mapping[str, Row]) -> float:
 
 def _exact(claim: Claim) -> Verdict:
     """Without an interval: a sum agrees with the paper's to the last printed digit, or it does not."""
-    found = list(sums(claim.exact))
-    agree = [_agrees(one.paper, total, one.decimals) == "holds" for one, total in found if one.paper is not None]
-    findings = tuple(
-        Finding(
-            what=one.what,
-            value=total,
-            low=total,
-            high=total,
-            outcome=_agrees(one.paper, total, one.decimals),
-            unit=unit_of(one),
-        )
-        for one, total in found
-    )
-    return Verdict(claim=claim.name, verdict="holds" if agree and all(agree) else "does not hold", findings=findings)
-
-
-def _agrees(paper: float | None, found: float, decimals: int) -> Decision | None:
-    return None if paper is None else "holds" if round(found, decimals) == paper else "does not hold"
+    words: dict[bool | None, Decision | None] = {None: None, True: "holds", False: "does not hold"}
+    findings = []
+    for one in claim.exact:
+        value = exact_value(one)
+        outcome = words[one.agrees(value)]
+        findings.append(Finding(what=one.what, value=value, low=value, high=value, outcome=outcome, unit=one.unit))
+    outcomes = {found.outcome for found in findings if found.outcome}
+    verdict: Decision = "holds" if outcomes == {"holds"} else "does not hold"
+    return Verdict(claim=claim.name, verdict=verdict, findings=tuple(findings))

@@ -13,7 +13,7 @@ from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, place_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, load_claim
 from learngene_zoo.bench.claims import read_verdict, verdict_text
-from learngene_zoo.bench.contrasts import jaccard, jaccard_by_chance, rises, stronger
+from learngene_zoo.bench.contrasts import by_task, jaccard, jaccard_by_chance, rise, stronger
 from learngene_zoo.bench.verdict import judge
 from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import to_json
@@ -145,7 +145,7 @@ def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Cla
 
 
 def test_a_trend_is_the_rise_of_the_line_of_least_squares(toy: Claim) -> None:
-    assert rises({("a", 5, 0): 10.0, ("a", 10, 0): 40.0, ("a", 15, 0): 20.0}) == {"a": [pytest.approx(10.0)]}
+    assert by_task({("a", 5, 0): 10.0, ("a", 10, 0): 40.0, ("a", 15, 0): 20.0}, rise) == {"a": [pytest.approx(10.0)]}
     claim = replace(toy, compare=replace(toy.compare, kind="trend", arms=("ours",)), layers=(5, 10, 15))
     verdict = judge(claim, ran(claim, lambda cell: 0.004 * cell.layers + jitter(cell)))
     assert verdict.findings[0].value == pytest.approx(4.0)
