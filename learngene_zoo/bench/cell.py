@@ -53,11 +53,8 @@ class Cell:
     def key(self) -> str:
         """What tells this cell from every other: a hash of everything that changes its numbers."""
         values = to_json(self)
-        added: dict[str, Json] = {
-            "size": {},
-            "extraction_seed": None,
-            "training_seed": None,
-        }  # later: older results keep their keys
+        # These fields came later: without them, older results keep their keys.
+        added: dict[str, Json] = {"size": {}, "extraction_seed": None, "training_seed": None}
         return fingerprint({name: value for name, value in values.items() if name not in added or value != added[name]})
 
     @property
@@ -66,6 +63,11 @@ class Cell:
         tasks = self.arm.tasks_for(self.task)
         arm = replace(self.arm, name="", control=None, expand={}, tasks=tasks, leave_out=False)
         return Extraction(arm=arm, seed=self.seed if self.extraction_seed is None else self.extraction_seed)
+
+    @property
+    def at(self) -> Size:
+        """Its size."""
+        return Size(self.layers, self.width, self.size)
 
     @property
     def draws(self) -> int:
@@ -96,11 +98,19 @@ class Extraction:
 
 
 class Size(NamedTuple):
-    """What a cell builds: layers and width, or the expander's settings that name a size where these do not."""
+    """What a cell builds, as its fields: layers and width, or the expander's settings that name a size where these do not."""
 
     layers: int
     width: int | None = None  # None: the learngene's
-    settings: Mapping[str, Json] = {}
+    size: Mapping[str, Json] = {}
+
+    def __str__(self) -> str:
+        return label(self.size) or f"{self.layers} layers" + (f" of width {self.width}" if self.width else "")
+
+
+def is_plain(size: Mapping[str, Json]) -> bool:
+    """Whether layers, or layers and width, name this size."""
+    return "layers" in size and set(size) <= {"layers", "width"}
 
 
 def label(size: Mapping[str, Json]) -> str:

@@ -9,22 +9,22 @@ for their extraction.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from learngene_zoo import registry
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Arm, Cell, Size, label
 from learngene_zoo.bench.claim_file import Claim, Competitor
 from learngene_zoo.bench.contrasts import SizeName
-from learngene_zoo.bench.grid import member_at, scheduled
+from learngene_zoo.bench.grid import scheduled, size_at
 from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.tuning import best
 from learngene_zoo.errors import BadFile
 from learngene_zoo.inputs import preset_of
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, settings_of
 
 ConfigOf = Callable[[Cell], LearngeneConfig]  # reads the config of a cell's learngene
-_PLAIN = {"layers", "width"}  # sizes of the model itself; others are settings of the expander
 _RANDOM = re.compile(r"random (\d+) of (\d+)")
 
 
@@ -84,24 +84,21 @@ def _resolved(value: Json, seed: int) -> Json:
 
 def tuning_cells(claim: Claim) -> list[Cell]:
     """The cells whose validation images choose the learning rates; none if there is nothing to choose."""
-    return [
-        cell
-        for name in claim.arms
-        for candidate in _candidates(claim, name)
-        for cell in _tuning(claim, name, candidate)
-    ]
+    tried = [(name, rate) for name in claim.arms for rate in _candidates(claim, name)]
+    return [cell for name, rate in tried for cell in _tuning(claim, name, rate)]
 
 
 def cells_of(claim: Claim, rates: Mapping[str, float] | None = None) -> list[Cell]:
     """The claim's own cells with the chosen rates; without `rates`, with the first candidates (to count them)."""
     if claim.compare.kind == "exact":
         return []
-    rates = rates or {name: _first_rate(claim) for name in claim.arms}
-    found = []
-    for name in claim.arms:
-        for seed in range(claim.seeds):
-            found += _cells(claim, name, seed, rates[name], claim.targets, sizes_of(claim, name), "test")
-    return found
+    rates = rates or dict.fromkeys(claim.arms, _first_rate(claim))
+    return [
+        cell
+        for name in claim.arms
+        for seed in range(claim.seeds)
+        for cell in _cells(claim, name, seed, rates[name], claim.targets, sizes_of(claim, name), "test")
+    ]
 
 
 def sizes_of(claim: Claim, name: str) -> list[Size]:
@@ -109,14 +106,7 @@ def sizes_of(claim: Claim, name: str) -> list[Size]:
     if claim.layers:
         return [Size(layers=depth) for depth in claim.layers]
     arm = arm_of(claim, name, 0)
-    return [_size(arm, size) for size in _sizes(claim, name)]
-
-
-def _size(arm: Arm, size: Mapping[str, Json]) -> Size:
-    """A size of the claim file: `layers = 3, width = 64`, or settings of the expander."""
-    if "layers" in size and set(size) <= _PLAIN:
-        return Size(layers=size["layers"], width=size.get("width"))
-    return Size(layers=member_at(arm, size).spec.layers, settings=size)
+    return [size_at(arm, size) for size in _sizes(claim, name)]
 
 
 def _sizes(claim: Claim, name: str) -> Sequence[Mapping[str, Json]]:
@@ -142,29 +132,33 @@ def rates_of(
     choices: dict[str, Choice] = {}
     missing: list[str] = []
     for name in claim.arms:
-        candidates = _candidates(claim, name)
-        if not candidates:
-            choices[name] = Choice(arm=name, lr=_first_rate(claim), means={})
-            continue
-        means: dict[float, float] = {}
-        failed, reasons = [], []
-        for candidate in candidates:
-            cells = _tuning(claim, name, candidate)
-            reasons += [f"{name}: {cell.task} with lr {candidate:g}: not run" for cell in cells if cell.key not in done]
-            values = [measured(claim, cell, done[cell.key], config_of) for cell in cells if cell.key in done]
-            errors = [done[cell.key].error for cell in cells if cell.key in done and done[cell.key].error]
-            if errors:
-                failed.append(f"{candidate:g}: {errors[0]}")
-            elif len(values) == len(cells):
-                means[candidate] = sum(sum(parts.values()) / len(parts) for parts in values) / len(values)
-        if reasons or not means:
-            missing += reasons or [f"{name}: every learning rate failed ({failed[0]})"]
-            continue
-        best = max(means, key=lambda rate: (means[rate], -rate))
-        edge = len(candidates) > 2 and best in (min(candidates), max(candidates))
+        tried = {rate: _tuning(claim, name, rate) for rate in _candidates(claim, name)}
+        absent = [(rate, cell) for rate, cells in tried.items() for cell in cells if cell.key not in done]
+        means, failed = _tuned(claim, {} if absent else tried, done, config_of)
+        missing += [f"{name}: {cell.task} with lr {rate:g}: not run" for rate, cell in absent]
+        if failed and not means:
+            missing.append(f"{name}: every learning rate failed ({failed[0]})")
+        lr = best(means) if means else _first_rate(claim)
         shown = {f"{rate:g}": mean for rate, mean in means.items()}
-        choices[name] = Choice(arm=name, lr=best, means=shown, failed=tuple(failed), edge=edge)
+        edge = len(tried) > 2 and lr in (min(tried), max(tried))
+        if means or not tried:
+            choices[name] = Choice(arm=name, lr=lr, means=shown, failed=tuple(failed), edge=edge)
     return choices, missing
+
+
+def _tuned(
+    claim: Claim, tried: Mapping[float, Sequence[Cell]], done: Mapping[str, Row], config_of: ConfigOf | None
+) -> tuple[dict[float, float], list[str]]:
+    """By candidate the mean of its cells, and why the others failed."""
+    means, failed = {}, []
+    for rate, cells in tried.items():
+        errors = [error for cell in cells if (error := done[cell.key].error)]
+        if errors:
+            failed.append(f"{rate:g}: {errors[0]}")
+            continue
+        values = [measured(claim, cell, done[cell.key], config_of) for cell in cells]
+        means[rate] = sum(sum(parts.values()) / len(parts) for parts in values) / len(values)
+    return means, failed
 
 
 def measured(claim: Claim, cell: Cell, row: Row, config_of: ConfigOf | None) -> dict[tuple[str, SizeName], float]:
@@ -229,18 +223,5 @@ def _cells(
     if claim.measure == "extraction":  # no descendant is trained or tested: any one serves
         recipe, split, tasks, sizes = replace(Recipe(), epochs=0), "validation", tasks[:1], sizes[:1]
     arm = arm_of(claim, name, seed, lr if _candidates(claim, name) else None)
-    return [
-        Cell(
-            arm=arm,
-            task=task,
-            layers=size.layers,
-            width=size.width,
-            size=size.settings,
-            seed=seed,
-            recipe=recipe,
-            split=split,
-            look=False,
-        )
-        for task in tasks
-        for size in sizes
-    ]
+    rest: dict[str, Any] = {"seed": seed, "recipe": recipe, "split": split, "look": False}
+    return [Cell(arm=arm, task=task, **size._asdict(), **rest) for task in tasks for size in sizes]

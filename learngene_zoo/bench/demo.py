@@ -10,7 +10,7 @@ from dataclasses import replace
 from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.contrasts import gains_over_images
-from learngene_zoo.bench.grid import cells, family_sizes, standard_arms
+from learngene_zoo.bench.grid import cells, family, standard_arms
 from learngene_zoo.bench.results import Row
 from learngene_zoo.inputs import DEFAULT_ANCESTRY
 from learngene_zoo.seeds import derive_seed
@@ -36,7 +36,7 @@ def demo_grid(seed: int = 0, *, full: bool = False, offline: bool = False) -> li
     """
     arms = [arm for arm in standard_arms([METHOD]) if arm.name in ARMS.values()]
     deepest = ancestry_spec(DEFAULT_ANCESTRY, offline=offline).layers
-    possible = sorted({layers for layers, _ in family_sizes(arms[0], offline) if layers <= deepest})
+    possible = sorted({member.spec.layers for member in family(arms[0], offline) if member.spec.layers <= deepest})
     found = cells(
         [DEFAULT_TARGET],
         arms,

@@ -8,7 +8,7 @@ from typing import Literal
 
 from learngene_zoo import lifecycle, registry
 from learngene_zoo.artifacts.records import CONTROLS
-from learngene_zoo.bench.cell import Arm, Cell, Size, label
+from learngene_zoo.bench.cell import Arm, Cell, Size, is_plain, label
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.inputs import preset_of, references_for
 from learngene_zoo.method import Member
@@ -110,18 +110,16 @@ def cells(
     if twice:
         raise WrongCall(f"two arms are named {twice[0]!r}; give each a name of its own")
     _check_seen(tasks, arms)
-    wanted = [Size(depth, width) for depth in dict.fromkeys(layers) for width in dict.fromkeys(widths)]
-    competitors = _at_layers(arms, wanted, offline, say) + _at_settings(arms, sizes, offline, say)
+    plain = [{"layers": depth, "width": width} for depth in dict.fromkeys(layers) for width in dict.fromkeys(widths)]
+    competitors = _competitors(arms, [*map(_given, plain), *sizes], offline, say)
     return [
         Cell(
             arm=arm,
             task=task,
-            layers=size.layers,
-            width=size.width,
-            size=size.settings,
             seed=seed,
             recipe=scheduled(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
             split=split,
+            **size._asdict(),
         )
         for seed in dict.fromkeys(seeds)
         for task in dict.fromkeys(tasks)
@@ -146,104 +144,89 @@ def _check_seen(tasks: Sequence[str], arms: Sequence[Arm]) -> None:
                 )
 
 
-Competitors = list[tuple[Arm, Size]]  # at one size: every arm that takes part, and how it names that size
+def _given(size: Mapping[str, Json]) -> Mapping[str, Json]:
+    return {name: value for name, value in size.items() if value is not None}
 
 
-def _at_layers(
-    arms: Sequence[Arm], wanted: Sequence[Size], offline: bool, say: Callable[[str], None]
-) -> list[Competitors]:
-    """The sizes given by layers and width. Scratch takes part where another arm does, or everywhere if it is alone."""
+def _competitors(
+    arms: Sequence[Arm], wanted: Iterable[Mapping[str, Json]], offline: bool, say: Callable[[str], None]
+) -> list[list[tuple[Arm, Size]]]:
+    """At each size every arm that builds it, and how its cells name it. Raises `WrongCall` if no arm builds any.
+
+    Scratch builds any layers: it takes part where another arm does, or everywhere if it is alone.
+    """
     inheriting = [arm for arm in arms if arm.method != "scratch"]
-    found: dict[str, list[Size]] = {}
-    missing = {}
-    for arm in inheriting:
-        built = family_sizes(arm, offline)
-        widths = {width for _, width in built}
-        found[arm.name] = [
-            size
-            for size in wanted
-            if any((size.layers, width) in built for width in (widths if size.width is None else {size.width}))
-        ]
-        absent = [size for size in wanted if size not in found[arm.name]]
-        if absent and arm.control is None:
-            missing[arm.name] = f"{arm.name} builds {_ranges(built)}, not {_sizes(absent)}"
-    if wanted and inheriting and not any(found.values()):
-        raise WrongCall(f"a grid without cells: {'; '.join(missing.values())}")
-    for text in missing.values():
-        say(f"{text}; skipped")
-    anywhere = [size for sizes in found.values() for size in sizes] if inheriting else wanted
-    return [[(arm, size) for arm in arms if size in found.get(arm.name, anywhere)] for size in wanted]
-
-
-def _at_settings(
-    arms: Sequence[Arm], sizes: Sequence[Mapping[str, Json]], offline: bool, say: Callable[[str], None]
-) -> list[Competitors]:
-    """The sizes given by the expander's settings; scratch has none."""
-    found: list[Competitors] = []
-    missing: dict[str, None] = {}
-    for size in sizes:
-        own: Competitors = []
-        for arm in (arm for arm in arms if arm.method != "scratch"):
-            try:
-                own.append((arm, Size(member_at(arm, size, offline).spec.layers, None, size)))
-            except WrongCall as error:
-                missing |= {str(error): None} if arm.control is None else {}
-        found.append(own)
-    if sizes and not any(found):
-        raise WrongCall(f"a grid without cells: {'; '.join(missing) or 'scratch has no sizes by settings'}")
-    for text in missing:
+    found: list[list[tuple[Arm, Size]]] = []
+    missing: dict[str, list[str]] = {}  # sizes, by what an arm builds instead
+    for size in wanted:
+        able = [arm.name for arm in inheriting if named(family(arm, offline), size)]
+        if is_plain(size) and (able or not inheriting):
+            able += [arm.name for arm in arms if arm.method == "scratch"]
+        found.append([(arm, size_at(arm, size, offline)) for arm in arms if arm.name in able])
+        for arm in inheriting:
+            if arm.name not in able and arm.control is None:
+                words = str(Size(**size)) if is_plain(size) else label(size)
+                missing.setdefault(f"{arm.name} builds {_built(arm, size, offline)}", []).append(words)
+    texts = [f"{built}, not {' or '.join(dict.fromkeys(sizes))}" for built, sizes in missing.items()]
+    if not any(found):
+        raise WrongCall(f"a grid without cells: {'; '.join(texts) or 'scratch has no sizes by settings'}")
+    for text in texts:
         say(f"{text}; skipped")
     return found
 
 
-def family_sizes(arm: Arm, offline: bool = False) -> set[tuple[int, int]]:
-    """Layers and width of every descendant that an arm can build, known before anything is extracted."""
-    return {(member.spec.layers, member.spec.width) for member in _plan(arm, offline)}
+def size_at(arm: Arm, wanted: Mapping[str, Json], offline: bool = False) -> Size:
+    """How an arm's cells name a size: by layers and width as given, or by settings of its expander.
+
+    Of several descendants with these settings the largest is meant. Raises `WrongCall` if there is none.
+    """
+    if is_plain(wanted):
+        return Size(**wanted)
+    members = named(family(arm, offline), wanted)
+    if not members:
+        raise WrongCall(f"{arm.name} builds {_built(arm, wanted, offline)}, not {label(wanted)}")
+    return Size(members[-1].spec.layers, None, wanted)
 
 
 def named(members: Iterable[Member], size: Mapping[str, Json]) -> list[Member]:
-    """The members whose settings of the expander agree with `size`."""
-    return [member for member in members if all(member.settings.get(name) == size[name] for name in size)]
+    """The members of this size: its layers and width, and the expander's settings."""
+
+    def value(member: Member, name: str) -> Json:
+        return member.settings.get(name, getattr(member.spec, name, None))
+
+    return [member for member in members if all(value(member, name) == size[name] for name in size)]
 
 
-def member_at(arm: Arm, size: Mapping[str, Json], offline: bool = False) -> Member:
-    """The largest member of an arm's family with this size. Raises `WrongCall` if there is none."""
-    members = _family(json.dumps(to_json(replace(arm, name="", control=None)), sort_keys=True), offline)
-    found = named(members, size)
-    if not found:
-        sizes = list(dict.fromkeys(label(member.settings) for member in members if member.settings))
-        shown = f"{'; '.join(sizes[:MOST_NAMED])}{'; ...' if len(sizes) > MOST_NAMED else ''}" or "layers alone"
-        raise WrongCall(f"{arm.name} builds no descendant with {label(size)}; it has {shown}")
-    return max(found, key=lambda member: member.cost())
+def family(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
+    """Every descendant that an arm can build, known before anything is extracted; the smallest first."""
+    return _family(json.dumps(to_json(replace(arm, name="", control=None)), sort_keys=True), offline)
 
 
 @cache
-def _family(arm: str, offline: bool) -> tuple[Member, ...]:
-    """The family of an arm, given as JSON."""
-    return tuple(_plan(from_json(Arm, json.loads(arm), "arm"), offline))
-
-
-def _plan(arm: Arm, offline: bool) -> list[Member]:
+def _family(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
+    arm = from_json(Arm, json.loads(arm_as_json), "arm")
     method = registry.load(arm.method)
-    return lifecycle.plan(
+    members = lifecycle.plan(
         arm.method,
         extractor=with_settings(preset_of(method, arm.preset), arm.settings),
         expander=with_settings(method.expander, arm.expand),
         ancestries=arm.ancestries,
         offline=offline,
     )
+    return tuple(members)
 
 
-def _ranges(built: Collection[tuple[int, int]]) -> str:
-    depths = sorted({depth for depth, _ in built})
-    widths = sorted({width for _, width in built})
+def _built(arm: Arm, size: Mapping[str, Json], offline: bool) -> str:
+    """What an arm builds, in the words in which a size is wanted."""
+    if not is_plain(size):
+        sizes = list(dict.fromkeys(label(member.settings) for member in family(arm, offline) if member.settings))
+        shown = [*sizes[:MOST_NAMED], "..."] if len(sizes) > MOST_NAMED else sizes
+        return "; ".join(shown) or "layers alone"
+    specs = [member.spec for member in family(arm, offline)]
+    depths, widths = sorted({spec.layers for spec in specs}), sorted({spec.width for spec in specs})
     whole = depths == list(range(depths[0], depths[-1] + 1)) and len(depths) > 2
     text = f"{depths[0]} to {depths[-1]}" if whole else ", ".join(map(str, depths))
     return f"{text} layers of width {', '.join(map(str, widths))}"
-
-
-def _sizes(sizes: Sequence[Size]) -> str:
-    return ", ".join(f"{one.layers}" + (f" of width {one.width}" if one.width else "") for one in sizes)
 
 
 RECIPE = Recipe(images=1000, batch_size=50, lr=1e-3, clip=1.0)  # of every cell, except for its epochs

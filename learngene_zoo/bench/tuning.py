@@ -1,9 +1,9 @@
 """One learning rate per arm, chosen on validation images with a seed of its own, so that no arm wins by its rate alone."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from learngene_zoo.bench.cell import Cell, label
+from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.results import Row
 from learngene_zoo.errors import TrainingFailed, WrongCall
 
@@ -23,17 +23,13 @@ def tuning_cells(cells: Sequence[Cell], rates: Sequence[float]) -> list[Cell]:
     found = []
     for name in dict.fromkeys(cell.arm.name for cell in cells):
         own = [cell for cell in cells if cell.arm.name == name and cell.seed == first]
-        sizes = sorted({_size(cell) for cell in own})
-        size, longest = sizes[len(sizes) // 2], max(cell.recipe.epochs for cell in own)
+        sizes = sorted({(cell.layers, cell.width or 0, str(cell.at)) for cell in own})
+        size, longest = sizes[len(sizes) // 2][-1], max(cell.recipe.epochs for cell in own)
         for cell in own:
-            if _size(cell) == size and cell.recipe.epochs == longest:
+            if str(cell.at) == size and cell.recipe.epochs == longest:
                 bare = replace(cell, seed=SEED, split="validation")
                 found += [replace(bare, recipe=replace(cell.recipe, lr=rate)) for rate in dict.fromkeys(rates)]
     return found
-
-
-def _size(cell: Cell) -> tuple[int, int, str]:
-    return cell.layers, cell.width or 0, label(cell.size)
 
 
 def chosen_rates(rows: Iterable[Row]) -> dict[str, float]:
@@ -54,8 +50,13 @@ def chosen_rates(rows: Iterable[Row]) -> dict[str, float]:
         if not means:
             reason = next(row.error for found in by_rate.values() for row in found if row.error)
             raise TrainingFailed(f"every learning rate failed for {arm}: {reason}")
-        chosen[arm] = max(means, key=lambda rate: (means[rate], -rate))
+        chosen[arm] = best(means)
     return chosen
+
+
+def best(means: Mapping[float, float]) -> float:
+    """The rate with the highest mean; of equal ones the lowest."""
+    return max(means, key=lambda rate: (means[rate], -rate))
 
 
 def with_rates(cells: Iterable[Cell], rates: dict[str, float]) -> list[Cell]:

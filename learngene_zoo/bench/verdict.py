@@ -6,7 +6,7 @@ from itertools import combinations, pairwise
 from typing import Literal
 
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.bench.cell import Cell, label
+from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import Choice, ConfigOf, cells_of, measured, place_of, rates_of
 from learngene_zoo.bench.claim_file import Claim, Decision
 from learngene_zoo.bench.contrasts import (
@@ -92,8 +92,7 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
 
 def _named(cell: Cell, row: Row | None) -> str:
     reason = row.error if row is not None else "not run"
-    size = label(cell.size) or f"{cell.layers} layers" + (f" of width {cell.width}" if cell.width else "")
-    return f"{cell.arm.name}, {cell.task}, {size}, seed {cell.seed}: {reason}"
+    return f"{cell.arm.name}, {cell.task}, {cell.at}, seed {cell.seed}: {reason}"
 
 
 def _evidence(claim: Claim, cells: Sequence[Cell], done: Mapping[str, Row], config_of: ConfigOf | None) -> _Evidence:
