@@ -10,18 +10,18 @@ import multiprocessing
 import signal
 import sys
 from abc import ABC, abstractmethod
-from collections import deque
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnContext
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from learngene_zoo.bench.cell import Cell, Extraction
 from learngene_zoo.bench.extraction import Spent, extract_once
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.trial import failed, reason, run_cell
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.bench.trial import run_cell
+from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.runs.run import Run, end_with_parent
 
 Job = Extraction | Cell
@@ -38,13 +38,12 @@ Outcome = Row | Spent | Failure
 
 
 def perform(job: Job, out: Path, run: Run) -> Outcome:
-    """Run a job. Exceptions become its outcome; only an interruption is raised."""
-    if isinstance(job, Cell):
-        return run_cell(job, out, run)
+    """Run a job. An exception becomes its outcome, in one line: the other jobs go on. Only an interruption is raised."""
     try:
-        return extract_once(job, out, run)[1]
-    except Exception as error:  # the error of all cells that need this extraction, and of no others
-        return Failure(f"extraction: {reason(error)}")
+        return run_cell(job, out, run) if isinstance(job, Cell) else extract_once(job, out, run)[1]
+    except Exception as error:
+        text = " ".join(str(error).split())
+        return Failure(text if isinstance(error, ZooError) else f"{type(error).__name__}: {text}")
 
 
 class Executor(ABC):
@@ -64,9 +63,9 @@ class Executor(ABC):
     def wait(self) -> tuple[Job, Outcome]:
         """Wait for the next job that ends, and return it with its outcome."""
 
-    @abstractmethod
     def close(self) -> None:
         """Stop all jobs that are still running."""
+        return
 
     def __enter__(self) -> Executor:
         return self
@@ -80,25 +79,17 @@ class Executor(ABC):
 class InProcess(Executor):
     """One job after the other, in this process."""
 
-    def __init__(self) -> None:
-        self._jobs: deque[Job] = deque()
-
     def open(self, out: Path, run: Run) -> None:
         """Nothing to prepare."""
         self._out, self._run = out, run
 
     def start(self, job: Job) -> None:
-        """Queue it; it runs when it is waited for."""
-        self._jobs.append(job)
+        """Keep it; it runs when it is waited for."""
+        self._job = job
 
     def wait(self) -> tuple[Job, Outcome]:
-        """Run the next job."""
-        job = self._jobs.popleft()
-        return job, perform(job, self._out, self._run)
-
-    def close(self) -> None:
-        """Nothing runs between two jobs."""
-        self._jobs.clear()
+        """Run the job."""
+        return self._job, perform(self._job, self._out, self._run)
 
 
 class Workers(Executor):
@@ -111,19 +102,16 @@ class Workers(Executor):
         if count < 1:
             raise WrongCall(f"expected at least 1 worker, got {count}")
         self.slots = count
-        self._context = multiprocessing.get_context(
-            "spawn"
-        )  # a forked child would inherit torch's thread pools in an unusable state
         self._idle: list[Worker] = []
         self._busy: dict[Worker, Job] = {}
 
     def open(self, out: Path, run: Run) -> None:
         """Processes start when there is a job for them."""
-        self._out, self._run = out, replace(run, threads=run.threads or 1)
+        self._out, self._run = out, run
 
     def start(self, job: Job) -> None:
         """Send it to an idle process."""
-        worker = self._idle.pop() if self._idle else Worker(self._context, self._out, self._run)
+        worker = self._idle.pop() if self._idle else Worker(self._out, self._run)
         self._busy[worker] = job
         worker.send(job)
 
@@ -133,7 +121,7 @@ class Workers(Executor):
         worker = next(worker for worker in self._busy if worker.answers in ready)
         job, outcome = self._busy.pop(worker), worker.answer()
         if outcome is None:
-            return job, _lost(job, worker.death(), self._run)
+            return job, worker.death()
         self._idle.append(worker)
         return job, outcome
 
@@ -147,18 +135,15 @@ class Workers(Executor):
         self._busy.clear()
 
 
-def _lost(job: Job, failure: Failure, run: Run) -> Outcome:
-    """The outcome of a job whose process died."""
-    return failed(job, failure.error, run) if isinstance(job, Cell) else failure
-
-
 PATIENCE = 5.0  # seconds that a process has to end by itself
 
 
 class Worker:
     """A child process that runs jobs. It ends by itself when its parent is gone."""
 
-    def __init__(self, context: SpawnContext, out: Path, run: Run) -> None:
+    def __init__(self, out: Path, run: Run) -> None:
+        # A forked child would inherit torch's thread pools in an unusable state.
+        context = multiprocessing.get_context("spawn")
         self.answers, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, out, run), daemon=True)
         self.process.start()
@@ -173,11 +158,7 @@ class Worker:
 
     def answer(self) -> Outcome | None:
         """The outcome of its job; None if the process died."""
-        try:
-            outcome: Outcome = self.answers.recv()
-        except (EOFError, OSError):
-            return None
-        return outcome
+        return received(self.answers)
 
     def death(self) -> Failure:
         """Why there is no answer."""
@@ -202,18 +183,18 @@ def serve(jobs: Connection, out: Path, run: Run) -> None:
     """Run the jobs that arrive until the connection is closed."""
     # Ctrl-C reaches all processes: the parent decides what it means and ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(
-        signal.SIGTERM, lambda number, frame: sys.exit(1)
-    )  # unwinds, so that the cost so far is still recorded
+    # Unwinds, so that the cost so far is still recorded.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
     end_with_parent()
     multiprocessing.current_process().daemon = False  # so that it can have data loading processes
-    while True:
-        try:
-            job: Job = jobs.recv()
-        except (EOFError, OSError):
-            return
-        outcome = perform(job, out, run)
-        try:
-            jobs.send(outcome)
-        except OSError:
-            return
+    with suppress(OSError):
+        while (job := received(jobs)) is not None:
+            jobs.send(perform(job, out, run))
+
+
+def received(connection: Connection) -> Any:
+    """What comes next; None once the other end is gone."""
+    try:
+        return connection.recv()
+    except (EOFError, OSError):
+        return None

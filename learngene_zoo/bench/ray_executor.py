@@ -11,14 +11,12 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from learngene_zoo.bench.cell import Cell, Extraction
 from learngene_zoo.bench.executors import Executor, Failure, Job, Outcome, perform
-from learngene_zoo.bench.extraction import is_finished
-from learngene_zoo.bench.trial import failed
+from learngene_zoo.bench.extraction import Spent, is_finished
 from learngene_zoo.errors import Unavailable, WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import fingerprint
@@ -43,10 +41,10 @@ class Ray(Executor):
 
     def open(self, out: Path, run: Run) -> None:
         """Connect, and count the jobs that the cluster can run at once."""
-        self._out, self._run = out.resolve(), replace(run, threads=run.threads or 1)
+        self._out, self._run = out.resolve(), run
         self._connect()
         gpus = 1 if run.device.startswith("cuda") else 0
-        cores = self._run.threads or 1
+        cores = run.threads or 1
         there = self._ray.cluster_resources()
         self.slots = int(there.get("GPU", 0) if gpus else there.get("CPU", 1) // cores)
         if self.slots < 1:
@@ -68,13 +66,13 @@ class Ray(Executor):
 
     def start(self, job: Job) -> None:
         """Send it; a cell takes along the learngene it needs, which Ray stores once for all cells."""
-        luggage = self._luggage(job.extraction) if isinstance(job, Cell) else None
+        luggage = None
+        if isinstance(job, Cell):
+            key = job.extraction.key
+            if key not in self._packed:
+                self._packed[key] = self._ray.put(pack(job.extraction, self._out))
+            luggage = self._packed[key]
         self._jobs[self._remote.remote(job, str(self._out), self._run, luggage)] = job
-
-    def _luggage(self, extraction: Extraction) -> Any:
-        if extraction.key not in self._packed:
-            self._packed[extraction.key] = self._ray.put(pack(extraction, self._out))
-        return self._packed[extraction.key]
 
     def wait(self) -> tuple[Job, Outcome]:
         """The next answer. A learngene that was extracted elsewhere is copied to the bench's folder."""
@@ -83,8 +81,7 @@ class Ray(Executor):
         try:
             outcome, made = self._ray.get(done)
         except self._ray.exceptions.RayError as error:
-            text = f"ray: {str(error).strip().splitlines()[-1]}"
-            return job, failed(job, text, self._run) if isinstance(job, Cell) else Failure(text)
+            return job, Failure(f"ray: {str(error).strip().splitlines()[-1]}")
         if isinstance(job, Extraction) and made is not None:
             unpack(made, job, self._out)
         return job, outcome
@@ -103,12 +100,10 @@ def travel(job: Job, out: str, run: Run, luggage: bytes | None) -> tuple[Outcome
     place = Path(out)
     if not place.is_dir():  # the disk with the results is not mounted here
         place = Path(tempfile.gettempdir()) / f"lgzoo-bench-{fingerprint(out)}"
-    if isinstance(job, Cell):
-        if luggage is not None:
-            unpack(luggage, job.extraction, place)
-        return perform(job, place, run), None
+    if isinstance(job, Cell) and luggage is not None:
+        unpack(luggage, job.extraction, place)
     outcome = perform(job, place, run)
-    return outcome, None if isinstance(outcome, Failure) else pack(job, place)
+    return outcome, pack(job, place) if isinstance(job, Extraction) and isinstance(outcome, Spent) else None
 
 
 def pack(extraction: Extraction, out: Path) -> bytes:

@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from learngene_zoo.atomic import check_folder
-from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction
+from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction, Size
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
 from learngene_zoo.bench.results import RESULTS, Results, Row, select
@@ -23,39 +22,43 @@ from learngene_zoo.text import human_count, human_seconds
 Say = Callable[[str], None]
 
 
+class Pace:
+    """The seconds that the rest of some work takes at the speed so far; `left` is in any unit."""
+
+    def __init__(self, left: float) -> None:
+        self.left, self.measured, self.spent = left, 0.0, 0.0
+
+    def did(self, work: float, seconds: float | None) -> None:
+        """Some work has ended; `seconds` is None if it failed or never started: then it says nothing about the rest."""
+        self.left -= work
+        if seconds is not None:
+            self.measured += work
+            self.spent += seconds
+
+    @property
+    def seconds(self) -> float:
+        """Seconds; 0 before anything is measured."""
+        return self.left * self.spent / self.measured if self.measured else 0.0
+
+
 class TimeLeft:
     """The time left, from the wall seconds of the finished jobs; `slots` jobs run at once."""
 
     def __init__(self, cells: Sequence[Cell], extractions: int, slots: int) -> None:
-        self.total, self.done = len(cells), 0
-        self._slots = slots
-        self._work_left = sum(map(_work, cells))
-        self._extractions_left = extractions
-        self._work_done = self._cell_seconds = 0.0
-        self._extracted, self._extraction_seconds = 0, 0.0
+        self.total, self.done, self.slots = len(cells), 0, slots
+        self.cells, self.extractions = Pace(sum(map(_work, cells))), Pace(extractions)
 
     def cell(self, cell: Cell, seconds: float | None) -> None:
-        """A cell has ended; `seconds` is None if it failed or never started: then it says nothing about the others."""
+        """A cell has ended."""
         self.done += 1
-        self._work_left -= _work(cell)
-        if seconds is not None:
-            self._work_done += _work(cell)
-            self._cell_seconds += seconds
-
-    def extraction(self, seconds: float) -> None:
-        """An extraction has ended."""
-        self._extractions_left -= 1
-        self._extracted += 1
-        self._extraction_seconds += seconds
+        self.cells.did(_work(cell), seconds)
 
     @property
     def seconds(self) -> float | None:
         """Seconds; None before any cell is finished."""
-        if not self._work_done and self.done < self.total:
+        if not self.cells.measured and self.done < self.total:
             return None
-        cells = self._work_left * self._cell_seconds / self._work_done if self._work_done else 0.0
-        each = self._extraction_seconds / self._extracted if self._extracted else 0.0
-        return max(0.0, cells + each * self._extractions_left) / self._slots
+        return max(0.0, self.cells.seconds + self.extractions.seconds) / self.slots
 
 
 def run_grid(
@@ -110,7 +113,7 @@ class _Conductor:
     def __init__(
         self, cells: Sequence[Cell], out: Path, run: Run, executor: Executor, results: Results, say: Say
     ) -> None:
-        self.schedule = Schedule(cells, lambda extraction: is_finished(extraction, out))
+        self.schedule = Schedule(cells, lambda extraction: is_finished(extraction, out), many=executor.slots > 1)
         self.estimate = TimeLeft(cells, len(self.schedule.waiting), executor.slots)
         self.run, self.executor, self.results, self.say = run, executor, results, say
         self.begun: dict[str, float] = {}  # when, by the key of the job
@@ -135,7 +138,7 @@ class _Conductor:
 
     def _fill(self) -> None:
         while len(self.begun) < self.executor.slots:
-            job: Job | None = self.schedule.next(many=self.executor.slots > 1)
+            job = self.schedule.next()
             if job is None:
                 return
             if isinstance(job, Extraction):
@@ -144,10 +147,11 @@ class _Conductor:
             self.executor.start(job)
 
     def _extracted(self, extraction: Extraction, outcome: Outcome, seconds: float) -> None:
-        self.estimate.extraction(seconds)
-        for cell in self.schedule.done(extraction, outcome):
-            assert isinstance(outcome, Failure)
-            self._finished(cell, failed(cell, outcome.error, self.run), None)
+        self.estimate.extractions.did(1, seconds)
+        lost = self.schedule.done(extraction, outcome)
+        if isinstance(outcome, Failure):
+            for cell in lost:
+                self._finished(cell, Failure(f"extraction: {outcome.error}"), None)
 
     def _finished(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
         row = failed(cell, outcome.error, self.run) if isinstance(outcome, Failure) else outcome
@@ -157,51 +161,42 @@ class _Conductor:
         self.say(line(row, self.estimate))
 
 
-JobState = Literal["waiting", "running", "ready"]
-
-
 class Schedule:
-    """The jobs of a grid, handed out one by one. `is_ready` tells which extractions are finished already."""
+    """The jobs of a grid, handed out one by one. `is_ready` tells which extractions are finished already.
 
-    def __init__(self, cells: Sequence[Cell], is_ready: Callable[[Extraction], bool]) -> None:
-        self.cells = list(cells)  # not started
-        self._source = {cell.key: cell.extraction.key for cell in cells}
-        self._extractions = {cell.extraction.key: cell.extraction for cell in cells}
-        self._states: dict[str, JobState] = {
-            key: "ready" if is_ready(extraction) else "waiting" for key, extraction in self._extractions.items()
-        }
+    If `many` jobs run at once, the extractions, which are longest, come first; otherwise each just before its first cell.
+    """
+
+    def __init__(self, cells: Sequence[Cell], is_ready: Callable[[Extraction], bool], many: bool) -> None:
+        needed = [cell.extraction for cell in cells]
+        todo = {extraction.key: extraction for extraction in needed}
+        todo = {key: extraction for key, extraction in todo.items() if not is_ready(extraction)}
+        self._awaited = set(todo)
+        self._jobs: list[tuple[Job, str]] = []  # each with the extraction that it needs
+        for cell, needs in zip(cells, (extraction.key for extraction in needed)):
+            first = [*todo] if many else [needs] if needs in todo else []
+            self._jobs += [*((todo.pop(key), "") for key in first), (cell, needs)]
 
     @property
     def waiting(self) -> list[Extraction]:
         """The extractions that have not started."""
-        return [self._extractions[key] for key, state in self._states.items() if state == "waiting"]
+        return [job for job, _ in self._jobs if isinstance(job, Extraction)]
 
-    def next(self, many: bool) -> Job | None:
-        """The next job, or None while every remaining cell waits for an extraction.
-
-        If `many` jobs run at once, the extractions, which are longest, come first; otherwise each just before its first cell.
-        """
-        if many and self.waiting:
-            return self._begin(self.waiting[0].key)
-        for index, cell in enumerate(self.cells):
-            state = self._states[self._source[cell.key]]
-            if state == "ready":
-                return self.cells.pop(index)
-            if state == "waiting":
-                return self._begin(self._source[cell.key])
+    def next(self) -> Job | None:
+        """The next job, or None while every remaining cell waits for an extraction."""
+        for index, (job, needs) in enumerate(self._jobs):
+            if needs not in self._awaited:
+                del self._jobs[index]
+                return job
         return None
-
-    def _begin(self, key: str) -> Extraction:
-        self._states[key] = "running"
-        return self._extractions[key]
 
     def done(self, extraction: Extraction, outcome: Outcome) -> list[Cell]:
         """Note that an extraction has ended. If it failed, returns the cells that can never start."""
-        self._states[extraction.key] = "ready"
+        self._awaited.discard(extraction.key)
         if not isinstance(outcome, Failure):
             return []
-        lost = [cell for cell in self.cells if self._source[cell.key] == extraction.key]
-        self.cells = [cell for cell in self.cells if self._source[cell.key] != extraction.key]
+        lost = [job for job, needs in self._jobs if isinstance(job, Cell) and needs == extraction.key]
+        self._jobs = [(job, needs) for job, needs in self._jobs if needs != extraction.key]
         return lost
 
 
@@ -213,8 +208,7 @@ def _work(cell: Cell) -> float:
 def line(row: Row, time: TimeLeft) -> str:
     """One line for a finished cell."""
     result = f"{row.metric} {100 * row.value:.1f} %" if row.value is not None else f"failed: {row.error}"
-    width = f" of width {row.width}" if row.width else ""
     named = f" ({row.size})" if row.size else ""
-    size = f"{row.layers} layers{width}{named}, {row.epochs} epochs, seed {row.seed}"
+    size = f"{Size(row.layers, row.width)}{named}, {row.epochs} epochs, seed {row.seed}"
     left = f"  (about {human_seconds(time.seconds)} left)" if time.seconds and time.done < time.total else ""
     return f"[{time.done}/{time.total}] {row.task}, {size}, {row.arm}: {result}{left}"

@@ -22,7 +22,6 @@ from learngene_zoo.bench.cell import Cell, label
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import named
 from learngene_zoo.bench.results import Row, packed
-from learngene_zoo.errors import ZooError
 from learngene_zoo.method import Expander, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -43,26 +42,9 @@ UNTRAINED = "untrained"  # the folder of measurements that cells share
 BATCH = 256  # images evaluated at once
 
 
-def run_cell(cell: Cell, out: Path, run: Run) -> Row:
-    """The row of a cell, measured now. An exception becomes the row's `error`; only an interruption is raised.
-
-    Its learngene is taken from `out`, or extracted there. `run` says how to compute; every seed is the cell's.
-    """
-    try:
-        return _measured(cell, out, replace(run, folder=None, resume=False, progress=False, tracker=None))
-    except Exception as error:  # one cell fails, the others go on
-        return failed(cell, reason(error), run)
-
-
 def failed(cell: Cell, error: str, run: Run) -> Row:
     """The row of a cell that could not be measured."""
     return Row(**_identity(cell, run), error=error)
-
-
-def reason(error: BaseException) -> str:
-    """An exception in one line; those that are not our own with their type."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ZooError) else f"{type(error).__name__}: {text}"
 
 
 def _identity(cell: Cell, run: Run) -> dict[str, Any]:
@@ -85,10 +67,15 @@ def _identity(cell: Cell, run: Run) -> dict[str, Any]:
     }
 
 
-def _measured(cell: Cell, out: Path, run: Run) -> Row:
+def run_cell(cell: Cell, out: Path, run: Run) -> Row:
+    """The row of a cell, measured now.
+
+    Its learngene is taken from `out`, or extracted there. `run` says how to compute; every seed is the cell's.
+    """
     from learngene_zoo.training.evaluate import evaluate
     from learngene_zoo.training.fit import fit
 
+    run = replace(run, folder=None, resume=False, progress=False, tracker=None)
     learngene, spent = extract_once(cell.extraction, out, run)
     task = open_task(cell.task, offline=run.offline)
     run = replace(run, seed=cell.draws, ancestry=next(iter(cell.arm.ancestries), None))

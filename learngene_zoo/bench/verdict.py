@@ -143,9 +143,12 @@ def _trend(of: _Evidence) -> tuple[list[Finding], list[str]]:
 
 
 def _closing(of: _Evidence) -> tuple[list[Finding], list[str]]:
-    ahead, behind, ahead_late, behind_late = arms = of.claim.compare.arms
+    ahead, behind, ahead_late, behind_late = of.claim.compare.arms
+    early, late = (
+        weighted([of.values[name] for name in pair]) for pair in ((ahead, behind), (ahead_late, behind_late))
+    )
     what = f"the gap of {ahead} over {behind} exceeds that of {ahead_late} over {behind_late}"
-    return [_finding(of, arms, what, (1.0, -1.0, -1.0, 1.0))], []
+    return [finding(what, by_task(weighted([early, late])), claim=of.claim, units=len(early))], []
 
 
 def _factorial(of: _Evidence) -> tuple[list[Finding], list[str]]:

@@ -67,7 +67,7 @@ def test_a_worker_that_dies_costs_its_cell_alone(world: World, tmp_path: Path) -
         worker.process.kill()
         job, outcome = executor.wait()
         assert job == cells[0]
-        assert isinstance(outcome, Row)
+        assert isinstance(outcome, Failure)
         assert outcome.error == "the worker process was killed by signal 9; if memory ran out, use fewer --workers"
         executor.start(cells[3].extraction)
         (worker,) = executor._busy

@@ -264,10 +264,12 @@ def test_a_job_never_raises(world: World, tmp_path: Path) -> None:
     outcome = perform(lost.extraction, tmp_path, RUN)
     assert isinstance(outcome, Failure)
     assert "no file or folder nowhere" in outcome.error
-    assert "no file or folder nowhere" in str(run_cell(lost, tmp_path, RUN).error)
-    deep = run_cell(replace(cell, layers=60, task="folder:nowhere"), tmp_path, RUN)
-    assert deep.value is None
-    assert "nowhere" in str(deep.error)
+    outcome = perform(lost, tmp_path, RUN)
+    assert isinstance(outcome, Failure)
+    assert "no file or folder nowhere" in outcome.error
+    deep = perform(replace(cell, layers=60, task="folder:nowhere"), tmp_path, RUN)
+    assert isinstance(deep, Failure)
+    assert "nowhere" in deep.error
 
 
 def test_results_of_another_ancestry_are_not_mixed(tmp_path: Path) -> None:
@@ -320,11 +322,11 @@ def test_packed_flags_are_read_from_the_left() -> None:
 
 def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -> None:
     found = toy_cells(world, seeds=[0, 1])
-    alone = Schedule(found, lambda extraction: False)
-    assert isinstance(alone.next(many=False), Extraction)
-    assert isinstance(alone.next(many=False), Extraction), "the scratch arms need not wait for lsamd"
-    together = Schedule(found, lambda extraction: extraction.arm.method == "scratch")
-    first = [together.next(many=True) for _ in range(3)]
+    alone = Schedule(found, lambda extraction: False, many=False)
+    assert isinstance(alone.next(), Extraction)
+    assert isinstance(alone.next(), Extraction), "the scratch arms need not wait for lsamd"
+    together = Schedule(found, lambda extraction: extraction.arm.method == "scratch", many=True)
+    first = [together.next() for _ in range(3)]
     assert [type(job) for job in first] == [Extraction, Extraction, Cell]
     assert isinstance(first[2], Cell)
     assert first[2].arm.method == "scratch"
@@ -337,7 +339,7 @@ def test_the_time_left_follows_layers_and_epochs() -> None:
     arm = Arm(name="lsamd", method="lsamd")
     found = [Cell(arm=arm, task="digits", layers=n, seed=0, recipe=replace(RECIPE, epochs=3)) for n in (1, 2, 3)]
     estimate = TimeLeft(found, extractions=2, slots=2)
-    estimate.extraction(10.0)
+    estimate.extractions.did(1, 10.0)
     assert estimate.seconds is None
     estimate.cell(found[0], 2.0)
     assert estimate.seconds == pytest.approx((10.0 + 2.0 * (2 + 3)) / 2)
