@@ -27,8 +27,8 @@ import torch
 from PIL import Image
 
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.loader import Loader
 
 PASSES = (("wds", 2_000), ("folder", 2_000), ("wds", 20_000), ("folder", 20_000), ("wds", 60_000))
 PER_TAR, CLASSES, SIDE, DIFFERENT = 1_000, 10, 96, 250
@@ -54,11 +54,11 @@ def main() -> None:
 def one_pass(reference: str) -> dict[str, Any]:
     """Read every training image once; what it took."""
     torch.set_num_threads(1)
-    list(open_loader(open_task("digits"), "validation", VIEW, batch_size=64).epoch(0))  # what any first pass imports
+    list(Loader(open_task("digits"), "validation", VIEW, batch_size=64).epoch(0))  # what any first pass imports
     before = memory_mb("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     started = time.process_time()
-    loader = open_loader(open_task(reference), "train", VIEW, batch_size=64, shuffle=True)
+    loader = Loader(open_task(reference), "train", VIEW, batch_size=64, shuffle=True)
     opened = time.process_time()
     seen = sum(len(batch.images) for batch in loader.epoch(0))
     seconds = time.process_time() - opened

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.shelf import Learngene
-    from learngene_zoo.tasks.batches import Batches
+    from learngene_zoo.tasks.loader import Batches
     from learngene_zoo.tasks.task import Task
 
 UNTRAINED = "untrained"  # the folder of measurements that cells share
@@ -173,12 +173,12 @@ def probed(
     import torch
 
     from learngene_zoo.runs.run import open_device
-    from learngene_zoo.tasks.batches import open_loader
+    from learngene_zoo.tasks.loader import Loader
 
     model = start.model().to(open_device(run))
     head = model.get_classifier().cpu()
     # The images that `training_images` chooses, without augmentation and in any order.
-    seen = open_loader(
+    seen = Loader(
         task,
         "train",
         start.input_format,
@@ -191,7 +191,7 @@ def probed(
     scale_D = features_ND.std(dim=0).clamp(min=1e-6)
     known_K = labels_N.unique()  # a class without an image has no mean
     means_KD = torch.stack([features_ND[labels_N == label].mean(dim=0) for label in known_K]) / scale_D
-    held_out = open_loader(task, split, start.input_format, batch_size=BATCH, workers=run.workers)
+    held_out = Loader(task, split, start.input_format, batch_size=BATCH, workers=run.workers)
     right = near = total = 0
     for features_BD, labels_B in _features(model, held_out):
         with torch.no_grad():

@@ -8,7 +8,7 @@ from learngene_zoo.cli.job import Row, json_option, print_rows
 from learngene_zoo.cli.main import note
 from learngene_zoo.errors import ZooError, unknown
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.suite import Entry
+from learngene_zoo.tasks.task import Entry
 
 
 def method_rows() -> list[Row]:

@@ -1,22 +1,75 @@
-"""The tasks that have a name, from the suites that installed packages register, and `open_task`, which opens any task.
+"""The tasks that have a name: a package offers them as a `Suite` of entries, and the catalogue has those of every package.
 
-The catalogue is known without opening a task: `lgzoo list tasks` reads neither images nor the network.
+The catalogue is known without opening a task: `lgzoo list tasks` reads neither images nor the network. `open_task` opens any task.
 """
 
 from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from learngene_zoo.entry_points import Broken, Found, Plugins
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.tasks.suite import Entry, Suite
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.task import Entry, HubSource, Split, Task
 
-SUITES = Plugins("learngene_zoo.suites", "suite", Suite)
 DEFAULT_SUITE = "mini"  # what a bench runs
 DEFAULT_TASKS = ("objects", "signs", "glyphs")  # what an extraction trains on
 DEFAULT_TARGET = "digits"  # what a descendant is fine-tuned on; no bundled learngene was extracted from digits
 SOURCE_TASK = "source"  # what the bundled ancestry model was trained on
 OWN = "folder:PATH, parquet:PATH, hf:org/name[:config], or a stream: wds:PATTERN, hf-stream:org/name[:config]"
+
+
+def never_on_hub(entry: Entry) -> HubSource | None:
+    """For suites none of whose data is on the Hub."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """Tasks under one name: `lgzoo list tasks` shows `entries`, and `lgzoo bench SUITE` runs `tasks`.
+
+    A package registers it in the entry-point group `learngene_zoo.suites`. The module that holds it imports neither torch
+    nor numpy at its top: `open` imports what it needs.
+    """
+
+    name: str
+    title: str
+    entries: tuple[Entry, ...]
+    open: Callable[[Entry, bool], Task] = field(repr=False, compare=False)  # takes an entry and whether it is offline
+    tasks: tuple[str, ...] = ()  # those of the entries that are used together; (): all
+    # Where on the Hub the data of an entry would be read from now; None if it is found on this machine, or nowhere.
+    hub: Callable[[Entry], HubSource | None] = field(default=never_on_hub, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = [entry.name for entry in self.entries]
+        if not names:
+            raise WrongCall(f"the suite {self.name!r} has no tasks")
+        repeated = [name for name, count in Counter([self.name, *names]).items() if count > 1]
+        if repeated:
+            raise WrongCall(f"the suite {self.name!r} uses the name {repeated[0]!r} twice")
+        for name in self.tasks:
+            if name not in names:
+                raise unknown(f"task of the suite {self.name!r}", name, names)
+        if not self.tasks:
+            object.__setattr__(self, "tasks", tuple(names))
+
+
+def built_in(entry: Entry, class_names: Sequence[str], open_split: Callable[[str], Split], **changes: Any) -> Task:
+    """The task of a catalogue entry; `changes` are fields that are known only once its data is found."""
+    shared = {name: value for name, value in vars(entry).items() if name != "description"}
+    return Task(**{**shared, "class_names": tuple(class_names), "open_split": open_split, **changes})
+
+
+def split_sizes(train: int, validation: int, test: int) -> dict[str, int]:
+    """The number of images in each split, as `Entry.sizes` takes it."""
+    return {"train": train, "validation": validation, "test": test}
+
+
+# The catalogue of what is installed.
+
+
+SUITES = Plugins("learngene_zoo.suites", "suite", Suite)
 
 
 def suites() -> tuple[tuple[Suite, ...], tuple[Broken, ...]]:

@@ -7,12 +7,11 @@ import torch
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks import catalogue, hub_data
-from learngene_zoo.tasks.batches import Handful
 from learngene_zoo.tasks.images import decoded, decoded_indices
+from learngene_zoo.tasks.loader import Handful
 from learngene_zoo.tasks.splits import in_roles, split_name
-from learngene_zoo.tasks.suite import Entry, HubSource
 from learngene_zoo.tasks.tables import columns
-from learngene_zoo.tasks.task import SPLITS, Samples, Split, Stream, Task
+from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Samples, Split, Stream, Task
 
 Row = dict[str, Any]
 

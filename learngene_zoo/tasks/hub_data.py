@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
-from learngene_zoo.tasks.suite import Entry, HubSource
 from learngene_zoo.tasks.tables import no_progress, task_of_tables
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.task import Entry, HubSource, Task
 
 SCRIPT_HINT = (
     "use a revision in Parquet, which the Hub makes in the branch refs/convert/parquet or a pull request offers"

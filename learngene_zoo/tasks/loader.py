@@ -1,13 +1,19 @@
 """`Loader`: a split as batches, one epoch at a time.
 
 Every pixel is a function of (seed, epoch, sample index): equal for any number of workers or processes and wherever a run
-resumes. The order of an epoch is a function of (seed, epoch). No global random state is read or changed.
+resumes. The order of an epoch is a function of (seed, epoch). A global batch holds the same images on any number of processes.
+No global random state is read or changed.
+
+Images are read one by one or, of a stream, in order: then at most two windows of encoded images and the batches in flight are
+held in memory.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from functools import cached_property
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,10 +23,13 @@ from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.run import rank, world
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.tasks.augmentation import AUGMENTS, Augment, Images, light, light_joint, rand, rand_joint
-from learngene_zoo.tasks.images import checked, fitted, fitted_masks, normalised
+from learngene_zoo.tasks.images import decoded, decoded_mask
 from learngene_zoo.tasks.splits import balanced
-from learngene_zoo.tasks.task import Split, Task
+from learngene_zoo.tasks.streams.order import Order, beginning, shown
+from learngene_zoo.tasks.task import Sample, Samples, Split, Stream, Task
+from learngene_zoo.tasks.transforms import AUGMENTS, Augment, augmented, checked, normalised
+
+WINDOW = 1_000
 
 
 class Batch(NamedTuple):
@@ -36,17 +45,118 @@ class Batch(NamedTuple):
     attributes: torch.Tensor | None = None
 
 
-class Made(NamedTuple):
-    """What a worker returns: images uint8 (B, C, size, size) and what belongs to them."""
+class Batches(Protocol):
+    """What training and evaluation use: a split as batches, one epoch at a time."""
 
-    images: torch.Tensor
-    masks: torch.Tensor | None = None  # uint8 (B, size, size)
-    attributes: torch.Tensor | None = None  # float32 (B, A)
+    task: Task
+    input_format: InputFormat
+    batch_size: int  # over all processes
+
+    @property
+    def images(self) -> int:
+        """The number of images used; an epoch that drops its last batch shows slightly fewer."""
+
+    @property
+    def steps(self) -> int:
+        """Batches in an epoch."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """This process's share of the batches of one epoch, from step `start` on. Raises `BadData`."""
+
+
+# Which images a step shows.
+
+
+class Share(NamedTuple):
+    """What this process shows in one step; of a stream with the samples, which have been read."""
+
+    epoch: int
+    indices: list[int]
+    labels: list[int]
+    samples: dict[int, Sample] | None = None
+
+
+@dataclass(frozen=True)
+class Handful:
+    """A few samples that were read, as a split, by their index; they are decoded when they are needed."""
+
+    samples: Mapping[int, Sample]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """The class of every image."""
+        return np.array([sample.label for sample in self.samples.values()], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor] | Samples:
+        """uint8 (3, H, W) each, with uint8 (H, W) masks if they have some. Raises `BadData`."""
+        chosen = [self.samples[index] for index in indices]
+        images = [decoded(sample.image, sample.where) for sample in chosen]
+        masks = [decoded_mask(sample.mask, sample.where) for sample in chosen if sample.mask is not None]
+        return Samples(images, masks) if masks else images
+
+
+@dataclass(frozen=True)
+class Picked:
+    """The images `used` of a split, which workers read one by one."""
+
+    split: Split
+    used: np.ndarray
+    labels: np.ndarray
+    seed: int
+    shuffle: bool
+
+    @property
+    def images(self) -> int:
+        """The number of images used."""
+        return len(self.used)
+
+    def shares(self, epoch: int, steps: range, batch_size: int) -> Iterator[Share]:
+        """This process's share of these steps of an epoch."""
+        order = self.used
+        if self.shuffle:
+            order = np.random.Generator(np.random.PCG64(derive_seed(self.seed, "order", epoch))).permutation(order)
+        for step in steps:
+            mine = order[step * batch_size : (step + 1) * batch_size][rank() :: world()]
+            yield Share(epoch, mine.tolist(), self.labels[mine].tolist())
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """The first `used[i]` images of each shard i, which this process reads in order and workers decode."""
+
+    stream: Stream
+    used: tuple[int, ...]
+    order: Order
+    split: ClassVar[Split] = Handful({})  # workers get no way to the data
+
+    @cached_property
+    def images(self) -> int:
+        """The number of images used."""
+        return sum(self.used)
+
+    def shares(self, epoch: int, steps: range, batch_size: int) -> Iterator[Share]:
+        """As of `Picked`; the images before these steps are not read."""
+        first, last = steps.start * batch_size, steps.stop * batch_size
+
+        def mine(places: np.ndarray) -> np.ndarray:
+            return (places >= first) & (places < last) & (places % batch_size % world() == rank())
+
+        read = shown(self.stream, self.used, self.order, epoch, mine)
+        for step in steps:
+            size = min(batch_size, self.images - step * batch_size)
+            samples = dict(islice(read, len(range(rank(), size, world()))))
+            yield Share(epoch, list(samples), [sample.label for sample in samples.values()], samples)
+
+
+# Batches.
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """What a worker does: decode, check, fit and augment. An item is one whole batch."""
+    """What a worker does: decode, check, fit and augment. An item is one whole batch, its images and masks still uint8."""
 
     task: Task
     split: Split
@@ -54,72 +164,48 @@ class Pictures:
     seed: int
     augment: Augment
 
-    def __getitem__(self, batch: tuple[int, list[int]]) -> Made | ZooError:
-        """The batch of (epoch, indices). An error is returned, so that the loader can raise it with its own type."""
-        epoch, indices = batch
+    def __getitem__(self, share: Share) -> Batch | ZooError:
+        """The batch. An error is returned, so that the loader can raise it with its own type."""
         try:
-            return self.pictures(epoch, indices)
+            return self.batch(share)
         except ZooError as error:
             return error
 
-    def pictures(self, epoch: int, indices: list[int]) -> Made:
-        """The images at `indices` as this epoch shows them; with several processes there may be none."""
-        return self.shown(self.split.__getitems__(indices), epoch, indices) if indices else self._none()
+    def batch(self, share: Share) -> Batch:
+        """The images as this epoch shows them; with several processes there may be none. Raises `BadData`."""
+        if not share.indices:
+            return self._none()
+        split = self.split if share.samples is None else Handful(share.samples)
+        samples = checked(split.__getitems__(share.indices), self.task, share.indices)
+        how = self.seed, share.epoch, share.indices, self.task.flip
+        images, masks = augmented(samples.images, samples.masks, self.augment, self.size, how)
+        labels = torch.tensor(share.labels, dtype=torch.int64) if masks is None else masks
+        return Batch(images, labels, torch.tensor(share.indices, dtype=torch.int64), samples.attributes)
 
-    def _none(self) -> Made:
-        return Made(
-            torch.empty(0, self.task.channels, self.size, self.size, dtype=torch.uint8),
-            torch.empty(0, self.size, self.size, dtype=torch.uint8) if self.task.dense else None,
-            torch.empty(0, len(self.task.attributes)) if self.task.attributes else None,
-        )
-
-    def shown(self, got: Any, epoch: int, indices: list[int]) -> Made:
-        """What the split returned for `indices`, as this epoch shows it. Raises `BadData` if it does not fit the task."""
-        samples = checked(got, self.task, indices)
-        how = self.seed, epoch, indices, self.task.flip
-        if samples.masks is not None:
-            return Made(*_changed_jointly(samples.images, samples.masks, self.augment, self.size, how))
-        return Made(_changed(samples.images, self.augment, self.size, how), attributes=samples.attributes)
+    def _none(self) -> Batch:
+        images = torch.empty(0, self.task.channels, self.size, self.size, dtype=torch.uint8)
+        none = torch.empty(0, dtype=torch.int64)
+        attributes = torch.empty(0, len(self.task.attributes)) if self.task.attributes else None
+        return Batch(images, images[:, 0] if self.task.dense else none, none, attributes)
 
 
-How = tuple[int, int, list[int], bool]  # seed, epoch, indices, whether a mirrored image keeps its label
-
-
-def _changed(images: Images, augment: Augment, size: int, how: How) -> torch.Tensor:
-    if augment == "rand":
-        return rand(images, *how, size)
-    pictures = fitted(images, size)
-    return light(pictures, *how) if augment == "light" else pictures
-
-
-def _changed_jointly(
-    images: Images, masks: Images, augment: Augment, size: int, how: How
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if augment == "rand":
-        return rand_joint(images, masks, *how, size)
-    pictures, classes = fitted(images, size), fitted_masks(masks, size)
-    return light_joint(pictures, classes, *how) if augment == "light" else (pictures, classes)
-
-
-class Plan:
-    """The batches that the workers make next, as a sampler; every epoch sets a new list."""
+class Upcoming:
+    """The shares that the workers are given next, as a sampler: one is read when a worker is ready for it."""
 
     def __init__(self) -> None:
-        self.batches: list[tuple[int, list[int]]] = []
+        self.shares: Iterator[Share] = iter(())
 
-    def __iter__(self) -> Iterator[tuple[int, list[int]]]:
-        return iter(self.batches)
-
-    def __len__(self) -> int:
-        return len(self.batches)
+    def __iter__(self) -> Iterator[Share]:
+        return self.shares
 
 
 class Loader:
     """Batches of one split, presented as `input_format` says.
 
-    `batch_size` counts the images of a step over all processes; each process gets every world-th of them. `images` limits
-    the number of images, balanced over the classes. `drop_last` drops an epoch's last, smaller batch: by default when
-    shuffling, unless it is the only one.
+    `batch_size` counts the images of a step over all processes; each process gets every world-th of them. `drop_last` drops
+    an epoch's last, smaller batch: by default when shuffling, unless it is the only one. `images` limits the number of images,
+    balanced over the classes; of a stream it takes those that come first in an order of the shards drawn from the seed,
+    whatever their class. Shuffling a stream mixes the images of a `window`.
     """
 
     def __init__(
@@ -135,27 +221,32 @@ class Loader:
         images: int | None = None,
         workers: int = 0,
         drop_last: bool | None = None,
+        window: int = WINDOW,
     ) -> None:
-        check_settings(task, augment, batch_size=batch_size, images=images, workers=workers, shuffle=shuffle)
-        self.task, self.input_format, self.seed, self.shuffle = task, input_format, seed, shuffle
-        self.batch_size, self.workers = batch_size, workers
-        source = task.split(split)
-        self._labels = torch.from_numpy(np.asarray(source.labels, dtype=np.int64))
-        if not len(source):
+        _check(task, augment, shuffle, batch_size, images=images, workers=workers, window=window)
+        self.task, self.input_format, self.batch_size = task, input_format, batch_size
+        self._source: Picked | Streamed
+        if task.open_stream is None:
+            self._source = _picked(task.split(split), images, seed, shuffle)
+        else:
+            stream = task.stream(split)
+            order = Order(seed, window if shuffle else None)
+            self._source = Streamed(stream, beginning(stream.counts, images, seed), order)
+        if not self.images:
             raise BadData(f"task {task.name} has no {split} images")
-        self._used = _used(self._labels.numpy(), images, seed)
         if shuffle and self.images < world():
             raise WrongCall(f"{self.images} images cannot be shared among {world()} processes; use more images")
         drop = shuffle if drop_last is None else drop_last
         self._whole = drop and (self.images >= batch_size or drop_last is True)
-        self._pictures = Pictures(replace(task, open_split=closed), source, input_format.image_size, seed, augment)
-        self._plan = Plan()
+        closed = replace(task, open_split=_closed, open_stream=None)
+        self._pictures = Pictures(closed, self._source.split, input_format.image_size, seed, augment)
+        self._upcoming, self._workers = Upcoming(), workers
         self._feeder: DataLoader[Any] | None = None
 
     @property
     def images(self) -> int:
         """The number of images used; an epoch that drops its last batch shows slightly fewer."""
-        return len(self._used)
+        return self._source.images
 
     @property
     def steps(self) -> int:
@@ -164,59 +255,49 @@ class Loader:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch from step `start` on; those before it are not loaded. Raises `BadData`."""
-        order = self._order(epoch)
-        plan = [(epoch, self._share(order, step)) for step in range(start, self.steps)]
-        for (_, indices), made in zip(plan, self._feed(plan), strict=True):
+        for made in self._made(self._source.shares(epoch, range(start, self.steps), self.batch_size)):
             if isinstance(made, ZooError):
-                raise made
-            places = torch.tensor(indices, dtype=torch.int64)
-            labels = self._labels[places] if made.masks is None else made.masks.long()
-            yield Batch(normalised(made.images, self.input_format), labels, places, made.attributes)
+                try:
+                    raise made
+                finally:
+                    del made  # else it, its traceback and this frame keep each other, and the workers, alive
+            yield made._replace(images=normalised(made.images, self.input_format), labels=made.labels.long())
 
-    def _share(self, order: np.ndarray, step: int) -> list[int]:
-        """The sample indices of this process in one step of an epoch in this order."""
-        shared: list[int] = order[step * self.batch_size : (step + 1) * self.batch_size][rank() :: world()].tolist()
-        return shared
-
-    def _order(self, epoch: int) -> np.ndarray:
-        if not self.shuffle:
-            return self._used
-        generator = np.random.Generator(np.random.PCG64(derive_seed(self.seed, "order", epoch)))
-        return generator.permutation(self._used)
-
-    def _feed(self, plan: Sequence[tuple[int, list[int]]]) -> Iterator[Made | ZooError]:
-        if not self.workers:
-            return (self._pictures[batch] for batch in plan)
-        self._plan.batches = list(plan)
-        if self._feeder is None:
-            self._feeder = feeder(self._pictures, self._plan, self.workers)
+    def _made(self, shares: Iterator[Share]) -> Iterator[Batch | ZooError]:
+        if not self._workers:
+            return (self._pictures[share] for share in shares)
+        self._upcoming.shares = shares
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # their number is the user's
+            if self._feeder is None:
+                self._feeder = _feeder(self._pictures, self._upcoming, self._workers)
             return iter(self._feeder)
 
 
-def feeder(items: Any, order: Any, workers: int) -> DataLoader[Any]:
+def _feeder(items: Any, order: Any, workers: int) -> DataLoader[Any]:
     """Worker processes that make `items[i]`, a whole batch each, for every i in `order`, each time it is iterated over."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # their number is the user's
-        return DataLoader(
-            items,
-            batch_size=None,
-            sampler=order,
-            num_workers=workers,
-            persistent_workers=True,
-            generator=torch.Generator(),  # else it draws from the global one
-        )
+    return DataLoader(
+        items,
+        batch_size=None,
+        sampler=order,
+        num_workers=workers,
+        persistent_workers=True,
+        generator=torch.Generator(),  # else it draws from the global one
+    )
 
 
-def closed(name: str) -> Split:
+def _closed(name: str) -> Split:
     """Replaces `open_split` in the copy of the task that workers get: they are given their split."""
     raise AssertionError("a worker opens no split")
 
 
-def check_settings(
-    task: Task, augment: str, *, batch_size: int, images: int | None, workers: int, shuffle: bool
-) -> None:
+def _picked(split: Split, images: int | None, seed: int, shuffle: bool) -> Picked:
+    labels = np.asarray(split.labels, dtype=np.int64)
+    used = np.arange(len(labels)) if images is None or images >= len(labels) else balanced(labels, images, seed)
+    return Picked(split, used, labels, seed, shuffle)
+
+
+def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: int | None) -> None:
     """Raises `WrongCall` for settings that are impossible, with this task or with any."""
     if augment not in AUGMENTS:
         raise unknown("augmentation", augment, AUGMENTS)
@@ -225,17 +306,11 @@ def check_settings(
             f"the attributes of {task.name} say where things are in an image, and the augmentation {augment} moves them; "
             "use --augment none"
         )
-    if batch_size < 1 or workers < 0 or (images is not None and images < 1):
-        raise WrongCall(
-            f"got batch_size={batch_size}, images={images}, workers={workers}; expected at least 1, 1 and 0"
-        )
+    for name, count in {"batch_size": batch_size, **counts}.items():
+        least = 0 if name == "workers" else 1
+        if count is not None and count < least:
+            raise WrongCall(f"got {name}={count}; expected at least {least}")
     if shuffle and batch_size % world():
         raise WrongCall(
             f"a batch of {batch_size} cannot be shared equally among {world()} processes; use a multiple of {world()}"
         )
-
-
-def _used(labels_N: np.ndarray, images: int | None, seed: int) -> np.ndarray:
-    if images is None or images >= len(labels_N):
-        return np.arange(len(labels_N))
-    return balanced(labels_N, images, seed)

@@ -81,8 +81,8 @@ def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
     """The images at `places`, with their masks to their right if they have some."""
     import numpy as np
 
-    from learngene_zoo.tasks.images import fitted
     from learngene_zoo.tasks.task import Samples
+    from learngene_zoo.tasks.transforms import fitted
 
     side = min(task.image_size, LARGEST)
     got = source.__getitems__([int(place) for place in places])

@@ -1,16 +1,18 @@
 """`Task`: a named data set with a role, and what its splits are: images read one by one (`Split`) or in order (`Stream`).
 
-A task knows all about its data and holds none of it: a split is opened when it is needed.
+A task knows all about its data and holds none of it: a split is opened when it is needed. What is known before the task itself
+is opened is an `Entry` of the catalogue and, for data of the Hub, a `HubSource`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from learngene_zoo.artifacts.records import TaskRecord
-from learngene_zoo.errors import BadData, WrongCall, unknown
+from learngene_zoo.errors import BadData, Unavailable, WrongCall, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import is_text
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("train", "validation", "test")
 Kind = Literal["classification", "segmentation"]
+IGNORED = 255  # in a mask: a pixel that counts neither in training nor in evaluation
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ class Split(Protocol):
 class Sample(NamedTuple):
     """One encoded image and its label."""
 
-    image: Any  # what `images.decoded` takes
+    image: Any  # what `tasks.images.decoded` takes
     label: int
     where: str  # names the image in errors
     mask: bytes | None = None  # an encoded picture of classes, in a segmentation task
@@ -104,7 +107,7 @@ class Task:
     sizes: Mapping[str, int]  # number of images in train, validation and test
     notes: tuple[str, ...] = ()  # what users of the data should know
     open_split: Callable[[str], Split] = field(repr=False, compare=False)
-    open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)  # see tasks.batches
+    open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)  # see tasks.loader
 
     def __post_init__(self) -> None:
         for text in (self.name, self.source, self.licence, *self.class_names):
@@ -152,3 +155,45 @@ class Task:
         if self.open_stream is None:
             raise WrongCall(f"{self.name} is not streamed; use task.split")
         return self.open_stream(name)
+
+
+# What is known of a task without opening it.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A row of the catalogue: a task that has a name."""
+
+    name: str
+    title: str
+    classes: int
+    sizes: Mapping[str, int]
+    licence: str
+    description: str
+    kind: Kind = "classification"
+    flip: bool = False  # whether a mirrored image keeps its label
+    source: str = "built in"
+    image_size: int = 32
+    notes: tuple[str, ...] = ()  # what users of the data should know
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubSource:
+    """A data set of the Hub and how it is read."""
+
+    reference: str  # org/name[:config][@revision]
+    pin: str = ""  # beginning of the commit that was reviewed, if the revision is a branch that can move
+    roles: Mapping[str, str] = field(default_factory=dict)  # a split -> the stored split that is used for it
+    label: str | None = None  # the label column, where the features do not say
+    also_classes: tuple[int, ...] = ()  # further numbers of classes that are accepted
+    alternative: str = ""  # what to do where the Hub is not available
+
+    @contextmanager
+    def or_alternative(self) -> Iterator[None]:
+        """Adds the alternative to an `Unavailable` that is raised inside."""
+        try:
+            yield
+        except Unavailable as error:
+            if not self.alternative:
+                raise
+            raise Unavailable(f"{error}; or {self.alternative}") from None

@@ -12,9 +12,9 @@ import torch
 
 from learngene_zoo.errors import Unavailable, ZooError
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.images import checked
-from learngene_zoo.tasks.suite import Entry, Suite
-from learngene_zoo.tasks.task import SPLITS, Samples, Split, Task
+from learngene_zoo.tasks.catalogue import Suite
+from learngene_zoo.tasks.task import SPLITS, Entry, Samples, Split, Task
+from learngene_zoo.tasks.transforms import checked
 
 NAME = re.compile(r"\w[\w.-]*")  # a colon would make it a reference to the user's own data, a slash a path
 MOST_IMAGES = 12  # that are read of each split

@@ -74,14 +74,12 @@ def evaluate_each(
     Every image is read once for all of them, and one set of logits is in memory at a time. `model` holds the
     parameters.
     """
-    from learngene_zoo.tasks.batches import open_loader
+    from learngene_zoo.tasks.loader import Loader
 
     device, metric = open_device(run), metric_for(task)
     join(run.device)
     size = batch_size or metric.batch_size(input_format.image_size)
-    loader = open_loader(
-        task, split, input_format, batch_size=size, images=images, workers=run.workers, drop_last=False
-    )
+    loader = Loader(task, split, input_format, batch_size=size, images=images, workers=run.workers, drop_last=False)
     model.to(device)
     marks: list[tuple[int, int, bool, list[int]]] = []  # answer, index, finite, row
     with _evaluating(model, device, run):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from accelerate import Accelerator
     from timm.utils import ModelEmaV3
 
-    from learngene_zoo.tasks.batches import Batches
+    from learngene_zoo.tasks.loader import Batches
 
 
 # AdamW's groups of an objective's parameters; a group may have an `lr_scale`.

@@ -23,8 +23,8 @@ from learngene_zoo.intervals import proportion
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.batches import Batches, open_loader
-from learngene_zoo.tasks.images import IGNORED
+from learngene_zoo.tasks.loader import Batches, Loader
+from learngene_zoo.tasks.task import IGNORED
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
@@ -45,7 +45,7 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
     if (recipe.mixup or recipe.cutmix) and (task.attributes or task.kind != "classification"):
         labels = "attributes" if task.attributes else "masks"
         raise WrongCall(f"mixup and cutmix cannot mix the {labels} of {task.name}; set both to 0")
-    return open_loader(
+    return Loader(
         task,
         "train",
         input_format,

@@ -28,6 +28,7 @@ from learngene_zoo.plugin import (
     Ancestry,
     Batches,
     InputFormat,
+    Loader,
     Recipe,
     Run,
     Task,
@@ -38,7 +39,6 @@ from learngene_zoo.plugin import (
     join,
     metric_for,
     open_device,
-    open_loader,
     parameter_groups,
     without_head,
     world,
@@ -266,7 +266,7 @@ def preferences(
     device, metric = open_device(run), metric_for(task)
     join(run.device)
     size = batch_size or metric.batch_size(input_format.image_size)
-    loader = open_loader(task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False)
+    loader = Loader(task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False)
     blocks = list(routed_blocks(model))
     counts: list[
         torch.Tensor

@@ -31,13 +31,13 @@ import torch.distributed as dist
 from learngene_zoo.plugin import (
     InputFormat,
     Json,
+    Loader,
     Run,
     StateDict,
     Task,
     derive_seed,
     join,
     open_device,
-    open_loader,
     world,
 )
 from lgzoo_pool.network import StitchedNetwork
@@ -116,7 +116,7 @@ def some_images(task: Task, input_format: InputFormat, count: int, run: Run) -> 
     """`count` training images, not augmented, sampled with the seed, in batches on the run's device; processes share them."""
     join(run.device)
     device = open_device(run)
-    loader = open_loader(
+    loader = Loader(
         task,
         "train",
         input_format,

@@ -20,6 +20,7 @@ from learngene_zoo.plugin import (
     Json,
     Learngene,
     LearngeneConfig,
+    Loader,
     Run,
     StateDict,
     Task,
@@ -27,7 +28,6 @@ from learngene_zoo.plugin import (
     gathered,
     join,
     open_device,
-    open_loader,
     open_task,
     reopen_ancestry,
 )
@@ -59,7 +59,7 @@ def embed(
     Under torchrun the processes share the images. Raises `BadData` for a task without training images and for images that
     cannot be read.
     """
-    loader = open_loader(
+    loader = Loader(
         task,
         "train",
         input_format,

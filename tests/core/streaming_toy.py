@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from learngene_zoo.families.spec import InputFormat
-from learngene_zoo.tasks.batches import Batches, open_loader
+from learngene_zoo.tasks.loader import Batches, Loader
 from learngene_zoo.tasks.task import Task
 
 VIEW = InputFormat(image_size=8, mean=(0.0,) * 3, std=(1 / 255,) * 3)
@@ -56,7 +56,7 @@ def shards(top: Path, count: int = 4, each: int = 25) -> Path:
 
 def loader(task: Task, split: str = "train", **changes: Any) -> Batches:
     settings = {"batch_size": 12, "seed": 3, "shuffle": True, "augment": "light", "window": 20}
-    return open_loader(task, split, VIEW, **{**settings, **changes})
+    return Loader(task, split, VIEW, **{**settings, **changes})
 
 
 def by_index(batches: Iterator[Any]) -> dict[int, tuple[bytes, int]]:

@@ -21,9 +21,9 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.images import IGNORED, fitted_masks
-from learngene_zoo.tasks.loader import Batch, Loader
-from learngene_zoo.tasks.task import Samples, Task
+from learngene_zoo.tasks.loader import Batch, Loader, Share
+from learngene_zoo.tasks.task import IGNORED, Samples, Task
+from learngene_zoo.tasks.transforms import fitted_masks
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.objectives import (
@@ -162,9 +162,8 @@ def test_a_mask_is_resized_by_taking_what_lies_nearest() -> None:
 
 
 def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
-    made = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.pictures(0, [])
-    assert made.masks is not None
-    assert (tuple(made.images.shape), tuple(made.masks.shape)) == ((0, 3, 16, 16), (0, 16, 16))
+    made = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.batch(Share(0, [], []))
+    assert (tuple(made.images.shape), tuple(made.labels.shape)) == ((0, 3, 16, 16), (0, 16, 16))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.tasks import catalogue
-from learngene_zoo.tasks.suite import Entry, HubSource, Suite, built_in, split_sizes
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.catalogue import Suite, built_in, split_sizes
+from learngene_zoo.tasks.task import Entry, HubSource, Task
 from learngene_zoo.testing import check_suite
 
 

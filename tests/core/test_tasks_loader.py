@@ -14,7 +14,7 @@ import torch
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.loader import Batch, Loader
+from learngene_zoo.tasks.loader import Batch, Loader, Share
 from learngene_zoo.tasks.task import Task
 
 
@@ -196,4 +196,5 @@ class Broken:
 def test_what_workers_get_can_be_pickled_whatever_opens_the_task(digits: Task) -> None:
     opened = replace(digits, open_split=lambda name: digits.split(name))
     made = pickle.loads(pickle.dumps(loader(opened)._pictures))
-    assert torch.equal(made[0, [3, 1]].images, loader(digits)._pictures[0, [3, 1]].images)
+    share = Share(0, [3, 1], [0, 0])
+    assert torch.equal(made[share].images, loader(digits)._pictures[share].images)

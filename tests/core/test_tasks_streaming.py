@@ -17,8 +17,8 @@ from torch import nn
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.batches import open_loader
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.streams import tars
 from learngene_zoo.tasks.streams.order import Order, beginning, completed, role, shown
 from learngene_zoo.tasks.task import Sample, Task
@@ -113,7 +113,7 @@ class Held:
 def test_in_order_it_shows_what_a_loader_of_the_same_images_does(task: Task, augment: str) -> None:
     held = replace(task, open_split=lambda split: Held(), open_stream=None)
     stream, other = (
-        open_loader(data, "validation", VIEW, batch_size=4, seed=3, augment=augment).epoch(2) for data in (task, held)
+        Loader(data, "validation", VIEW, batch_size=4, seed=3, augment=augment).epoch(2) for data in (task, held)
     )
     assert all(equal(one, other) for one, other in zip(stream, other, strict=True))
 
@@ -270,7 +270,7 @@ import json, sys
 import torch
 from learngene_zoo.runs.run import Run
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.tasks.batches import open_loader
+from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.runs.run import join, rank
 from learngene_zoo.runs.run import gathered

@@ -14,8 +14,7 @@ from torch.nn import functional
 
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.batches import open_loader
-from learngene_zoo.tasks.loader import Batch
+from learngene_zoo.tasks.loader import Batch, Loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training import distillation
 from learngene_zoo.training.distillation import Distilled, Teacher, divergence, logits_loss, observing, teacher_for
@@ -48,7 +47,7 @@ def models() -> list[Any]:
 
 
 def batch() -> Batch:
-    return next(iter(open_loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0)))
+    return next(iter(Loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0)))
 
 
 @pytest.mark.parametrize("softness", ["soft", "hard"])

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.images import IGNORED
-from learngene_zoo.tasks.task import Samples, Task
+from learngene_zoo.tasks.task import IGNORED, Samples, Task
 from lgzoo_mini.scenes import CLASSES, border
 
 

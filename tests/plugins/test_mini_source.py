@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.images import checked
 from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.transforms import checked
 from lgzoo_mini import contours, source
 from lgzoo_mini.contours import CONTOURS
 from lgzoo_mini.source import ATTRIBUTES, SourceSplit, class_names, families, labels_of

@@ -16,7 +16,7 @@ from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import find_entry, open_task, suite
 from learngene_zoo.tasks.first_row import first_row
-from learngene_zoo.tasks.suite import Entry
+from learngene_zoo.tasks.task import Entry
 from lgzoo_papers import entries
 from lgzoo_papers.entries import ROWS
 from lgzoo_papers.opening import open_task as open_entry

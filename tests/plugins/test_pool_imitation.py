@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
-from learngene_zoo.tasks.batches import open_loader
-from learngene_zoo.tasks.loader import Batch
+from learngene_zoo.tasks.loader import Batch, Loader
 from learngene_zoo.tasks.task import Attribute
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training.distillation import Distilled, Teacher
@@ -25,7 +24,7 @@ D, L, H = 12, 4, 8  # widths of the ancestry, the low and the high model
 
 
 def batch(images: int = 8) -> Batch:
-    return next(iter(open_loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=images).epoch(0)))
+    return next(iter(Loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=images).epoch(0)))
 
 
 def teacher() -> Any:

@@ -14,7 +14,7 @@ from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.images import normalised
+from learngene_zoo.tasks.transforms import normalised
 from learngene_zoo.testing import tiny_task
 from lgzoo_tal.embedding import embed, recorded_ancestry
 

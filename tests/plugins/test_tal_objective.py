@@ -14,7 +14,7 @@ from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.batches import open_loader
+from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.checkpoint import newest
 from learngene_zoo.training.distillation import divergence
@@ -36,7 +36,7 @@ VIEW = ancestry().input_format
 
 
 def batch(task: Any = None, number: int = 0) -> TaskBatch:
-    made = next(iter(open_loader(task or tiny_task(), "train", VIEW, batch_size=8).epoch(0)))
+    made = next(iter(Loader(task or tiny_task(), "train", VIEW, batch_size=8).epoch(0)))
     return TaskBatch(*made, tasks=torch.full_like(made.indices, number))
 
 
@@ -182,7 +182,7 @@ def test_the_norm_of_zeros_has_no_gradient_that_is_not_finite() -> None:
 def mixture(seed: int = 0, temperature: float = 2.0, batch_size: int = 16) -> Mixture:
     names = {"tiny-a": 3, "tiny-b": 4}
     loaders = {
-        name: open_loader(
+        name: Loader(
             tiny_task(name, classes),
             "train",
             VIEW,
@@ -211,7 +211,7 @@ def test_a_task_goes_through_its_own_images_epoch_by_epoch() -> None:
     for number, images in ((0, 32), (1, 48)):
         own = [step.indices.tolist() for step in shown if int(step.tasks[0]) == number]
         whole = images // 16
-        used = sorted(made.loaders[number]._used.tolist())  # type: ignore[attr-defined]
+        used = sorted(made.loaders[number]._source.used.tolist())  # type: ignore[attr-defined]
         for start in range(0, len(own) // whole * whole, whole):
             assert sorted(index for step in own[start : start + whole] for index in step) == used
 

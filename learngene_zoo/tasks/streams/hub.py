@@ -11,9 +11,8 @@ from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks.hub_data import in_our_words, is_offline, of_the_network, parsed, streamed
 from learngene_zoo.tasks.splits import split_name
 from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, progress, stream_task
-from learngene_zoo.tasks.suite import HubSource
 from learngene_zoo.tasks.tables import columns, no_progress
-from learngene_zoo.tasks.task import SPLITS, Sample, Stream, Task
+from learngene_zoo.tasks.task import SPLITS, HubSource, Sample, Stream, Task
 
 Tables = Mapping[str, Any]  # `datasets.IterableDataset` by split
 LOST = (OSError, RuntimeError, ValueError, EOFError)  # what `datasets` raises for a broken file or connection

@@ -1,0 +1,269 @@
+"""From the images of a split to what a model expects: checked against their task, augmented, resized and normalised.
+
+What an augmentation does to an image is a function of (seed, epoch, index).
+`light`: a shift of up to an eighth of the side, the border reflected, and a mirror image where the task allows it.
+`rand`: a random crop, RandAugment (Cubuk et al., "RandAugment", 2020; two operations of magnitude 9) and the mirror.
+
+A change of geometry moves image and mask alike, a change of colour leaves the mask as it is; mask pixels from outside the image
+are 255. Shapes: N images.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.seeds import bits, derive_seed, uniform
+from learngene_zoo.tasks.task import IGNORED, Attribute, Samples, Task
+
+Augment = Literal["none", "light", "rand"]
+Images = torch.Tensor | Sequence[torch.Tensor]
+T = TypeVar("T")
+AUGMENTS: tuple[Augment, ...] = ("none", "light", "rand")
+LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R BT.601
+
+
+# Checking.
+
+
+def checked(got: Any, task: Task, indices: Sequence[int]) -> Samples:
+    """What a split of `task` returned for `indices`, as `Samples`.
+
+    Raises `BadData` that names the image whose mask or attributes do not fit the task.
+    """
+    samples = got if isinstance(got, Samples) else Samples(got)
+    if task.dense:
+        _check_masks(samples, task, indices)
+    if task.attributes:
+        _check_attributes(samples.attributes, task, indices)
+    return samples
+
+
+def _check_masks(samples: Samples, task: Task, indices: Sequence[int]) -> None:
+    masks = samples.masks
+    if masks is None:
+        raise BadData(f"{task.name} is a segmentation task, but its images come without masks")
+    if isinstance(masks, torch.Tensor) and isinstance(samples.images, torch.Tensor):
+        # All at once: one by one is slow for many small images.
+        sized = masks.shape == (len(indices), *samples.images.shape[-2:])
+        if sized and not _wrong(masks, task.classes).any():
+            return
+    for image, mask_HW, index in zip(samples.images, masks, indices, strict=True):
+        where = f"image {index} of {task.name}"
+        if mask_HW.shape != image.shape[-2:]:
+            raise BadData(f"{where} has {_pixels(image.shape[-2:])} pixels and its mask {_pixels(mask_HW.shape)}")
+        wrong = mask_HW[_wrong(mask_HW, task.classes)]
+        if len(wrong):
+            raise BadData(
+                f"the mask of {where} holds {int(wrong[0])}; expected 0 to {task.classes - 1}, or {IGNORED} where a pixel "
+                "does not count"
+            )
+
+
+def _wrong(masks: torch.Tensor, classes: int) -> torch.Tensor:
+    return (masks >= classes) & (masks != IGNORED)
+
+
+def _pixels(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _check_attributes(attributes_NA: torch.Tensor | None, task: Task, indices: Sequence[int]) -> None:
+    expected = (len(indices), len(task.attributes))
+    if attributes_NA is None or tuple(attributes_NA.shape) != expected:
+        got = "none" if attributes_NA is None else f"a table of shape {tuple(attributes_NA.shape)}"
+        raise BadData(f"{task.name} promises attributes of shape {expected}, got {got}")
+    for attribute, values_N in zip(task.attributes, attributes_NA.unbind(dim=1)):
+        wrong_N = _impossible(attribute, values_N)
+        if wrong_N.any():
+            first = int(wrong_N.nonzero()[0])
+            value = f"one of 0 to {attribute.classes - 1}" if attribute.classes else "a finite number"
+            raise BadData(
+                f"image {indices[first]} of {task.name} has {attribute.name} {float(values_N[first])}; "
+                f"expected {value}, or NaN"
+            )
+
+
+def _impossible(attribute: Attribute, values_N: torch.Tensor) -> torch.Tensor:
+    """Which values an attribute cannot have: bool (N,)."""
+    if attribute.classes is None:
+        return values_N.isinf()
+    known_N = values_N.nan_to_num()
+    return (known_N < 0) | (known_N >= attribute.classes) | (known_N != known_N.floor())
+
+
+# Resizing and normalising.
+
+
+def fitted(images: torch.Tensor | Sequence[torch.Tensor], size: int) -> torch.Tensor:
+    """uint8 (N, C, size, size): the shorter side resized to `size` (bicubic, antialiased), then the centre cropped."""
+    if not isinstance(images, torch.Tensor):
+        return torch.cat([fitted(image[None], size) for image in images])
+    shape = _resized(images, size)
+    if shape != images.shape[-2:]:
+        # Image by image: a resized image must not depend on which others it came with.
+        pieces = [
+            functional.interpolate(image[None].float(), size=shape, mode="bicubic", antialias=True, align_corners=False)
+            for image in images
+        ]
+        images = torch.cat(pieces).round_().clamp_(0, 255).to(torch.uint8) if pieces else images
+    return _centre(images, size)
+
+
+def fitted_masks(masks: torch.Tensor | Sequence[torch.Tensor], size: int) -> torch.Tensor:
+    """uint8 (N, size, size): resized and cropped as their images are; each pixel takes the class of the nearest one."""
+    if not isinstance(masks, torch.Tensor):
+        return torch.cat([fitted_masks(mask[None], size) for mask in masks])
+    shape = _resized(masks, size)
+    if shape != masks.shape[-2:]:
+        masks = functional.interpolate(masks[:, None], size=shape, mode="nearest-exact")[:, 0]
+    return _centre(masks, size)
+
+
+def _resized(images: torch.Tensor, size: int) -> tuple[int, int]:
+    """Height and width once the shorter side is `size`."""
+    height, width = images.shape[-2:]
+    scale = size / min(height, width)
+    return max(size, round(height * scale)), max(size, round(width * scale))
+
+
+def _centre(images: torch.Tensor, size: int) -> torch.Tensor:
+    height, width = images.shape[-2:]
+    top, left = (height - size) // 2, (width - size) // 2
+    return images[..., top : top + size, left : left + size]
+
+
+def normalised(images_NCHW: torch.Tensor, input_format: InputFormat) -> torch.Tensor:
+    """float32 (N, channels, H, W): values scaled to 0 to 1, in grey or colour as the format says, then (value - mean) / std."""
+    images = _with_channels(images_NCHW, input_format.channels)
+    mean = torch.tensor(input_format.mean, dtype=torch.float32)[:, None, None] * 255
+    std = torch.tensor(input_format.std, dtype=torch.float32)[:, None, None] * 255
+    return images.to(torch.float32).sub_(mean).div_(std)
+
+
+def _with_channels(images_NCHW: torch.Tensor, channels: int) -> torch.Tensor:
+    got = images_NCHW.shape[1]
+    if got == channels:
+        return images_NCHW
+    if got == 1:
+        return images_NCHW.expand(-1, channels, -1, -1)
+    if channels == 1 and got == 3:
+        weights = torch.tensor(LUMINANCE)[:, None, None]
+        return (images_NCHW.float() * weights).sum(dim=1, keepdim=True)
+    raise WrongCall(f"the images have {got} channels and the model expects {channels}; only 1 and 3 can be converted")
+
+
+# Augmentation.
+
+
+How = tuple[int, int, Sequence[int], bool]  # seed, epoch, indices, whether a mirrored image keeps its label
+
+
+def augmented(
+    images: Images, masks: Images | None, augment: Augment, size: int, how: How
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Images uint8 (N, C, size, size) of uint8 (C, H, W) each, and their masks, if any, uint8 (N, size, size)."""
+    if augment == "rand":
+        return _rand(images, size, how) if masks is None else _rand_jointly(images, masks, size, how)
+    fitted_NCHW = fitted(images, size)
+    if masks is None:
+        return light(fitted_NCHW, *how) if augment == "light" else fitted_NCHW, None
+    masks_NHW = fitted_masks(masks, size)
+    if augment == "none":
+        return fitted_NCHW, masks_NHW
+    # Pixels are only moved, so the mask goes along as one more channel.
+    moved = light(torch.cat([fitted_NCHW, masks_NHW[:, None]], dim=1), *how)
+    return moved[:, :-1], moved[:, -1]
+
+
+def light(images_NCHW: torch.Tensor, seed: int, epoch: int, indices: Sequence[int], flip: bool) -> torch.Tensor:
+    """A shifted and possibly mirrored copy of every image; uint8 in, uint8 out."""
+    count, channels, height, width = images_NCHW.shape
+    draws_N3 = uniform(derive_seed(seed, "light", epoch), indices, 3)
+    reach = np.array([height // 8, width // 8])
+    shifts_N2 = np.floor(draws_N3[:, :2] * (2 * reach + 1)).astype(np.int64) - reach
+    rows_NH = _reflected(np.arange(height) + shifts_N2[:, :1], height)
+    columns_NW = _reflected(np.arange(width) + shifts_N2[:, 1:], width)
+    if flip:
+        columns_NW = np.where(draws_N3[:, 2:] < 0.5, columns_NW, columns_NW[:, ::-1])
+    places = torch.from_numpy((rows_NH[:, :, None] * width + columns_NW[:, None, :]).reshape(count, 1, -1))
+    flat = images_NCHW.reshape(count, channels, height * width)
+    return flat.gather(2, places.expand(-1, channels, -1)).view(count, channels, height, width)
+
+
+def _reflected(places: np.ndarray, side: int) -> np.ndarray:
+    """Places outside 0 .. side-1 mirrored back at the border: -1 is 1, side is side-2."""
+    places = np.abs(places)
+    return np.where(places >= side, 2 * (side - 1) - places, places)
+
+
+def _rand(images: Images, size: int, how: How) -> tuple[torch.Tensor, None]:
+    change = _change(size, how[-1])
+    return torch.stack([change(image) for image in _seeded(images, *how[:-1])]), None
+
+
+@cache
+def _change(size: int, flip: bool) -> Any:
+    from torchvision.transforms import v2
+
+    steps = [v2.RandomResizedCrop(size, scale=(0.5, 1.0), antialias=True), v2.RandAugment(num_ops=2, magnitude=9)]
+    return v2.Compose([*steps, *([v2.RandomHorizontalFlip()] if flip else [])])
+
+
+def _rand_jointly(images: Images, masks: Images, size: int, how: How) -> tuple[torch.Tensor, torch.Tensor]:
+    from torchvision import tv_tensors
+
+    change, made_images, made_masks = _joint_change(size, how[-1]), [], []
+    for image, mask in _seeded(list(zip(images, masks, strict=True)), *how[:-1]):
+        image, mask = change(tv_tensors.Image(image), tv_tensors.Mask(mask))
+        made_images.append(image.as_subclass(torch.Tensor))
+        made_masks.append(mask.as_subclass(torch.Tensor))
+    return torch.stack(made_images), torch.stack(made_masks)
+
+
+@cache
+def _joint_change(size: int, flip: bool) -> Any:
+    """RandAugment's operations at magnitude 9 of 30 as separate transforms: torchvision's class refuses masks."""
+    from torchvision import tv_tensors
+    from torchvision.transforms import v2
+
+    def moved(degrees: float = 0.0, **how: Any) -> Any:
+        fill = {tv_tensors.Image: 0, tv_tensors.Mask: IGNORED}
+        return v2.RandomAffine(degrees, fill=fill, **how)
+
+    operations = [
+        v2.Identity(),
+        moved(shear=(-5.1, 5.1, 0.0, 0.0)),  # the angle whose tangent is 0.09, of at most 0.3
+        moved(shear=(0.0, 0.0, -5.1, 5.1)),
+        moved(translate=(0.136, 0.0)),  # of at most 150/331 of the side
+        moved(translate=(0.0, 0.136)),
+        moved(9.0),  # degrees of at most 30
+        v2.ColorJitter(brightness=0.27),  # of at most 0.9, as the next three
+        v2.ColorJitter(saturation=0.27),
+        v2.ColorJitter(contrast=0.27),
+        v2.RandomAdjustSharpness(1.27, p=1.0),
+        v2.RandomPosterize(bits=7, p=1.0),
+        v2.RandomSolarize(threshold=178, p=1.0),
+        v2.RandomAutocontrast(p=1.0),
+        v2.RandomEqualize(p=1.0),
+    ]
+    steps = [
+        v2.RandomResizedCrop(size, scale=(0.5, 1.0), antialias=True),
+        v2.RandomChoice(operations),
+        v2.RandomChoice(operations),
+    ]
+    return v2.Compose([*steps, *([v2.RandomHorizontalFlip()] if flip else [])])
+
+
+def _seeded(items: Iterable[T], seed: int, epoch: int, indices: Sequence[int]) -> Iterator[T]:
+    """The items, with torch's generator seeded for each before it is yielded, and restored at the end."""
+    seeds = bits(derive_seed(seed, "rand", epoch), indices, 1)[:, 0] >> np.uint64(1)
+    with torch.random.fork_rng(devices=[]):
+        for item, item_seed in zip(items, seeds.tolist(), strict=True):
+            torch.random.default_generator.manual_seed(item_seed)
+            yield item
