@@ -45,62 +45,37 @@ class Rule:
         return tuple((layers, width) for layers, widths in self.widths.items() for width in widths)
 
 
-def _by_depth(
-    layers: range, three: Sequence[int], up_to_five: Sequence[int], more: Sequence[int]
-) -> dict[int, tuple[int, ...]]:
-    return {n: tuple(three if n == 3 else up_to_five if n <= 5 else more) for n in layers}
-
-
-def _multiples(least: int, most: int, step: int) -> range:
-    return range(least, most + step, step)
-
-
-# Least and most width of 3 layers, of 4 and 5, and of more; the step between widths; the layers.
-_FORMS: dict[SetName, tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], int, range]] = {
-    "vits-1k": (((384, 512), (256, 384), (128, 256)), 32, range(3, 10)),
-    "tal": (((192, 512), (256, 512), (256, 768)), 32, range(3, 10)),
-    "tal+": (((192, 768), (192, 768), (192, 768)), 64, range(3, 13)),
+# Least and most width of 3 layers, of 4 and 5, and of more; the layers.
+FORMS: dict[SetName, tuple[tuple[tuple[int, int], tuple[int, int], tuple[int, int]], range]] = {
+    "vits-1k": (((384, 512), (256, 384), (128, 256)), range(3, 10)),
+    "tal": (((192, 512), (256, 512), (256, 768)), range(3, 10)),
+    "tal+": (((192, 768), (192, 768), (192, 768)), range(3, 13)),
 }
 
 
-def rule_of(name: SetName) -> Rule:
-    """The rule of a paper's set as in the official code, for images of 32 pixels and ten classes. Raises `WrongCall`."""
-    bounds, step, layers = _form(name)
-    widths = _by_depth(layers, *(_multiples(least, most, step) for least, most in bounds))
-    return Rule(widths=widths, patch_sizes=(2, 4), image_size=32, classes=10)
-
-
 def scaled(name: SetName, ancestry: Spec) -> Rule:
-    """The rule of the same form with an ancestry model's head width, patches, images and classes. Raises `WrongCall`.
+    """The rule of a paper's set with an ancestry model's head width, patches, images and classes. Raises `WrongCall`.
 
     Widths are multiples of the head width. Their bounds relate to the ancestry's width as the paper's do to 768, rounded up
     to a whole head, so an ancestry of width 768 with 12 heads gives TAL+'s own widths. Depths are the paper's.
     """
-    bounds, _, layers = _form(name)
+    if name not in FORMS:
+        raise unknown("set of architectures", name, FORMS)
+    bounds, depths = FORMS[name]
     unit = ancestry.head_width
-    widths = _by_depth(
-        layers,
-        *(_multiples(_heads(least, ancestry) * unit, _heads(most, ancestry) * unit, unit) for least, most in bounds),
-    )
+
+    def widths_of(layers: int) -> tuple[int, ...]:
+        least, most = (-(-width * ancestry.heads // PAPER_WIDTH) for width in bounds[(layers > 3) + (layers > 5)])
+        return tuple(range(least * unit, (most + 1) * unit, unit))
+
     return Rule(
-        widths=widths,
+        widths={layers: widths_of(layers) for layers in depths},
         patch_sizes=(ancestry.patch_size,),
         image_size=ancestry.image_size,
         classes=ancestry.classes,
         channels=ancestry.channels,
         head_width=unit,
     )
-
-
-def _heads(width: int, ancestry: Spec) -> int:
-    """The heads of a paper's width after scaling to an ancestry model, rounded up."""
-    return -(-width * ancestry.heads // PAPER_WIDTH)
-
-
-def _form(name: SetName) -> tuple[Sequence[tuple[int, int]], int, range]:
-    if name not in _FORMS:
-        raise unknown("set of architectures", name, _FORMS)
-    return _FORMS[name]
 
 
 def draws(rule: Rule, seed: int = SEED) -> Iterator[Spec]:

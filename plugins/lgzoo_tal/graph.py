@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import isqrt
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -98,13 +99,8 @@ class Graph:
 
     def to(self, device: torch.device | str) -> Graph:
         """The same graph with its tensors on a device."""
-        return replace(
-            self,
-            types=self.types.to(device),
-            distances=self.distances.to(device),
-            in_degree=self.in_degree.to(device),
-            out_degree=self.out_degree.to(device),
-        )
+        tensors = ("types", "distances", "in_degree", "out_degree")
+        return replace(self, **{name: getattr(self, name).to(device) for name in tensors})
 
 
 def graph_of(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = None) -> Graph:
@@ -128,13 +124,9 @@ def graph_of(spec: Spec, *, msa: bool = True, sink: tuple[int, int] | None = Non
         known |= {SINK[0]: sink, SINK[1]: sink[:1]}
     return Graph(
         spec=spec,
-        types=topology.types,
-        names=topology.names,
-        shapes=tuple(None if name is None else known[name] for name in topology.names),
-        distances=topology.distances,
-        in_degree=topology.in_degree,
-        out_degree=topology.out_degree,
+        shapes=tuple(None if name is None else known[name] for name in topology["names"]),
         sink=sink is not None,
+        **topology,
     )
 
 
@@ -161,17 +153,6 @@ def check(spec: Spec) -> None:
         raise WrongCall(
             f"this ViT has {found}, which hypernetworks do not predict; expected a plain ViT with a class token"
         )
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Topology:
-    """The part of a graph that all graphs of one depth share."""
-
-    types: Tensor
-    names: tuple[str | None, ...]
-    distances: Tensor
-    in_degree: Tensor
-    out_degree: Tensor
 
 
 @dataclass(frozen=True)
@@ -213,7 +194,8 @@ def _nodes(layers: int, msa: bool, sink: bool) -> list[_Node]:
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)  # the tensors are cached, and a later caller may need gradients
-def _topology(layers: int, msa: bool, sink: bool) -> _Topology:
+def _topology(layers: int, msa: bool, sink: bool) -> dict[str, Any]:
+    """The fields of a graph that all graphs of one depth share."""
     nodes = _nodes(layers, msa, sink)
     names = tuple(node.name for node in nodes)
     paths = _paths(nodes)
@@ -223,13 +205,13 @@ def _topology(layers: int, msa: bool, sink: bool) -> _Topology:
         paths[-2:, -4:-2] = 0
     paths.masked_fill_(paths > CUTOFF, 0)
     direct = paths == 1
-    return _Topology(
-        types=torch.tensor([node.kind for node in nodes], device="cpu"),
-        names=names,
-        distances=paths.long(),
-        in_degree=direct.sum(dim=0),
-        out_degree=direct.sum(dim=1),
-    )
+    return {
+        "types": torch.tensor([node.kind for node in nodes], device="cpu"),
+        "names": names,
+        "distances": paths.long(),
+        "in_degree": direct.sum(dim=0),
+        "out_degree": direct.sum(dim=1),
+    }
 
 
 def _paths(nodes: list[_Node]) -> Tensor:

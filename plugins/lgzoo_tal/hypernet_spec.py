@@ -88,16 +88,7 @@ class LowRank:
 
     def spec(self) -> HypernetSpec:
         """The hypernetwork, without a task layer."""
-        return HypernetSpec(
-            hidden=self.hidden,
-            layers=self.layers,
-            heads=self.heads,
-            decoder="low_rank",
-            rank=self.rank,
-            widest=self.widest,
-            chunk=self.chunk,
-            form=self.form,
-        )
+        return HypernetSpec(decoder="low_rank", **vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +105,7 @@ class Conv:
 
     def spec(self) -> HypernetSpec:
         """The hypernetwork, without a task layer."""
-        return HypernetSpec(
-            hidden=self.hidden, layers=self.layers, heads=self.heads, decoder="conv", widest=self.hidden, form=self.form
-        )
+        return HypernetSpec(decoder="conv", widest=self.hidden, **vars(self))
 
 
 def reach(size: int, widest: int) -> int:
@@ -144,16 +133,10 @@ def check_target(spec: HypernetSpec, target: Spec) -> None:
         f"patches of {target.patch_size} pixels at a width of {target.width}": wide * target.patch_size,
         f"{target.channels} channels in patches of {target.patch_size} pixels": target.channels * target.patch_size,
         f"{side} x {side} patches at a width of {target.width}": target.width * side,
-        **{
-            f"{what} of {size} numbers": reach(size, spec.widest) + min(size, spec.widest)
-            for what, size in (
-                ("a bias", target.width),
-                ("a bias", 3 * target.width),
-                ("a bias", target.hidden),
-                ("a head's bias", target.classes),
-            )
-        },
     }
+    biases = [("a bias", size) for size in (target.width, 3 * target.width, target.hidden)]
+    for what, size in (*biases, ("a head's bias", target.classes)):
+        rows[f"{what} of {size} numbers"] = reach(size, spec.widest) + min(size, spec.widest)
     found = next((what for what, needed in rows.items() if needed > spec.chunk), None)
     if found is not None:
         raise WrongCall(

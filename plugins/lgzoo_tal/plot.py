@@ -8,12 +8,12 @@ LoGAH are not conditioned on the task: their map is coloured by layers and stand
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy import ndarray
+from torch.nn import functional
 
 from learngene_zoo.plugin import BadFile, Expander, Learngene, Run, Spec, details_of, plotting
 from lgzoo_tal.embedding import embedding_for
@@ -146,26 +146,16 @@ def principal_plane(points: ndarray) -> tuple[ndarray, tuple[float, float]]:
 
 def cosines(points: ndarray) -> ndarray:
     """(n, n) the cosines between the points (n, h); 0 for a point at 0."""
-    points = points.astype(np.float64)
-    lengths = np.linalg.norm(points, axis=1, keepdims=True)
-    units = np.divide(points, lengths, out=np.zeros_like(points), where=lengths > 0)
-    return np.clip(units @ units.T, -1.0, 1.0)
+    units = functional.normalize(torch.from_numpy(points).double())
+    return (units @ units.T).clamp(-1, 1).numpy()
 
 
 def neighbouring(similar: ndarray) -> list[int]:
-    """An order in which similar ones are neighbours, from a similarity matrix (n, n).
+    """An order in which similar ones are neighbours, from a similarity matrix (n, n): that of the Fiedler vector.
 
-    By average-linkage clustering: the two groups with the largest mean similarity are joined at their most similar ends, until
-    one is left. Of the order and its reverse, the one that begins with the smaller number.
+    Of the order and its reverse, the one that begins with the smaller number.
     """
-    groups = [[number] for number in range(len(similar))]
-    while len(groups) > 1:
-        one, other = max(combinations(groups, 2), key=lambda pair: float(similar[pair[0]][:, pair[1]].mean()))
-        groups = [group for group in groups if group is not one and group is not other]
-        joined = max(
-            ((left, right) for left in (one, one[::-1]) for right in (other, other[::-1])),
-            key=lambda pair: float(similar[pair[0][-1], pair[1][0]]),
-        )
-        groups.append([*joined[0], *joined[1]])
-    order = groups[0] if groups else []
-    return order if not order or order[0] < order[-1] else order[::-1]
+    weights = similar - similar.min(initial=0)
+    _, vectors = np.linalg.eigh(np.diag(weights.sum(axis=1)) - weights)
+    order: list[int] = vectors[:, :2][:, -1:].argsort(axis=0, kind="stable").flatten().tolist()
+    return order if order[:1] <= order[-1:] else order[::-1]

@@ -14,7 +14,7 @@ import pytest
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import count_params
 from learngene_zoo.families.vit.spec import ViTSpec
-from lgzoo_tal.architectures import SetName, architectures, at, draws, rule_of, scaled
+from lgzoo_tal.architectures import FORMS, Rule, SetName, architectures, at, draws, scaled
 
 OFFICIAL: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "data" / "tal" / "arch_generators.json").read_text(encoding="utf-8")
@@ -22,6 +22,15 @@ OFFICIAL: dict[str, Any] = json.loads(
 NAMES: tuple[SetName, ...] = get_args(SetName)
 BUNDLED = ViTSpec(layers=12, width=96, heads=3, classes=326, image_size=32, patch_size=8)
 BASE = ViTSpec(layers=12, width=768, heads=12)
+STEPS = {"vits-1k": 32, "tal": 32, "tal+": 64}  # between the widths of the official generators
+
+
+def rule_of(name: SetName) -> Rule:
+    """The rule of a set as in the official code, for images of 32 pixels and ten classes."""
+    bounds, layers = FORMS[name]
+    three, up_to_five, more = (tuple(range(low, high + 1, STEPS[name])) for low, high in bounds)
+    widths = {n: three if n == 3 else up_to_five if n <= 5 else more for n in layers}
+    return Rule(widths=widths, patch_sizes=(2, 4), image_size=32, classes=10)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,7 +113,7 @@ def test_holding_everything_out_is_refused() -> None:
 
 def test_a_set_that_does_not_exist_is_refused() -> None:
     with pytest.raises(WrongCall, match=r"no set of architectures named 'tal-'; did you mean tal\?"):
-        rule_of("tal-")  # type: ignore[arg-type]
+        scaled("tal-", BASE)  # type: ignore[arg-type]
 
 
 def test_each_pass_is_the_whole_set_in_an_order_of_its_own() -> None:
