@@ -21,7 +21,7 @@ import torch
 from grids import finished
 from pages import DOCS, ROOT, replace_between
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.card import descendant_card, learngene_card
 from learngene_zoo.artifacts.descendant import load_descendant
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
@@ -29,7 +29,7 @@ from learngene_zoo.bench import demo
 from learngene_zoo.bench.report import note_grid, write_report
 from learngene_zoo.families.tensors import cast
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.inputs import preset_of
+from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run, world
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.storage import CONFIG, read_json
@@ -115,7 +115,7 @@ def tal() -> None:
     """Extract the TAL learngene of the nine tasks of the suite `mini` and put it into cards/tal-mini."""
     out = BUILD / "tal"
     if not out.exists():
-        extractor = with_settings(preset_of(registry.load("tal"), "mini"), TAL)
+        extractor = with_settings(METHODS.load("tal").preset("mini"), TAL)
         lifecycle.extract("tal", tasks=suite("mini").tasks, extractor=extractor, out=out, run=RUN)
     bundle(out, "tal-mini")
 

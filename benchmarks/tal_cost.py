@@ -20,10 +20,9 @@ from machine import medians, write
 from pages import DOCS, replace_between
 from tal_forms import ANCESTRY
 
-from learngene_zoo import registry
 from learngene_zoo.bench.claim_cells import arm_of
 from learngene_zoo.bench.claim_file import load_claim
-from learngene_zoo.inputs import preset_of
+from learngene_zoo.method import METHODS
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal import ghn3, logah, tal
@@ -75,7 +74,7 @@ def main() -> None:
 def extractor_of(name: str, claim: str) -> Meta:
     """The extractor of an arm of a claim."""
     arm = arm_of(load_claim(claim), name, 0)
-    extractor = with_settings(preset_of(registry.load(arm.method), arm.preset), arm.settings)
+    extractor = with_settings(METHODS.load(arm.method).preset(arm.preset), arm.settings)
     assert isinstance(extractor, Meta)
     return extractor
 

@@ -32,9 +32,9 @@ from machine import read, write
 from torch import Tensor
 from torch.nn import functional
 
-from learngene_zoo import registry
 from learngene_zoo.families.tensors import empty
 from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.method import METHODS
 from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.graph import Graph, graph_of
 from lgzoo_tal.hypernet import Hypernet, class_position
@@ -109,7 +109,7 @@ def measured(name: str, size: str, repeats: int, device: str) -> dict[str, Any]:
 def variant(name: str) -> HypernetSpec:
     """A published hypernetwork, by method and size."""
     method, _, size = name.partition("-")
-    preset: Any = registry.load(method).presets[{"xl": "paper", "small": "paper"}.get(size, size)]
+    preset: Any = METHODS.load(method).presets[{"xl": "paper", "small": "paper"}.get(size, size)]
     spec: HypernetSpec = preset.hypernet.spec()
     return spec
 

@@ -1,15 +1,13 @@
-"""What the verbs work on: presets, ancestry models and tasks that a call names, else the defaults."""
+"""What the verbs work on: ancestry models and tasks that a call names, else the defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.method import Extractor, Method, Target
-from learngene_zoo.runs.run import Run
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, DEFAULT_TASKS, SOURCE_TASK, is_own_data, open_task
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.method import Method
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, DEFAULT_TASKS, SOURCE_TASK, is_own_data
 from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
@@ -17,13 +15,6 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 DEFAULT_ANCESTRY = "bundled"  # see artifacts/ancestry.py
-
-
-def preset_of(method: Method, preset: str | None) -> Extractor:
-    """The extractor with the settings of a preset; "mini" if none is named. Raises `WrongCall`."""
-    if preset is not None and preset not in method.presets:
-        raise unknown(f"preset of {method.name}", preset, method.presets)
-    return method.presets[preset] if preset else method.extractor
 
 
 def sources_for(method: Method, ancestries: Sequence[str]) -> list[str]:
@@ -53,15 +44,6 @@ def check_distinct(tasks: Sequence[Task]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise WrongCall(f"the task {twice[0]} is named twice; name each once")
-
-
-def for_task(target: Target, run: Run) -> Target:
-    """The target with the classes of its task, and one of them per pixel or per image as the task has it."""
-    if target.task is None or not (target.classes is None or target.dense is None):
-        return target
-    data = open_task(target.task, offline=run.offline)
-    classes = data.classes if target.classes is None else target.classes
-    return replace(target, classes=classes, dense=data.dense if target.dense is None else target.dense)
 
 
 def own_task(model: Descendant, verb: str) -> str:

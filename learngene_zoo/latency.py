@@ -1,12 +1,65 @@
-"""The latency of a model on this machine."""
+"""Which descendant fits a budget, and the latency of a model on this machine."""
 
 import statistics
 import time
+from collections.abc import Callable, Iterable, Sequence
 
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.method import Budget, Member
 from learngene_zoo.runs.run import Run
+from learngene_zoo.text import human_count, human_seconds
 
 WARM_UP, REPEATS = 5, 30
+
+
+def choose(
+    members: Iterable[Member], budget: Budget, latency: Callable[[Member], float], convention: Convention = "exact"
+) -> Member:
+    """The member with the most parameters (then the most FLOPs) that fits the budget.
+
+    `latency` measures the seconds that one image takes, from the largest member that fits otherwise to the smallest,
+    until one is fast enough. Raises `WrongCall` if none fits, and names the smallest.
+    """
+    ordered = sorted(members, key=lambda member: member.cost(convention), reverse=True)
+    if not ordered:
+        raise WrongCall("this learngene has no descendant with these sizes; `lgzoo show` lists those that it has")
+    affordable = [member for member in ordered if _affordable(member, budget, convention)]
+    if budget.max_latency is None:
+        if affordable:
+            return affordable[0]
+        raise _none_fits(ordered, budget, convention)
+    for member in affordable:
+        seconds = latency(member)
+        if seconds <= budget.max_latency:
+            return member
+    if not affordable:
+        raise _none_fits(ordered, budget, convention)
+    raise WrongCall(
+        f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
+        f"the smallest ({affordable[-1].spec.layers} layers) takes {human_seconds(seconds)} on this machine"
+    )
+
+
+def _affordable(member: Member, budget: Budget, convention: Convention) -> bool:
+    cost = member.cost(convention)
+    return (budget.max_params is None or cost.params <= budget.max_params) and (
+        budget.max_flops is None or cost.flops <= budget.max_flops
+    )
+
+
+def _none_fits(ordered: Sequence[Member], budget: Budget, convention: Convention) -> WrongCall:
+    bounds = []
+    if budget.max_params is not None:
+        bounds.append(f"{human_count(budget.max_params)} parameters")
+    if budget.max_flops is not None:
+        bounds.append(f"{human_count(budget.max_flops)} FLOPs")
+    least = ordered[-1].cost(convention)
+    return WrongCall(
+        f"no descendant fits within {' and '.join(bounds)}; the smallest has {ordered[-1].spec.layers} layers, "
+        f"{human_count(least.params)} parameters ({least.params}) and {human_count(least.flops)} FLOPs ({least.flops})"
+    )
 
 
 def latency(spec: Spec, run: Run) -> float:

@@ -9,9 +9,9 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from learngene_zoo import registry
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts import shelf as learngenes
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, versions
@@ -20,8 +20,9 @@ from learngene_zoo.atomic import claim, digest_of, new_file
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.inputs import check_distinct, check_head, for_task, own_task, preset_of, references_for, sources_for
+from learngene_zoo.inputs import check_distinct, check_head, own_task, references_for, sources_for
 from learngene_zoo.method import (
+    METHODS,
     Budget,
     Expander,
     Extractor,
@@ -30,8 +31,8 @@ from learngene_zoo.method import (
     check_axes,
     check_built,
     check_families,
-    choose,
     family,
+    method_of,
     named_sizes,
 )
 from learngene_zoo.runs.folder import produce
@@ -106,8 +107,8 @@ def plan(
     """
     from learngene_zoo.artifacts.ancestry import ancestry_spec
 
-    if str(name) in registry.references():
-        method = registry.load(str(name))
+    if str(name) in METHODS.references():
+        method = METHODS.load(str(name))
         extractor = extractor or method.extractor
         specs = [ancestry_spec(source, offline=offline) for source in sources_for(method, ancestries)]
         check_families(method, specs)
@@ -115,7 +116,7 @@ def plan(
     else:
         folder = shelf.find(name)
         config = learngenes.read_config(folder)
-        method = registry.method_of(config, folder)
+        method = method_of(config, folder)
     members = family(config, expander or method.expander, target or Target())
     return sorted(members, key=lambda member: member.cost(convention))
 
@@ -139,8 +140,8 @@ def extract(
     from learngene_zoo.artifacts.ancestry import open_ancestry
 
     run = run or Run()
-    method = registry.load(name)
-    extractor = extractor or preset_of(method, preset)
+    method = METHODS.load(name)
+    extractor = extractor or method.preset(preset)
     sources, references = sources_for(method, ancestries), references_for(method, tasks)
     opened = [open_ancestry(source, offline=run.offline) for source in sources]
     check_families(method, [ancestry.spec for ancestry in opened])
@@ -162,7 +163,7 @@ def extract(
             ancestries=tuple(ancestry.record for ancestry in opened),
             tasks=tuple(task.record for task in data),
             seed=run.seed,
-            versions={**versions(), **registry.package_of(name)},
+            versions={**versions(), **METHODS.package_of(name)},
         )
 
     return produce(
@@ -195,10 +196,10 @@ def expand(
     run = run or Run()
     gene = shelf.open_learngene(learngene)
     target, budget, settings = named_sizes(target or Target(), budget or Budget(), sizes)
-    expander = with_settings(expander or registry.method_of(gene.config, gene.folder or "it").expander, settings)
+    expander = with_settings(expander or method_of(gene.config, gene.folder or "it").expander, settings)
     if out is not None:
         claim(Path(out), force or run.resume)
-    target = for_task(target, run)
+    target = _for_task(target, run)
     if budget:
         member = _largest(gene.config, expander, target, budget, run)
         expander = with_settings(expander, member.settings)
@@ -274,10 +275,10 @@ def plot(
     path = Path(path)
     plotting.check_suffix(path)
     gene = shelf.open_learngene(learngene)
-    method = registry.method_of(gene.config, gene.folder or "it")
+    method = method_of(gene.config, gene.folder or "it")
     if method.plot is None:
         raise WrongCall(f"the method {method.name} draws no picture of its learngenes")
-    draw: Any = registry.resolve(method.plot)
+    draw: Any = resolve_name(method.plot)
     with new_file(path, force) as draft, plotting.style():
         plotting.save(draw(gene, expander or method.expander), draft)
     return path
@@ -289,6 +290,15 @@ def returned(function: Extractor | Expander, kind: type[T], made: object) -> T:
         name = f"{type(function).__module__}.{type(function).__qualname__}"
         raise BadPlugin(f"{name} returned {type(made).__name__}; expected {kind.__name__}")
     return made
+
+
+def _for_task(target: Target, run: Run) -> Target:
+    """The target with the classes of its task, and one of them per pixel or per image as the task has it."""
+    if target.task is None or not (target.classes is None or target.dense is None):
+        return target
+    data = open_task(target.task, offline=run.offline)
+    classes = data.classes if target.classes is None else target.classes
+    return replace(target, classes=classes, dense=data.dense if target.dense is None else target.dense)
 
 
 def _provenance(gene: Learngene, expander: Expander, control: Control | None, run: Run) -> dict[str, Any]:
@@ -304,7 +314,7 @@ def _provenance(gene: Learngene, expander: Expander, control: Control | None, ru
 
 
 def _largest(config: LearngeneConfig, expander: Expander, target: Target, budget: Budget, run: Run) -> Member:
-    from learngene_zoo.latency import latency
+    from learngene_zoo.latency import choose, latency
 
     return choose(family(config, expander, target), budget, lambda member: latency(member.spec, run))
 

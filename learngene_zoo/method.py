@@ -7,20 +7,20 @@ that the command line, the artifacts and the cards know of a method comes from i
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from learngene_zoo.errors import BadPlugin, WrongCall
+from learngene_zoo.artifacts.records import OWN_PACKAGES, LearngeneConfig
+from learngene_zoo.errors import BadFile, BadPlugin, WrongCall, unknown
 from learngene_zoo.families.family import Convention, Cost, cost
-from learngene_zoo.families.spec import TIMM_NAMES, Spec
+from learngene_zoo.families.spec import FAMILIES, TIMM_NAMES, Spec
+from learngene_zoo.registry import Plugins
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of
-from learngene_zoo.text import human_count, human_seconds
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.ancestry import Ancestry
     from learngene_zoo.artifacts.descendant import Descendant
-    from learngene_zoo.artifacts.records import LearngeneConfig
     from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.runs.run import Run
     from learngene_zoo.tasks.task import Task
@@ -144,7 +144,10 @@ class Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A method of the zoo; packages name it by entry point in the group `learngene_zoo.methods`."""
+    """A method of the zoo; packages name it by entry point in the group `learngene_zoo.methods`.
+
+    Raises `BadPlugin` for a record that no command could use.
+    """
 
     name: str
     title: str  # one line for `lgzoo list`
@@ -158,10 +161,90 @@ class Method:
     inherits: bool = True  # whether descendants inherit tensors
     plot: str | None = None  # "package.module:function", which draws: (learngene, expander) -> matplotlib Figure
 
+    def __post_init__(self) -> None:
+        for fault in _faults(self):
+            raise BadPlugin(f"the record of the method {self.name!r} is wrong: {fault}")
+
     @property
     def extractor(self) -> Extractor:
         """The extractor with the default preset's settings."""
         return self.presets["mini"]
+
+    def preset(self, name: str | None) -> Extractor:
+        """The extractor with the settings of a preset; "mini" if none is named. Raises `WrongCall`."""
+        if name is not None and name not in self.presets:
+            raise unknown(f"preset of {self.name}", name, self.presets)
+        return self.presets[name] if name else self.extractor
+
+
+PRESETS = ("mini", "smoke")  # that every method has
+
+
+def _faults(method: Method) -> Iterator[str]:
+    if not (isinstance(method.name, str) and method.name.isidentifier()):
+        yield f"name is {method.name!r}; expected letters, digits and underscores"
+    if method.tasks not in get_args(Tasks):
+        yield f"tasks is {method.tasks!r}; expected one of {', '.join(get_args(Tasks))}"
+    if not (isinstance(method.families, tuple) and method.families and set(method.families) <= set(FAMILIES)):
+        yield f"families is {method.families!r}; expected a tuple of some of {', '.join(FAMILIES)}"
+    if not _is_range(method.ancestries):
+        yield f"ancestries is {method.ancestries!r}; expected the least and the greatest number, or (least, None)"
+    if method.details is not None and not (isinstance(method.details, type) and is_dataclass(method.details)):
+        yield f"details is {method.details!r}; expected a dataclass or None"
+    if method.plot is not None and not (isinstance(method.plot, str) and ":" in method.plot):
+        yield f"plot is {method.plot!r}; expected 'package.module:function' or None"
+    yield from _faults_of_presets(method.presets)
+    yield from _faults_of_expander(method.expander)
+
+
+def _is_range(numbers: Any) -> bool:
+    try:
+        least, most = numbers
+        return least >= 0 and (most is None or most >= least)
+    except (TypeError, ValueError):
+        return False
+
+
+def _faults_of_presets(presets: Any) -> Iterator[str]:
+    if not isinstance(presets, Mapping):
+        yield f"presets is {presets!r}; expected a mapping from names to extractors"
+        return
+    absent = [name for name in PRESETS if name not in presets]
+    if absent:
+        yield f"it lacks the preset {' and '.join(absent)}"
+    for name, preset in presets.items():
+        if not isinstance(preset, Extractor):
+            yield f"its preset {name} is {preset!r}; expected an Extractor"
+    kinds = sorted({type(preset).__name__ for preset in presets.values()})
+    if len({type(preset) for preset in presets.values()}) > 1:
+        yield f"its presets are of several types, {', '.join(kinds)}; expected one"
+
+
+def _faults_of_expander(expander: Any) -> Iterator[str]:
+    if not isinstance(expander, Expander):
+        yield f"expander is {expander!r}; expected an Expander"
+        return
+    strange = sorted(set(expander.axes) - set(AXES))
+    if strange:
+        yield f"axes of its expander has {strange[0]!r}; expected some of {', '.join(AXES)}"
+
+
+METHODS = Plugins("learngene_zoo.methods", "method", Method)
+
+
+def method_of(config: LearngeneConfig, where: object) -> Method:
+    """The method of a learngene, which lies at `where`.
+
+    Raises `BadFile` for one that cannot be used or is not installed: with the package that brought it, if the learngene says so.
+    """
+    name = config.method
+    if name not in METHODS.references() and name not in {plugin.name for plugin in METHODS.refused()}:
+        named = sorted(set(config.versions) - set(OWN_PACKAGES))
+        package = f"the package that it names ({', '.join(named)}), if you trust it" if named else "its plugin"
+        raise BadFile(
+            f"{where} was made by the method {name!r}, which is not installed; install {package} (lgzoo list methods)"
+        )
+    return METHODS.load(name)
 
 
 def details_of(config: LearngeneConfig, kind: type[T]) -> T:
@@ -241,51 +324,3 @@ class Budget:
 
     def __bool__(self) -> bool:
         return any(bound is not None for bound in (self.max_params, self.max_flops, self.max_latency))
-
-
-def choose(
-    members: Iterable[Member], budget: Budget, latency: Callable[[Member], float], convention: Convention = "exact"
-) -> Member:
-    """The member with the most parameters (then the most FLOPs) that fits the budget.
-
-    `latency` measures the seconds that one image takes, from the largest member that fits otherwise to the smallest,
-    until one is fast enough. Raises `WrongCall` if none fits, and names the smallest.
-    """
-    ordered = sorted(members, key=lambda member: member.cost(convention), reverse=True)
-    if not ordered:
-        raise WrongCall("this learngene has no descendant with these sizes; `lgzoo show` lists those that it has")
-    affordable = [member for member in ordered if _affordable(member, budget, convention)]
-    if budget.max_latency is None:
-        if affordable:
-            return affordable[0]
-        raise _none_fits(ordered, budget, convention)
-    for member in affordable:
-        seconds = latency(member)
-        if seconds <= budget.max_latency:
-            return member
-    if not affordable:
-        raise _none_fits(ordered, budget, convention)
-    raise WrongCall(
-        f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
-        f"the smallest ({affordable[-1].spec.layers} layers) takes {human_seconds(seconds)} on this machine"
-    )
-
-
-def _affordable(member: Member, budget: Budget, convention: Convention) -> bool:
-    cost = member.cost(convention)
-    return (budget.max_params is None or cost.params <= budget.max_params) and (
-        budget.max_flops is None or cost.flops <= budget.max_flops
-    )
-
-
-def _none_fits(ordered: Sequence[Member], budget: Budget, convention: Convention) -> WrongCall:
-    bounds = []
-    if budget.max_params is not None:
-        bounds.append(f"{human_count(budget.max_params)} parameters")
-    if budget.max_flops is not None:
-        bounds.append(f"{human_count(budget.max_flops)} FLOPs")
-    least = ordered[-1].cost(convention)
-    return WrongCall(
-        f"no descendant fits within {' and '.join(bounds)}; the smallest has {ordered[-1].spec.layers} layers, "
-        f"{human_count(least.params)} parameters ({least.params}) and {human_count(least.flops)} FLOPs ({least.flops})"
-    )

@@ -8,11 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method import SYNONYMS
+from learngene_zoo.method import METHODS, SYNONYMS
 from learngene_zoo.runs.run import Run
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SUFFIX = "_vit"
 
 def entries() -> list[str]:
     """`METHOD_vit` for every registered method."""
-    return [f"{name}{SUFFIX}" for name in registry.references()]
+    return [f"{name}{SUFFIX}" for name in METHODS.references()]
 
 
 def entry(name: str) -> Callable[..., nn.Module]:

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 import pytest
 import torch
 
-from learngene_zoo import registry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import take_blocks, without_head
-from learngene_zoo.method import Member, Method
+from learngene_zoo.method import METHODS, Member, Method
 from learngene_zoo.runs.cache import Part, once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
@@ -26,12 +25,12 @@ from learngene_zoo.testing.laws import HOT
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.loop import Engine
 
-METHODS = sorted(registry.references())
+METHODS = sorted(METHODS.references())
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_method_keeps_the_contract(name: str) -> None:
-    check_method(registry.load(name))
+    check_method(METHODS.load(name))
 
 
 def test_there_are_methods() -> None:
@@ -41,7 +40,7 @@ def test_there_are_methods() -> None:
 # A method that keeps the contract, and what becomes of it when one of its parts is another.
 
 
-SCRATCH = registry.load("scratch")
+SCRATCH = METHODS.load("scratch")
 Shape, Draw = type(SCRATCH.extractor), type(SCRATCH.expander)
 
 
@@ -120,7 +119,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Method, str], None]:
     """Whether the contract of a method, as if it were registered, fails with a message like this."""
 
     def check(method: Method, says: str) -> None:
-        monkeypatch.setattr(registry, "load", lambda name: method)
+        monkeypatch.setitem(METHODS.__dict__, "load", lambda name: method)
         with pytest.raises(AssertionError, match=says):
             check_method(method)
 
@@ -129,7 +128,7 @@ def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Method, str], None]:
 
 @pytest.mark.parametrize("method", [TOY, TRAINS], ids=["without training", "with training"])
 def test_the_toy_keeps_the_contract(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "load", lambda name: method)
+    monkeypatch.setitem(METHODS.__dict__, "load", lambda name: method)
     check_method(method)
 
 
@@ -406,11 +405,11 @@ def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(mon
         return Keep()(ancestries, tasks, run)
 
     method = extracting(__call__=watching, outline=refused)
-    monkeypatch.setattr(registry, "load", lambda name: method)
+    monkeypatch.setitem(METHODS.__dict__, "load", lambda name: method)
     check_method(method)
     assert {(spec.registers, spec.layer_scale) for spec in seen} == {(0, None), (2, 0.1)}
     unrefusing = extracting(__call__=watching)
-    monkeypatch.setattr(registry, "load", lambda name: unrefusing)
+    monkeypatch.setitem(METHODS.__dict__, "load", lambda name: unrefusing)
     with pytest.raises(KeyError, match="cls_token"):
         check_method(unrefusing)
 

@@ -60,10 +60,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_packages_are_imported_from_the_wheel(site: Path, tmp_path: Path) -> None:
     code = (
         "import json, learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.scratch\n"
-        "from learngene_zoo import registry\nfrom learngene_zoo.artifacts import shelf\n"
+        "from learngene_zoo.method import METHODS\nfrom learngene_zoo.artifacts import shelf\n"
         "modules = [learngene_zoo, lgzoo_lsamd.lsamd, lgzoo_baselines.scratch]\n"
         "print(json.dumps([[m.__file__ for m in modules], str(shelf.cards_folder()), shelf.names(),"
-        " list(registry.references())]))"
+        " list(METHODS.references())]))"
     )
     files, cards, names, methods = json.loads(call(sys.executable, "-c", code, cwd=tmp_path, PYTHONPATH=str(site)))
     assert all(Path(file).is_relative_to(site) for file in files)

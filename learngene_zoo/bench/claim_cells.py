@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from learngene_zoo import registry
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Arm, Cell, Size, label
 from learngene_zoo.bench.claim_file import Claim, Competitor
@@ -20,7 +19,7 @@ from learngene_zoo.bench.grid import scheduled, size_at
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.tuning import best
 from learngene_zoo.errors import BadFile
-from learngene_zoo.inputs import preset_of
+from learngene_zoo.method import METHODS
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, settings_of
 
@@ -66,7 +65,7 @@ def _settings(arm: Competitor) -> dict[str, Json]:
     """An arm's settings; `none` is None for a setting that can be absent, as on the command line, since TOML has no null."""
     if "none" not in arm.settings.values():
         return dict(arm.settings)
-    extractor = preset_of(registry.load(arm.method), arm.preset)
+    extractor = METHODS.load(arm.method).preset(arm.preset)
     optional = {setting.name for setting in settings_of(extractor) if setting.none_is_nothing}
     return {key: None if value == "none" and key in optional else value for key, value in arm.settings.items()}
 

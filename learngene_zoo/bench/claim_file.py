@@ -11,12 +11,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from learngene_zoo import registry
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.bench.cell import label
 from learngene_zoo.bench.statistics import Scope
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.family import Convention
+from learngene_zoo.method import METHODS
 from learngene_zoo.settings import Json, Recipe, from_json
 from learngene_zoo.tasks import catalogue
 
@@ -255,7 +255,7 @@ def _problem_of_arms(claim: Claim) -> str | None:
 
 @cache
 def _methods() -> frozenset[str]:
-    return frozenset(registry.references())
+    return frozenset(METHODS.references())
 
 
 def _problem_of_tuning(claim: Claim) -> str | None:

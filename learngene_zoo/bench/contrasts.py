@@ -16,8 +16,7 @@ from learngene_zoo.bench.statistics import Estimate, estimate, leave_one_out
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.intervals import paired_gain
 from learngene_zoo.lifecycle import plan
-from learngene_zoo.method import Target
-from learngene_zoo.registry import load
+from learngene_zoo.method import METHODS, Target
 from learngene_zoo.settings import with_settings
 
 SizeName = int | str  # a size: layers, or its name
@@ -176,7 +175,7 @@ def params_of(one: Sum) -> dict[int, int]:
     """The parameters of the smallest descendant of each depth."""
     members = plan(
         one.method,
-        extractor=with_settings(load(one.method).extractor, one.settings),
+        extractor=with_settings(METHODS.load(one.method).extractor, one.settings),
         ancestries=one.ancestries or ((one.ancestry,) if one.ancestry else ()),
         target=Target(classes=one.classes),
         convention=one.convention,

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
-from learngene_zoo.inputs import preset_of, references_for, sources_for
+from learngene_zoo.inputs import references_for, sources_for
+from learngene_zoo.method import METHODS
 from learngene_zoo.runs.cache import taken
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json, with_settings
@@ -100,7 +101,7 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
 
 def extractor_of(arm: Arm) -> Extractor:
     """The extractor of an arm: its preset with its settings."""
-    return with_settings(preset_of(registry.load(arm.method), arm.preset), arm.settings)
+    return with_settings(METHODS.load(arm.method).preset(arm.preset), arm.settings)
 
 
 def _stored(learngene: Learngene) -> int:
@@ -113,7 +114,7 @@ def _stored(learngene: Learngene) -> int:
 def planned(extraction: Extraction, offline: bool = False) -> float:
     """The training images of an extraction times the layers that each passes; 0 where its method does not say."""
     arm, extractor = extraction.arm, extractor_of(extraction.arm)
-    method = registry.load(arm.method)
+    method = METHODS.load(arm.method)
     specs = [ancestry_spec(source, offline=offline) for source in sources_for(method, arm.ancestries)]
     tasks = references_for(method, arm.tasks) if extractor.needs_tasks() else []
     sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
@@ -124,7 +125,7 @@ def planned(extraction: Extraction, offline: bool = False) -> float:
 def check_same_ancestries(cells: Iterable[Cell], out: Path, run: Run) -> None:
     """Record the checksum of every ancestry model of a grid. Raises `Refused` if one has changed since the first results."""
     arms = {cell.arm.name: cell.arm for cell in cells}.values()
-    sources = sorted({source for arm in arms for source in sources_for(registry.load(arm.method), arm.ancestries)})
+    sources = sorted({source for arm in arms for source in sources_for(METHODS.load(arm.method), arm.ancestries)})
     path = out / ANCESTRIES
     before = read_json(path) if path.is_file() else {}
     found = {source: open_ancestry(source, offline=run.offline).record.sha256 for source in sources}

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS
 from learngene_zoo.bench.cell import Arm, Cell, Size, is_plain, label
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.inputs import preset_of, references_for
-from learngene_zoo.method import Member
+from learngene_zoo.inputs import references_for
+from learngene_zoo.method import METHODS, Member
 from learngene_zoo.settings import Json, Recipe, from_json, to_json, with_settings
 from learngene_zoo.tasks import catalogue
 
@@ -57,9 +57,9 @@ def standard_arms(
     for name in dict.fromkeys(methods):
         if name == "scratch":
             raise WrongCall(f"{name} is an arm of every grid; name the methods to compare it with")
-        method = registry.load(name)
+        method = METHODS.load(name)
         changed = dict((settings or {}).get(name, {}))
-        extractor = with_settings(preset_of(method, preset), changed)
+        extractor = with_settings(method.preset(preset), changed)
         many = method.tasks == "many" and extractor.needs_tasks()
         seen = tuple(tasks) if many else ()
         if many and leave_out:
@@ -205,10 +205,10 @@ def family(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
 @cache
 def _family(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
     arm = from_json(Arm, json.loads(arm_as_json), "arm")
-    method = registry.load(arm.method)
+    method = METHODS.load(arm.method)
     members = lifecycle.plan(
         arm.method,
-        extractor=with_settings(preset_of(method, arm.preset), arm.settings),
+        extractor=with_settings(method.preset(arm.preset), arm.settings),
         expander=with_settings(method.expander, arm.expand),
         ancestries=arm.ancestries,
         offline=offline,

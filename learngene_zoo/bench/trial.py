@@ -16,13 +16,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Cell, label
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import named
 from learngene_zoo.bench.results import Row, packed
-from learngene_zoo.method import Expander, Target
+from learngene_zoo.method import METHODS, Expander, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, from_json, to_json, with_settings
@@ -125,7 +125,7 @@ def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expan
 
     Of several members with these layers it is the largest one of the learngene's own width.
     """
-    expander = with_settings(registry.load(cell.arm.method).expander, {**cell.arm.expand, **cell.size})
+    expander = with_settings(METHODS.load(cell.arm.method).expander, {**cell.arm.expand, **cell.size})
     target = Target(layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task)
     members = named(lifecycle.family(learngene.config, expander, replace(target, task=None)), cell.size)
     spec = learngene.config.spec

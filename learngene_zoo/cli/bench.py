@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
-from learngene_zoo import registry
 from learngene_zoo.bench.grid import BUDGETS, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import Job, job_of, job_options, print_lines, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.cli.options import SettingsCommand, chosen, options_of, parsed
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
-from learngene_zoo.lifecycle import preset_of
+from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import MOST_THREADS
 from learngene_zoo.settings import to_json
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 NOT_OURS = ("workers", "resume", "tracker")  # a bench resumes by itself, and its workers run whole cells
 OF_THE_GRID = ("epochs", "warmup")  # fields of the recipe that the grid sets
-METHODS = ("lsamd",)  # compared by default
+COMPARED = ("lsamd",)  # compared by default
 MANY = 1_000_000  # cells, if their number is not known yet
 
 
@@ -84,7 +83,7 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
         cells = with_rates(cells, rates)
     begin = partial(note_grid, cells, job.out, cost=given["cost"])
     run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, anew=anew, begin=begin)
-    return [*(_words(given["method"]) or METHODS), *(cell.arm.name for cell in cells)]
+    return [*(_words(given["method"]) or COMPARED), *(cell.arm.name for cell in cells)]
 
 
 def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], None]) -> list[Cell]:
@@ -94,7 +93,7 @@ def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], Non
     budget = BUDGETS[given["budget"]]
     tasks = targets(suite, _words(given["task"]))
     arms = standard_arms(
-        _words(given["method"]) or METHODS,
+        _words(given["method"]) or COMPARED,
         preset=given["preset"],
         settings=_settings(given["set"], given["preset"]),
         ancestries=given["ancestry"],
@@ -141,7 +140,7 @@ def _settings(values: Sequence[str], preset: str | None) -> dict[str, dict[str, 
         method, dot, setting = name.partition(".")
         if not (equals and dot):
             raise WrongCall(f"--set: expected METHOD.NAME=VALUE, as lsamd.top=4, got {value!r}")
-        extractor = preset_of(registry.load(method), preset)
+        extractor = METHODS.load(method).preset(preset)
         found.setdefault(method, {})[setting.replace("-", "_")] = parsed(extractor, setting, text, f"--set {name}")
     return found
 

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import click
 
-from learngene_zoo import registry
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.job import Row, json_option, offline_option, print_row, print_rows
 from learngene_zoo.errors import ZooError
+from learngene_zoo.method import METHODS
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.version import __version__
 
@@ -80,7 +80,7 @@ def _compute() -> Iterator[Row]:
 
 
 def _plugins() -> Iterator[Row]:
-    found = (registry.METHODS, *registry.methods()), (catalogue.SUITES, *catalogue.suites())
+    found = (METHODS, *METHODS.load_all()), (catalogue.SUITES, *catalogue.suites())
     for plugins, good, broken in found:
         for plugin in good:
             yield _row(f"{plugins.word} {plugin.name}", "ok", plugins.references()[plugin.name])

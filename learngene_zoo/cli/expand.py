@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.cli.job import job_of, job_options, json_option, print_lines, print_made, print_row
 from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, options_of, size_options
 from learngene_zoo.errors import WrongCall, ZooError
-from learngene_zoo.method import Budget, Method, Target
+from learngene_zoo.method import Budget, Method, Target, method_of
 from learngene_zoo.text import shell_word
 
 DEFAULT = Path("learngene")
@@ -54,7 +54,7 @@ class ExpandCommand(SettingsCommand):
 
     def _find(self, args: list[str]) -> tuple[Path, Method]:
         folder = find(self._named(args))
-        return folder, registry.method_of(read_config(folder), folder)
+        return folder, method_of(read_config(folder), folder)
 
     def _named(self, args: list[str]) -> str | None:
         """The word that names the learngene.

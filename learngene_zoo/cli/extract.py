@@ -8,7 +8,6 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.job import job_of, job_options, print_made
 from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of
-from learngene_zoo.inputs import preset_of
 from learngene_zoo.method import Method, Target, family
 
 
@@ -34,7 +33,7 @@ def build(method: Method) -> click.Command:
             method.name,
             ancestries=ancestry,
             tasks=task,
-            extractor=chosen(preset_of(method, preset)),
+            extractor=chosen(method.preset(preset)),
             out=job.out,
             run=job.run,
             force=job.force,

@@ -13,9 +13,9 @@ from learngene_zoo.tasks.task import Entry
 
 def method_rows() -> list[Row]:
     """Every method that can be used; a note on stderr for each one that cannot."""
-    from learngene_zoo import registry
+    from learngene_zoo.method import METHODS
 
-    good, broken = registry.methods()
+    good, broken = METHODS.load_all()
     for plugin in broken:
         note(f"method {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
     return [

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-from learngene_zoo import registry
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.method import Method, Target
+from learngene_zoo.method import METHODS, Method, Target
 from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
 from learngene_zoo.text import parse_count, parse_seconds
 
@@ -225,20 +224,20 @@ class MethodGroup(LazyGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The registered names."""
-        return list(registry.references())
+        return list(METHODS.references())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of one method."""
-        return self.build(registry.load(cmd_name)) if cmd_name in registry.references() else None
+        return self.build(METHODS.load(cmd_name)) if cmd_name in METHODS.references() else None
 
     def refuse(self, name: str) -> NoReturn:
         """Raises `WrongCall` for an unknown method, and `BadFile` for one that cannot be used."""
-        registry.load(name)
+        METHODS.load(name)
         raise AssertionError(name)
 
     def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
         """Names and titles; a plugin that does not load is listed as broken."""
-        good, broken = registry.methods()
+        good, broken = METHODS.load_all()
         lost = {plugin.name: "(broken: see lgzoo doctor)" for plugin in broken}
         return sorted({**lost, **{method.name: method.title for method in good}}.items())
 

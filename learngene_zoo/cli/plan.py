@@ -12,7 +12,6 @@ from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, opti
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.inputs import preset_of
 from learngene_zoo.method import AXES, Member, Method, Target
 from learngene_zoo.settings import settings_of
 
@@ -70,7 +69,7 @@ def build(method: Method) -> click.Command:
         target = chosen(Target())
         members = lifecycle.plan(
             method.name,
-            extractor=chosen(preset_of(method, preset)),
+            extractor=chosen(method.preset(preset)),
             expander=chosen(method.expander),
             ancestries=ancestry,
             target=target,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import read_provenance
 from learngene_zoo.artifacts.shelf import kind_of, read_config
@@ -16,7 +16,7 @@ from learngene_zoo.cli.listing import task_row
 from learngene_zoo.cli.plan import convention_option, front_text, size_rows
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, unknown
 from learngene_zoo.families.family import Convention, cost
-from learngene_zoo.method import AXES
+from learngene_zoo.method import AXES, METHODS
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks import catalogue
@@ -33,9 +33,9 @@ def show(
 ) -> None:
     """Print what `name` is, and draw the sheet of a task."""
     folder = None if _is_named(name) else _folder(name)
-    if sheet is not None and (folder is not None or name in registry.references() or name in _suites()):
+    if sheet is not None and (folder is not None or name in METHODS.references() or name in _suites()):
         raise WrongCall(f"--sheet needs a task, and {name} is not one; see `lgzoo list tasks`")
-    if name in registry.references():
+    if name in METHODS.references():
         _method(name, convention, as_json)
     elif folder is None and name in _suites():
         print_rows([task_row(entry) for entry in map(catalogue.find_entry, _suites()[name]) if entry], as_json)
@@ -50,7 +50,7 @@ def show(
 
 def _is_named(name: str) -> bool:
     """Whether it cannot be a folder: a method, or the user's own data."""
-    return name in registry.references() or name.startswith(OWN_DATA)
+    return name in METHODS.references() or name.startswith(OWN_DATA)
 
 
 def _folder(name: str) -> Path | None:
@@ -63,7 +63,7 @@ def _folder(name: str) -> Path | None:
             return None
         if "/" in name or Path(name).exists():
             raise
-        known = {*others, *registry.references(), *shelf.names()}
+        known = {*others, *METHODS.references(), *shelf.names()}
         raise unknown("method, learngene, task or suite", name, known) from None
 
 
@@ -80,7 +80,7 @@ def _heading(as_json: bool, **facts: Json) -> None:
 
 
 def _method(name: str, convention: Convention, as_json: bool) -> None:
-    method = registry.load(name)
+    method = METHODS.load(name)
     members = lifecycle.plan(name, convention=convention, offline=True)
     _heading(
         as_json,

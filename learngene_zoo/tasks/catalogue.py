@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from learngene_zoo.entry_points import Broken, Found, Plugins
 from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.registry import Broken, Found, Plugins
 from learngene_zoo.tasks.task import Entry, HubSource, Split, Task
 
 DEFAULT_SUITE = "mini"  # what a bench runs

@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
-from learngene_zoo.method import Extractor, Method, details_of
+from learngene_zoo.method import METHODS, Extractor, Method, details_of
 from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
@@ -128,7 +128,7 @@ def check_record(
 ) -> Learngene:
     """`lifecycle.extract`, killed halfway and resumed, writes the same learngene; its settings rebuild the extractor."""
     try:
-        registered = registry.load(method.name)
+        registered = METHODS.load(method.name)
     except WrongCall as error:
         raise AssertionError(
             f"the method {method.name} is not registered (is its package installed?): {error}"

@@ -24,9 +24,10 @@ from bad_folders import tar
 from bad_inputs import CASES, FAILED, WRONG, Case, outside
 from click.testing import CliRunner
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.cli.main import main
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import METHODS
 
 PATIENCE = 60  # seconds for one call
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=2, image_size=16, patch_size=8)
@@ -152,7 +153,7 @@ def test_an_environment_that_does_no_harm(
 
 def settings_of_every_verb() -> dict[str, Any]:
     """The settings behind the options of each verb, by the beginning of its line."""
-    methods = registry.methods()[0]
+    methods = METHODS.load_all()[0]
     return {
         **{f"extract {method.name} --ancestry ancestry -o new": method.extractor for method in methods},
         **{f"plan {method.name}": method.extractor for method in methods},

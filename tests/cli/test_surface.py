@@ -13,8 +13,8 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from learngene_zoo import registry
 from learngene_zoo.cli.main import TABLE, main
+from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.version import __version__
@@ -104,7 +104,7 @@ def test_bare_calls_show_the_help_as_a_wrong_call() -> None:
 def test_every_registered_method_has_its_own_commands() -> None:
     for verb in ("extract", "plan"):
         text = call(verb, "--help").stdout
-        assert all(name in text for name in registry.references())
+        assert all(name in text for name in METHODS.references())
     text = call("extract", "lsamd", "--help").stdout
     settings, options = text.split("\nOptions:")
     assert "--keep INTEGER,..." in settings
@@ -117,7 +117,7 @@ def test_every_registered_method_has_its_own_commands() -> None:
 
 def test_lists_are_flat() -> None:
     methods = json.loads(call("list", "methods", "--json").stdout)
-    assert {row["name"] for row in methods} == set(registry.references())
+    assert {row["name"] for row in methods} == set(METHODS.references())
     tasks = json.loads(call("list", "tasks", "--json").stdout)
     assert "digits" in {row["name"] for row in tasks}
     assert all(isinstance(row["classes"], int) for row in tasks)
@@ -214,7 +214,7 @@ def test_a_size_that_a_method_cannot_change_is_refused_wherever_it_is_named(
     from learngene_zoo.testing import tiny_ancestry
 
     monkeypatch.chdir(tmp_path)
-    learngene = with_settings(registry.load("lsamd").extractor, {"keep": (1, 3)})([tiny_ancestry()], [], Run())
+    learngene = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 3)})([tiny_ancestry()], [], Run())
     learngene.save(Path("learngene"))
     says = "mlp_ratio is 2.0, but all descendants of this learngene have mlp_ratio 4.0; sizes that can be chosen: layers, classes"
     assert says in refused("plan", "lsamd", *DEIT, "--mlp-ratio", "2")
@@ -228,7 +228,7 @@ def test_a_size_that_a_method_can_change_is_built_and_shown(tmp_path: Path, monk
     from learngene_zoo.testing import tiny_ancestry
 
     monkeypatch.chdir(tmp_path)
-    registry.load("scratch").extractor([tiny_ancestry()], [], Run()).save(Path("learngene"))
+    METHODS.load("scratch").extractor([tiny_ancestry()], [], Run()).save(Path("learngene"))
     call("expand", "--mlp-ratio", "2", "--width", "48")
     row = json.loads(call("show", "./descendant", "--json").stdout)
     assert (row["mlp_ratio"], row["width"], row["heads"]) == (2.0, 48, 2)
@@ -241,7 +241,7 @@ def test_a_method_that_two_packages_claim_is_refused_with_the_reason(
         info = tmp_path / f"{package}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\ncontested = {package}:METHOD\n")
+        (info / "entry_points.txt").write_text(f"[{METHODS.group}]\ncontested = {package}:METHOD\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     result = CliRunner().invoke(main, ["extract", "contested"])
     assert result.exit_code == 1

@@ -11,7 +11,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import learngene_zoo
-from learngene_zoo import plugin, registry
+from learngene_zoo import plugin
+from learngene_zoo.method import METHODS
 from learngene_zoo.tasks import catalogue
 
 PACKAGE = Path(learngene_zoo.__file__).resolve().parent
@@ -31,14 +32,14 @@ HOT = {
 
 # The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports go down, or stay in a folder.
 RINGS = (
-    "atomic entry_points errors intervals plotting seeds settings storage text version",
+    "atomic errors intervals plotting registry seeds settings storage text version",
     "families",
     "runs",
     "artifacts",
     "tasks",
     "training",
     "method",
-    "registry latency",
+    "latency",
     "inputs",
     "lifecycle",
     "plugin",
@@ -163,7 +164,7 @@ def test_plugins_use_the_facade_and_their_own_package() -> None:
 
 # What only reads imports nothing hot: these modules, and every plugin's module that an entry point names.
 COLD = (
-    "atomic entry_points errors intervals plotting seeds settings storage text version method registry inputs lifecycle plugin torch_hub latency "
+    "atomic errors intervals plotting registry seeds settings storage text version method inputs lifecycle plugin torch_hub latency "
     "families.family families.spec families.timm_config families.vit runs artifacts tasks.task "
     "tasks.catalogue bench cli"
 )
@@ -177,7 +178,7 @@ def cold() -> list[str]:
     """The modules that must not import anything hot at their top."""
     places = [f"learngene_zoo.{name}" for name in COLD.split()]
     ours = [name for name in SOURCES if any(name == place or name.startswith(f"{place}.") for place in places)]
-    plugins = {**registry.references(), **catalogue.SUITES.references()}
+    plugins = {**METHODS.references(), **catalogue.SUITES.references()}
     plugged = [reference.partition(":")[0] for reference in plugins.values()]
     return [name for name in [*ours, *plugged] if name in SOURCES and name not in HOT_OF_OURS]
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 from torch import nn
 
-from learngene_zoo import registry
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import spec as specs
@@ -21,7 +20,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.timm_config import architecture, timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Target, check_families
+from learngene_zoo.method import METHODS, Target, check_families
 from learngene_zoo.settings import from_json, to_json
 
 VIT = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -153,7 +152,7 @@ def test_a_target_can_name_only_what_the_family_has() -> None:
 
 
 def test_a_method_refuses_a_family_that_it_does_not_declare() -> None:
-    method = registry.load("lsamd")
+    method = METHODS.load("lsamd")
     check_families(method, [VIT, VIT])
     with pytest.raises(WrongCall, match="lsamd"):
         check_families(method, [VIT, SPEC])

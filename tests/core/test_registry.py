@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from learngene_zoo import entry_points, registry
+from learngene_zoo import registry
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall
+from learngene_zoo.method import METHODS
 
 
 @pytest.fixture
@@ -26,32 +27,32 @@ def install(site: Path, package: str, points: str, source: str = "") -> None:
     info = site / f"{package}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{points}\n")
+    (info / "entry_points.txt").write_text(f"[{METHODS.group}]\n{points}\n")
     (site / f"{package}.py").write_text(source)
 
 
 def test_the_methods_in_tree_are_found_and_load() -> None:
-    good, broken = registry.methods()
+    good, broken = METHODS.load_all()
     assert {"lsamd", "scratch", "pretrain_finetune"} <= {method.name for method in good}
     assert not broken
 
 
 def test_a_checkout_takes_its_own_table_before_that_of_an_installed_version(site: Path) -> None:
-    if not entry_points.checkout_tables():
+    if not registry.checkout_tables():
         pytest.skip("not a checkout")
-    before = registry.references()
+    before = METHODS.references()
     install(site, "learngene-zoo", "lsamd = lgzoo_older:LSAMD\nforgotten = lgzoo_older:FORGOTTEN")
-    assert registry.references() == before
+    assert METHODS.references() == before
 
 
 def test_an_unknown_method_is_answered_with_the_nearest() -> None:
     with pytest.raises(WrongCall, match="did you mean lsamd"):
-        registry.load("lsmad")
+        METHODS.load("lsmad")
 
 
 def test_finding_methods_imports_none_of_them(site: Path) -> None:
     install(site, "zoo_bomb", "bomb = zoo_bomb:METHOD", "raise SystemError('imported')")
-    assert registry.references()["bomb"] == "zoo_bomb:METHOD"
+    assert METHODS.references()["bomb"] == "zoo_bomb:METHOD"
 
 
 @pytest.mark.parametrize(
@@ -68,14 +69,14 @@ def test_finding_methods_imports_none_of_them(site: Path) -> None:
 def test_a_broken_plugin_is_reported_and_disturbs_nobody(site: Path, source: str, says: str) -> None:
     module = f"zoo_broken_{len(source)}"  # a name that no other case has imported
     install(site, module, f"broken = {module}:METHOD", source)
-    good, [broken] = registry.methods()
+    good, [broken] = METHODS.load_all()
     assert "lsamd" in {method.name for method in good}
     assert broken.name == "broken"
     with pytest.raises(BadFile, match=says):
-        registry.load("broken")
+        METHODS.load("broken")
 
 
-SCRATCH = registry.load("scratch")
+SCRATCH = METHODS.load("scratch")
 
 
 @pytest.mark.parametrize(
@@ -100,25 +101,24 @@ SCRATCH = registry.load("scratch")
     ],
 )
 def test_a_record_that_no_command_could_use_is_refused(changes: dict[str, Any], says: str) -> None:
-    registry.check_method_record(SCRATCH)
     with pytest.raises(BadPlugin, match=f"the record of the method .* is wrong: .*{says}"):
-        registry.check_method_record(replace(SCRATCH, **changes))
+        replace(SCRATCH, **changes)
 
 
 def test_a_plugin_with_a_wrong_record_is_reported(site: Path) -> None:
     source = "from dataclasses import replace\nfrom lgzoo_baselines.scratch import SCRATCH\n"
     source += "METHOD = replace(SCRATCH, name='wrong', tasks='both')"
     install(site, "zoo_wrong", "wrong = zoo_wrong:METHOD", source)
-    _, [broken] = registry.methods()
+    _, [broken] = METHODS.load_all()
     assert "the method 'wrong' is wrong: tasks is 'both'" in broken.reason
 
 
 def test_a_method_in_tree_stays_when_a_stranger_claims_its_name(site: Path) -> None:
-    before = registry.references()
+    before = METHODS.references()
     install(site, "zoo_twin", "lsamd = zoo_twin:METHOD", "raise SystemError('imported')")
-    assert registry.references() == before
-    assert registry.load("lsamd").name == "lsamd"
-    good, [broken] = registry.methods()
+    assert METHODS.references() == before
+    assert METHODS.load("lsamd").name == "lsamd"
+    good, [broken] = METHODS.load_all()
     assert {method.name for method in good} == set(before)
     assert broken.reference == "zoo_twin:METHOD"
     assert "zoo_twin:METHOD of zoo_twin" in broken.reason
@@ -126,36 +126,36 @@ def test_a_method_in_tree_stays_when_a_stranger_claims_its_name(site: Path) -> N
 
 
 def test_of_two_strangers_that_claim_one_name_both_are_refused(site: Path) -> None:
-    before = registry.references()
+    before = METHODS.references()
     for package in ("zoo_one", "zoo_two"):
         install(site, package, f"contested = {package}:METHOD", "raise SystemError('imported')")
-    assert registry.references() == before
+    assert METHODS.references() == before
     with pytest.raises(BadFile, match=r"claim the method 'contested' \(zoo_one:METHOD of zoo_one and zoo_two:METHOD"):
-        registry.load("contested")
-    good, broken = registry.methods()
+        METHODS.load("contested")
+    good, broken = METHODS.load_all()
     assert {method.name for method in good} == set(before)
     assert [plugin.reference for plugin in broken] == ["zoo_one:METHOD", "zoo_two:METHOD"]
 
 
 def test_one_reference_found_twice_is_one_method(site: Path) -> None:
-    before = registry.references()
+    before = METHODS.references()
     install(site, "zoo_copy", f"lsamd = {before['lsamd']}")
-    assert registry.references() == before
+    assert METHODS.references() == before
 
 
 def test_a_checkout_without_metadata_has_the_same_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not entry_points.checkout_tables():
+    if not registry.checkout_tables():
         pytest.skip("the package does not lie in a checkout")
-    everything = registry.references()
-    monkeypatch.setattr(entry_points, "entry_points", lambda group: [])
-    assert set(registry.references()) <= set(everything)
-    assert "lsamd" in registry.references()
+    everything = METHODS.references()
+    monkeypatch.setattr(registry, "entry_points", lambda group: [])
+    assert set(METHODS.references()) <= set(everything)
+    assert "lsamd" in METHODS.references()
 
 
 def test_another_projects_table_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "learngene_zoo").mkdir()
     (tmp_path / "pyproject.toml").write_text(
-        f'[project]\nname = "other"\n[project.entry-points."{registry.GROUP}"]\nx = "y:z"\n'
+        f'[project]\nname = "other"\n[project.entry-points."{METHODS.group}"]\nx = "y:z"\n'
     )
-    monkeypatch.setattr(entry_points, "__file__", str(tmp_path / "learngene_zoo" / "entry_points.py"))
-    assert entry_points.checkout_tables() == {}
+    monkeypatch.setattr(registry, "__file__", str(tmp_path / "learngene_zoo" / "registry.py"))
+    assert registry.checkout_tables() == {}

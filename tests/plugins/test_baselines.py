@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import TABLE
-from learngene_zoo.method import Target
+from learngene_zoo.method import METHODS, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
@@ -22,12 +22,12 @@ SIZE = Target(layers=2, classes=3)
 
 
 def expanded(learngene: Learngene, target: Target = SIZE, seed: int = 0, **settings: Any) -> Any:
-    expander = with_settings(registry.load(learngene.config.method).expander, settings)
+    expander = with_settings(METHODS.load(learngene.config.method).expander, settings)
     return lifecycle.expand(learngene, target=target, expander=expander, run=Run(seed=seed))
 
 
 def made(name: str, **settings: Any) -> Learngene:
-    method = registry.load(name)
+    method = METHODS.load(name)
     extractor = with_settings(method.presets["smoke"], settings)
     ancestry = tiny_ancestry()
     learngene = extractor([ancestry], [tiny_task()] if method.tasks == "one" else [], Run())
@@ -47,7 +47,7 @@ def test_scratch_holds_nothing_and_survives_being_written(tmp_path: Path) -> Non
 
 def test_scratch_builds_up_to_five_quarters_of_the_ancestry() -> None:
     learngene = made("scratch")
-    layers = [member.spec.layers for member in registry.load("scratch").expander.family(learngene.config)]
+    layers = [member.spec.layers for member in METHODS.load("scratch").expander.family(learngene.config)]
     assert layers == [1, 2, 3, 4]  # of 3: ceil(3.75)
 
 
@@ -101,7 +101,7 @@ def test_a_size_that_is_finished_is_loaded_and_not_trained_again(tmp_path: Path)
     """The finished part's tensors are replaced by ones: a resumed run must bring those back."""
     from safetensors.torch import load_file, save_file
 
-    extractor = with_settings(registry.load("pretrain_finetune").presets["smoke"], {"depths": (1, 2)})
+    extractor = with_settings(METHODS.load("pretrain_finetune").presets["smoke"], {"depths": (1, 2)})
     first = extractor([tiny_ancestry()], [tiny_task()], Run(folder=tmp_path))
     file = tmp_path / "parts" / "layers-1" / "done" / "model.safetensors"
     save_file({name: torch.ones_like(tensor) for name, tensor in load_file(file).items()}, file)
@@ -124,9 +124,9 @@ def test_the_work_of_an_extraction_is_every_size_over_all_epochs() -> None:
     spec = tiny_ancestry().spec
     settings = {"depths": (1, 3), "epochs": 2, "images": 30}
     for method, asked in (("pretrain_finetune", 0), ("distillation", spec.layers)):
-        works = with_settings(registry.load(method).extractor, settings).work([spec], [48])
+        works = with_settings(METHODS.load(method).extractor, settings).work([spec], [48])
         assert [(work.images, work.trained, work.frozen) for work in works] == [(60, 1, asked), (60, 3, asked)]
-        assert with_settings(registry.load(method).extractor, settings).work([spec], [10])[0].images == 20
+        assert with_settings(METHODS.load(method).extractor, settings).work([spec], [10])[0].images == 20
 
 
 def test_a_size_that_was_not_pretrained_is_refused() -> None:
@@ -140,7 +140,7 @@ def test_a_size_that_was_not_pretrained_is_refused() -> None:
 @pytest.mark.parametrize("depths", [(), (1, 1), (0, 1), (1000,)])
 def test_invalid_depths_are_refused(depths: tuple[int, ...]) -> None:
     with pytest.raises(WrongCall, match="depths is"):
-        with_settings(registry.load("pretrain_finetune").extractor, {"depths": depths})
+        with_settings(METHODS.load("pretrain_finetune").extractor, {"depths": depths})
 
 
 @pytest.mark.parametrize("details", [{}, {"depths": "12"}, {"depths": [True]}, {"depths": [1.5]}, {"depths": [0]}])

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from learngene_zoo import registry
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 
-METHOD = registry.load("distillation")
+METHOD = METHODS.load("distillation")
 
 
 def made(ancestry: Ancestry | None = None, method: str = "distillation", **settings: Any) -> Learngene:
-    extractor = with_settings(registry.load(method).presets["smoke"], {"depths": (1,), **settings})
+    extractor = with_settings(METHODS.load(method).presets["smoke"], {"depths": (1,), **settings})
     return extractor([ancestry or tiny_ancestry()], [tiny_task()], Run())
 
 

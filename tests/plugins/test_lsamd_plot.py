@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander
+from learngene_zoo.method import METHODS, Expander
 from lgzoo_lsamd import plot
 from lgzoo_lsamd.plot import BASE, SPECIFIC
 
@@ -34,7 +34,7 @@ def learngene(**changes: object) -> Learngene:
 
 def picture(gene: Learngene, expander: Expander | None = None) -> Any:
     """The figure, with the method's own expander if none is given."""
-    return plot.picture(gene, expander or registry.load(gene.config.method).expander)
+    return plot.picture(gene, expander or METHODS.load(gene.config.method).expander)
 
 
 def words(figure: object) -> list[str]:

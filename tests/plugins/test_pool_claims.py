@@ -23,7 +23,6 @@ from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.trial import size_of
 from learngene_zoo.bench.verdict import judge
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.inputs import preset_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, settings_of, with_settings
 from learngene_zoo.tasks.catalogue import open_task
@@ -69,7 +68,7 @@ def _small(arm: Competitor) -> dict[str, object]:
 def settings_in(claim: Claim, name: str) -> dict[str, object]:
     """All settings of an arm's extraction, by their names."""
     arm = arm_of(claim, name, 0)
-    given_settings = with_settings(preset_of(POOL, arm.preset), arm.settings)
+    given_settings = with_settings(POOL.preset(arm.preset), arm.settings)
     return {setting.name: setting.default for setting in settings_of(given_settings)}
 
 

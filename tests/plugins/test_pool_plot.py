@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander
+from learngene_zoo.method import METHODS, Expander
 from learngene_zoo.plotting import tint
 from lgzoo_pool import plot
 from lgzoo_pool.details import StitchedDetails
@@ -44,7 +44,7 @@ def scored(images: Any = 50, **changes: Any) -> dict[str, Any]:
 
 def picture(gene: Learngene, expander: Expander | None = None) -> Any:
     """The figure, with the method's own expander if none is given."""
-    return plot.picture(gene, expander or registry.load(gene.config.method).expander)
+    return plot.picture(gene, expander or METHODS.load(gene.config.method).expander)
 
 
 def words(figure: Any) -> str:

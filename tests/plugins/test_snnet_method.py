@@ -11,14 +11,14 @@ import pytest
 import torch
 from stitching_toy import anchors
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Budget, Target
+from learngene_zoo.method import METHODS, Budget, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_task
@@ -26,7 +26,7 @@ from learngene_zoo.training.evaluate import evaluate
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.snnet import TakeConfiguration
 
-METHOD = registry.load("snnet")
+METHOD = METHODS.load("snnet")
 TASK = tiny_task(classes=4)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path as FilePath
 
 import pytest
 
-from learngene_zoo import lifecycle, registry
+from learngene_zoo import lifecycle
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.method import METHODS
 from learngene_zoo.settings import with_settings
 from lgzoo_pool.expand import spec_of
 from lgzoo_pool.paths import Layout, Path, Span, Stitch, pairs
@@ -108,7 +109,7 @@ def test_layouts_that_cannot_be_meant(options: dict[str, int], says: str) -> Non
 
 
 def test_the_released_table_to_the_last_parameter_and_flop() -> None:
-    method = registry.load("snnet")
+    method = METHODS.load("snnet")
     legacy = with_settings(method.expander, {"legacy": True})
     rows = lifecycle.plan("snnet", ancestries=DEIT, expander=legacy, convention="fvcore")
     found = {row.settings["config"]: row.cost("fvcore") for row in rows}

@@ -10,12 +10,11 @@ import pytest
 import torch
 from tal_toy import RECIPE, SIZE, VARIANTS, ancestry, changed, extracted, meta_train, source_task, tasks
 
-from learngene_zoo import registry
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli import show
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method import details_of
+from learngene_zoo.method import METHODS, details_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import settings_of, with_settings
 from learngene_zoo.tasks.task import Task
@@ -332,4 +331,4 @@ def test_a_released_checkpoint_takes_the_place_of_training(tmp_path: Path) -> No
 
 
 def test_all_three_are_registered() -> None:
-    assert [registry.load(name) for name in ("ghn3", "logah", "tal")] == [GHN3, LOGAH, TAL]
+    assert [METHODS.load(name) for name in ("ghn3", "logah", "tal")] == [GHN3, LOGAH, TAL]

@@ -12,14 +12,14 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from learngene_zoo import lifecycle, plotting, registry
+from learngene_zoo import lifecycle, plotting
 from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import count_params
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Expander, details_of
+from learngene_zoo.method import METHODS, Expander, details_of
 from learngene_zoo.seeds import derive_seed
 from lgzoo_tal import plot
 from lgzoo_tal.ghn3 import GHN3
@@ -82,7 +82,7 @@ def learngene(
 
 def picture(gene: Learngene, expander: Expander | None = None) -> Any:
     """The figure, with the method's own expander if none is given."""
-    return plot.picture(gene, expander or registry.load(gene.config.method).expander)
+    return plot.picture(gene, expander or METHODS.load(gene.config.method).expander)
 
 
 def clouds(gene: Learngene, specs: Sequence[ViTSpec]) -> list[Cloud]:
