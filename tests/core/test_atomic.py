@@ -49,6 +49,13 @@ def test_a_folder_appears_whole(tmp_path: Path) -> None:
     assert everything(tmp_path) == {"a/b/file": "x"}
 
 
+def test_nothing_is_replaced_unless_asked(tmp_path: Path) -> None:
+    fill(tmp_path / "out", "old")
+    with pytest.raises(Refused, match="already exists"), new_folder(tmp_path / "out"):
+        pass
+    assert everything(tmp_path)["out/README.md"] == "old"
+
+
 def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str) -> None:
     path = tmp_path / "out"
     fill(path, "old")

@@ -110,6 +110,28 @@ def test_the_same_table_has_the_same_interval() -> None:
     assert estimate(table).interval(0.8)[0] > estimate(table).interval(0.95)[0]
 
 
+TABLE = [[2.0, 3.0, 4.0], [3.0, 5.0, 4.0], [2.0, 2.5, 3.0], [4.0, 4.5, 7.5]]
+
+
+def test_an_interval_never_changes() -> None:
+    """Verdicts on claims rest on it."""
+    found = estimate(TABLE)
+    assert (found.value, found.error, found.freedom) == pytest.approx((3.7083333, 0.7872685, 4.9810060))
+    assert found.interval() == pytest.approx((1.5225256, 5.9021630))
+    assert found.interval(0.8) == pytest.approx((2.4731394, 4.9996724))
+    assert found.p_value(1.0) == pytest.approx(0.0262898, abs=1e-6)
+    assert found.detectable == pytest.approx(2.9265995)
+    assert estimate(TABLE, scope="seeds").interval() == pytest.approx((1.1317130, 6.1729267))
+
+
+def test_the_shape_is_in_standard_deviations() -> None:
+    for table in (TABLE, [[1.0, 2.0, 4.0, 3.0, 5.0]], (10 * np.array(TABLE)).tolist()):
+        shape = estimate(table).shape
+        assert shape.mean() == pytest.approx(0, abs=0.05)
+        assert shape.std() == pytest.approx(1, abs=0.05)
+        assert list(shape) == sorted(shape)
+
+
 def test_p_values_agree_with_intervals() -> None:
     found = estimate([[2.0, 3.0, 4.0], [3.0, 5.0, 4.0], [2.0, 2.5, 3.0], [4.0, 4.5, 5.5]])
     p = found.p_value(1.0)

@@ -202,6 +202,35 @@ def test_a_second_process_says_who_works_there(tmp_path: Path, force: bool) -> N
     assert call(whole, out, Run(resume=True)) == Toy("0")
 
 
+def test_a_record_that_was_cut_short_is_of_an_unfinished_run(tmp_path: Path) -> None:
+    out, folder = tmp_path / "learngene", tmp_path / "learngene.run"
+    with pytest.raises(KeyboardInterrupt):
+        call(half, out)
+    whole_record = (folder / "run.json").read_bytes()
+    (folder / "run.json").write_bytes(whole_record[: len(whole_record) // 2])
+    with pytest.raises(Refused, match="an unfinished run is in"):
+        call(whole, out)
+    with pytest.raises(Refused, match="was started with other settings"):
+        call(whole, out, Run(resume=True))
+    assert (folder / "checkpoint-1").is_dir()
+    assert call(whole, out, force=True) == Toy("0")
+    (folder / "run.json").write_bytes(
+        whole_record[:10]
+    )  # nothing is kept there: a run that was finished, or had not begun
+    assert call(whole, tmp_path / "learngene", force=True) == Toy("0")
+
+
+def test_only_the_first_process_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learngene_zoo.runs.folder.join", lambda device: None)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert call(whole, tmp_path / "learngene") == Toy("0")
+    assert names(tmp_path) == []
+    monkeypatch.setenv("RANK", "0")
+    assert call(whole, tmp_path / "learngene") == Toy("0")
+    assert "learngene/config.json" in names(tmp_path)
+
+
 def test_a_run_folder_that_disappears_costs_nothing(tmp_path: Path) -> None:
     import shutil
 

@@ -90,6 +90,15 @@ def test_runs_that_share_parts_compute_equal_ones_once(tmp_path: Path) -> None:
     assert third.key != first.key
 
 
+@pytest.mark.parametrize(("rank", "kept"), [(0, True), (1, False)])
+def test_only_the_first_process_writes(rank: int, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", str(rank))
+    part = once(Run(folder=tmp_path).part("p"), work, Settings())
+    assert part.record == {"steps": 3}
+    assert bool(list(tmp_path.rglob("done"))) is kept
+
+
 def test_a_finished_part_is_loaded_when_its_run_resumes(tmp_path: Path) -> None:
     CALLS.clear()
     once(Run(folder=tmp_path).part("p"), work, Settings())

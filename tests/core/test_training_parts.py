@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from types import SimpleNamespace
@@ -189,6 +190,12 @@ def test_checkpoints_round_trip_and_replace_each_other(tmp_path):
     assert found.tensors["weights"]["n"].dtype == torch.int64
     with pytest.raises(Refused, match="label x"):
         checkpoint.newest(tmp_path, {"label": "y"})
+
+
+def test_a_checkpoints_record_never_changes(tmp_path):
+    written(tmp_path, 10, label="x")
+    record = json.loads((tmp_path / "checkpoint-10" / checkpoint.RECORD).read_text())
+    assert record == {"format": 1, "step": 10, "training": {"label": "x"}, "scaler": {}}
 
 
 def damage_cut(place):

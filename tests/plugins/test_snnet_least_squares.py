@@ -12,7 +12,7 @@ from stitching_toy import anchors, images, stitched
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import StateDict
 from learngene_zoo.testing import tiny_task
-from lgzoo_pool.least_squares import fit_of, groups, moments, solve, some_images
+from lgzoo_pool.least_squares import Moments, fit_of, groups, moments, solve, some_images
 from lgzoo_pool.network import StitchedNetwork
 from lgzoo_pool.settings import LeastSquaresSettings
 from lgzoo_pool.snnet import least_squares, with_heads
@@ -119,6 +119,34 @@ def test_least_squares_fits_better_than_anything_near_it() -> None:
     for name in best:
         for sign in (0.01, -0.01):
             assert fit_of(counted, {**best, name: best[name] + sign})["missed"]["mean"] > least
+
+
+@torch.no_grad()
+def test_a_mean_fit_is_that_of_all_stitches() -> None:
+    network, _ = stitched((3, 3))
+    fit = fit_of(moments(network, [images(8)]), dict(network.state_dict()))
+    for kind in ("norm_ratio", "missed"):
+        each = [value for name, value in fit[kind].items() if name != "mean"]
+        assert len(each) > 1
+        assert fit[kind]["mean"] == pytest.approx(sum(each) / len(each), abs=2e-6)
+
+
+def test_processes_add_their_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two processes has half of the images; both have the sums over all of them afterwards."""
+    network, _ = stitched((2, 2))
+    ours, theirs, both = (moments(network, [part]) for part in (*images(24).split(12), images(24)))
+
+    def every(counted: Moments) -> list[torch.Tensor]:
+        return [*counted.gram.values(), *counted.cross.values(), *counted.norm.values()]
+
+    waiting = every(theirs)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("torch.distributed.all_reduce", lambda total: total.add_(waiting.pop(0)))
+    added = moments(network, [images(24)[:12]])
+    assert not waiting
+    for one, two, half in zip(every(added), every(both), every(ours)):
+        torch.testing.assert_close(one, two)
+        assert not torch.equal(one, half)
 
 
 def test_every_block_runs_once_per_batch() -> None:

@@ -1,0 +1,90 @@
+"""Splits that are made: which images they take never changes, because published numbers rest on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.splits import (
+    Labelled,
+    balanced,
+    completed,
+    in_roles,
+    interleaved,
+    stratified_parts,
+)
+
+LABELS = np.array([0, 1, 2, 0, 1, 0, 0, 1, 2, 0, 1, 0] * 4)  # 24, 16 and 8 images
+
+
+class Rows:
+    """Images that nobody looks at."""
+
+    def __len__(self) -> int:
+        return len(LABELS)
+
+    def image(self, row: int) -> Any:
+        raise AssertionError(row)
+
+    def where(self, row: int) -> str:
+        return f"row {row}"
+
+
+def made(labels: np.ndarray = LABELS, counts: dict[str, int] | None = None, **others: np.ndarray) -> dict[str, Any]:
+    found = {name: Labelled(Rows(), part) for name, part in {"train": labels, **others}.items()}
+    return completed("x", found, counts or {})
+
+
+def test_the_images_of_every_split_never_change() -> None:
+    parts = made()
+    assert parts["test"].members.tolist() == [0, 1, 2, 7, 15, 29, 33, 37, 39, 44]
+    assert parts["validation"].members.tolist() == [4, 5, 20, 42]
+    assert len(parts["train"].members) == 34
+
+
+def test_the_order_of_classes_never_changes() -> None:
+    assert interleaved(LABELS, 0).tolist()[:12] == [15, 1, 39, 7, 33, 44, 37, 2, 29, 0, 13, 35]
+    assert interleaved(LABELS, 1).tolist() != interleaved(LABELS, 0).tolist()
+    assert [part.tolist() for part in stratified_parts(LABELS, [5, 4], 0)] == [[1, 7, 15, 33, 39], [2, 29, 37, 44]]
+    assert balanced(LABELS, 9, 0).tolist() == [1, 2, 7, 15, 26, 33, 37, 39, 44]
+
+
+def test_every_beginning_has_the_classes_in_their_shares() -> None:
+    order = interleaved(LABELS, 3)
+    assert sorted(order.tolist()) == list(range(len(LABELS)))
+    for count in range(1, len(LABELS) + 1):
+        got = np.bincount(LABELS[order[:count]], minlength=3)
+        assert np.abs(got - count * np.array([24, 16, 8]) / 48).max() <= 1.5
+
+
+def test_equally_many_of_each_class_and_nested() -> None:
+    chosen = [balanced(LABELS, count, 3) for count in (6, 12, 24)]
+    assert [np.bincount(LABELS[one]).tolist() for one in chosen] == [[2, 2, 2], [4, 4, 4], [8, 8, 8]]
+    assert set(chosen[0]) < set(chosen[1]) < set(chosen[2])
+
+
+def test_splits_that_are_there_stay_and_named_counts_hold() -> None:
+    parts = made(test=LABELS[:5])
+    assert [len(parts[name].members) for name in ("train", "validation", "test")] == [43, 5, 5]
+    parts = made(counts={"test": 7, "validation": 3})
+    assert [len(parts[name].members) for name in ("train", "validation", "test")] == [38, 3, 7]
+    every = np.concatenate([part.members for part in parts.values()])
+    assert sorted(every.tolist()) == list(range(48))
+    assert all((part.labels == LABELS[part.members]).all() for part in parts.values())
+    assert len(made(test=LABELS[:0])["test"].members) == 10, "an empty split is made anew"
+
+
+def test_too_few_images_for_a_split() -> None:
+    with pytest.raises(ValueError, match="at most 48 images in all parts, got 49"):
+        stratified_parts(LABELS, [40, 9], 0)
+    with pytest.raises(BadData, match=r"too few training images \(1\) to make a test split"):
+        made(LABELS[:1])
+
+
+def test_roles_of_stored_splits() -> None:
+    stored = {"train": 1, "validation": 2, "test": 3, "extra": 4}
+    assert in_roles(stored, {"test": "validation"}) == {"train": 1, "extra": 4, "test": 2}
+    assert in_roles(stored, {"test": "missing"}) == stored
