@@ -1,155 +1,16 @@
-"""The canvas: frames in which things lie, layers, random draws, colours, and how pictures are finished.
+"""What pictures are painted with: random draws, colours, patterns, layers and backgrounds; and how pictures are finished.
 
-`outlines` has shapes, `fills` patterns and backgrounds. Everything is float32 and computed element by element with numpy: no
-matrix product, no sum along an axis, no loop over N. So a picture is the same, bit by bit, whichever pictures are made with it.
-Shapes: NSS is (N, SIZE, SIZE), N3SS has colours; an argument given per picture is (N,) or a plain number.
+A pattern goes from -1 to 1; its frequencies are in cycles from one side of a frame to the other. As in `shapes` everything is
+float32 and computed element by element. Shapes: NSS is (N, SIZE, SIZE), N3SS has colours; settings are (N,) or plain numbers.
 """
-
-from typing import NamedTuple, TypedDict
 
 import numpy as np
 import torch
-from torch.nn import functional
 
+from lgzoo_mini.shapes import PICTURE, Frame, Number, contour, cover, frame, length, wide
 from lgzoo_mini.suite import SIZE
 
-Number = np.ndarray | float  # one for each picture, float32 (N,), or one for all
-PIXEL = 2.0 / SIZE  # width of a pixel; a picture reaches from -1 to 1
-_AXIS = ((np.arange(SIZE, dtype=np.float32) * 2 + 1) / SIZE - 1).astype(np.float32)
-
-
-class Frame(NamedTuple):
-    """Where every pixel lies as seen from the frame's centre: x to the right, y down, NSS each.
-
-    In its units the frame reaches from -1 to 1; a picture's pixel is `pixel` wide, (N, 1, 1).
-    """
-
-    x: np.ndarray
-    y: np.ndarray
-    pixel: np.ndarray
-
-
-def wide(values: Number) -> np.ndarray:
-    """One number for each picture as float32 (N, 1, 1), to meet NSS; a field passes unchanged."""
-    numbers = np.asarray(values, dtype=np.float32)
-    return numbers if numbers.ndim == 3 else numbers.reshape(-1, 1, 1)
-
-
-PICTURE = Frame(_AXIS[None, None, :], _AXIS[None, :, None], wide(PIXEL))
-
-
-def frame(
-    *,
-    x: Number = 0.0,
-    y: Number = 0.0,
-    size: Number = 1.0,
-    angle: Number = 0.0,
-    stretch: Number = 1.0,
-    shear: Number = 0.0,
-    tilt_x: Number = 0.0,
-    tilt_y: Number = 0.0,
-    mirror: Number = 1.0,
-    inside: Frame = PICTURE,
-) -> Frame:
-    """A frame that lies at (x, y) in another, `size` times as large, turned clockwise by `angle` radians.
-
-    `stretch` makes it wider and as much lower, `shear` pushes its foot aside, `tilt_x` and `tilt_y` turn it out of the
-    picture's plane (less than 1 / its reach; 0.3 is much), and `mirror` -1 swaps left and right.
-    """
-    scale = 1 / wide(size)
-    right, down = (inside.x - wide(x)) * scale, (inside.y - wide(y)) * scale
-    if not (_is_zero(tilt_x) and _is_zero(tilt_y)):
-        near = 1 / np.maximum(1 + wide(tilt_x) * right + wide(tilt_y) * down, np.float32(0.2))
-        right, down = right * near, down * near
-    if not _is_zero(angle):
-        cosine, sine = np.cos(wide(angle)), np.sin(wide(angle))
-        right, down = cosine * right + sine * down, cosine * down - sine * right
-    if not _is_zero(shear):
-        right = right - wide(shear) * down
-    if isinstance(stretch, np.ndarray) or isinstance(mirror, np.ndarray) or stretch != 1 or mirror != 1:
-        right, down = right * (wide(mirror) / wide(stretch)), down * wide(stretch)
-    return Frame(right, down, inside.pixel * scale)
-
-
-def _is_zero(values: Number) -> bool:
-    return not isinstance(values, np.ndarray) and values == 0
-
-
-class Placed(TypedDict):
-    """Where a thing lies, float32 (N,) each: settings of `frame`."""
-
-    x: np.ndarray
-    y: np.ndarray
-    size: np.ndarray
-    angle: np.ndarray
-
-
-class Pose(Placed, total=False):
-    """And how it is deformed."""
-
-    stretch: np.ndarray
-    shear: np.ndarray
-    tilt_x: np.ndarray
-    tilt_y: np.ndarray
-
-
-def cover(distance: np.ndarray, pixel: np.ndarray, soft: Number = 1.0) -> np.ndarray:
-    """How much of each pixel lies inside, 0 to 1: `distance` is negative there. The edge is `soft` pixels wide."""
-    return np.clip(0.5 - distance / (pixel * wide(soft)), 0, 1)
-
-
-def stamped(masks: torch.Tensor, place: Frame) -> np.ndarray:
-    """The coverage of each pixel, float32 (N, C, SIZE, SIZE), by C layers of masks (N, C, B, B) that fill their frames."""
-    grid = np.empty((len(masks), SIZE, SIZE, 2), dtype=np.float32)
-    grid[..., 0], grid[..., 1] = place.x, place.y
-    return functional.grid_sample(
-        masks, torch.from_numpy(grid), mode="bilinear", padding_mode="zeros", align_corners=False
-    ).numpy()
-
-
-def plain(colour_N3: np.ndarray) -> np.ndarray:
-    """Pictures of one colour each, N3SS."""
-    picture = np.empty((len(colour_N3), 3, SIZE, SIZE), dtype=np.float32)
-    picture[:] = colour_N3[:, :, None, None]
-    return picture
-
-
-def over(picture: np.ndarray, colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-    """`picture` N3SS with a colour, (N, 3) or N3SS, laid over it where `alpha` NSS is 1. The picture itself is changed."""
-    ink = colour[:, :, None, None] if colour.ndim == 2 else colour
-    difference = ink - picture
-    difference *= alpha[:, None]
-    picture += difference
-    return picture
-
-
-def shade(picture: np.ndarray, light: np.ndarray) -> np.ndarray:
-    """`picture` N3SS with every colour multiplied by `light` NSS. The picture itself is changed."""
-    picture *= light[:, None]
-    return picture
-
-
-def blur(picture: np.ndarray, amount: Number) -> np.ndarray:
-    """Each pixel mixed with its neighbours: weights (a, 1, a) / (1 + 2a) along both sides, `amount` a from 0 to 1."""
-    side = np.asarray(amount, dtype=np.float32).reshape(-1, 1, 1, 1)
-    whole = 1 / (1 + 2 * side)
-    across = np.concatenate([picture[..., :1], picture, picture[..., -1:]], axis=-1)
-    picture = (picture + side * (across[..., :-2] + across[..., 2:])) * whole
-    down = np.concatenate([picture[..., :1, :], picture, picture[..., -1:, :]], axis=-2)
-    return (picture + side * (down[..., :-2, :] + down[..., 2:, :])) * whole
-
-
-def finish(picture: np.ndarray, grain: np.ndarray, strength: Number = 0.1) -> torch.Tensor:
-    """Pictures as bytes, uint8 (N, 3, SIZE, SIZE). `grain` uint8 (N, GRAIN) adds noise up to half of `strength` to a side."""
-    assert picture.dtype == np.float32, "something was computed in float64"
-    noise = grain.reshape(-1, 3, SIZE, SIZE).astype(np.float32)
-    scale = np.asarray(strength, dtype=np.float32).reshape(-1, 1, 1, 1)
-    noise -= np.float32(127.5)
-    noise *= scale
-    noise += picture * np.float32(255)
-    np.clip(noise, 0, 255, out=noise)
-    np.rint(noise, out=noise)
-    return torch.from_numpy(noise.astype(np.uint8))
+_PI = np.float32(np.pi)
 
 
 class Dice:
@@ -251,11 +112,131 @@ def hues(ink: np.ndarray, paper: np.ndarray) -> dict[str, np.ndarray]:
     return dict(zip(("ink_hue_x", "ink_hue_y", "paper_hue_x", "paper_hue_y"), (*hue_of(ink), *hue_of(paper))))
 
 
-def pose(x: np.ndarray, y: np.ndarray, size: np.ndarray, angle: np.ndarray) -> dict[str, np.ndarray]:
-    """Where the main thing is: its centre, its diameter as a share of the picture, and its rotation."""
-    return {"x": x, "y": y, "size": 2 * size - 1, "angle_x": np.cos(angle), "angle_y": np.sin(angle)}
+def plain(colour_N3: np.ndarray) -> np.ndarray:
+    """Pictures of one colour each, N3SS."""
+    picture = np.empty((len(colour_N3), 3, SIZE, SIZE), dtype=np.float32)
+    picture[:] = colour_N3[:, :, None, None]
+    return picture
 
 
-def attributes_of(where: Placed) -> dict[str, np.ndarray]:
-    """The attributes that say where a thing with a head lies."""
-    return pose(where["x"], where["y"], where["size"], where["angle"])
+def over(picture: np.ndarray, colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
+    """`picture` N3SS with a colour, (N, 3) or N3SS, laid over it where `alpha` NSS is 1. The picture itself is changed."""
+    ink = colour[:, :, None, None] if colour.ndim == 2 else colour
+    difference = ink - picture
+    difference *= alpha[:, None]
+    picture += difference
+    return picture
+
+
+def shade(picture: np.ndarray, light: np.ndarray) -> np.ndarray:
+    """`picture` N3SS with every colour multiplied by `light` NSS. The picture itself is changed."""
+    picture *= light[:, None]
+    return picture
+
+
+def blur(picture: np.ndarray, amount: Number) -> np.ndarray:
+    """Each pixel mixed with its neighbours: weights (a, 1, a) / (1 + 2a) along both sides, `amount` a from 0 to 1."""
+    side = np.asarray(amount, dtype=np.float32).reshape(-1, 1, 1, 1)
+    whole = 1 / (1 + 2 * side)
+    across = np.concatenate([picture[..., :1], picture, picture[..., -1:]], axis=-1)
+    picture = (picture + side * (across[..., :-2] + across[..., 2:])) * whole
+    down = np.concatenate([picture[..., :1, :], picture, picture[..., -1:, :]], axis=-2)
+    return (picture + side * (down[..., :-2, :] + down[..., 2:, :])) * whole
+
+
+def finish(picture: np.ndarray, grain: np.ndarray, strength: Number = 0.1) -> torch.Tensor:
+    """Pictures as bytes, uint8 (N, 3, SIZE, SIZE). `grain` uint8 (N, GRAIN) adds noise up to half of `strength` to a side."""
+    assert picture.dtype == np.float32, "something was computed in float64"
+    noise = grain.reshape(-1, 3, SIZE, SIZE).astype(np.float32)
+    scale = np.asarray(strength, dtype=np.float32).reshape(-1, 1, 1, 1)
+    noise -= np.float32(127.5)
+    noise *= scale
+    noise += picture * np.float32(255)
+    np.clip(noise, 0, 255, out=noise)
+    np.rint(noise, out=noise)
+    return torch.from_numpy(noise.astype(np.uint8))
+
+
+def stripes(place: Frame, frequency: Number, angle: Number = 0.0, phase: Number = 0.0) -> np.ndarray:
+    """Waves across the direction of `angle`."""
+    along = place.x * np.cos(wide(angle)) + place.y * np.sin(wide(angle))
+    return np.sin(along * (wide(frequency) * _PI) + wide(phase))
+
+
+def _lattice(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> np.ndarray:
+    """A number from -1 to 1 for every lattice point: the bits of its place, mixed (xxhash's primes)."""
+    bits = x * np.uint32(0x9E3779B1) + y * np.uint32(0x85EBCA77) + key
+    bits ^= bits >> np.uint32(15)
+    bits *= np.uint32(0xC2B2AE3D)
+    bits ^= bits >> np.uint32(13)
+    bits *= np.uint32(0x27D4EB2F)
+    bits ^= bits >> np.uint32(16)
+    return (bits >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-23) - 1
+
+
+def value_noise(place: Frame, frequency: Number, key: Number) -> np.ndarray:
+    """Smooth random hills: values at lattice points, joined by smoothsteps. `key` in [0, 1) chooses which."""
+    x, y = place.x * (wide(frequency) / 2), place.y * (wide(frequency) / 2)
+    low_x, low_y = np.floor(x), np.floor(y)
+    x, y = x - low_x, y - low_y
+    x, y = x * x * (3 - 2 * x), y * y * (3 - 2 * y)
+    # Through int32: a negative float has no defined value as an unsigned number.
+    column, row = low_x.astype(np.int32).astype(np.uint32), low_y.astype(np.int32).astype(np.uint32)
+    bits = (wide(key) * np.float32(2.0**24)).astype(np.uint32) * np.uint32(0x165667B1)
+    one = np.uint32(1)
+    top, top_right = _lattice(column, row, bits), _lattice(column + one, row, bits)
+    foot, foot_right = _lattice(column, row + one, bits), _lattice(column + one, row + one, bits)
+    top += x * (top_right - top)
+    foot += x * (foot_right - foot)
+    return top + y * (foot - top)
+
+
+def hills(place: Frame, frequency: Number, key: Number) -> np.ndarray:
+    """Value noise of three octaves, from about -1 to 1."""
+    rough = value_noise(place, frequency, key)
+    fine = value_noise(place, np.asarray(frequency) * np.float32(2), np.mod(np.asarray(key) + np.float32(0.37), 1))
+    finest = value_noise(place, np.asarray(frequency) * np.float32(4), np.mod(np.asarray(key) + np.float32(0.71), 1))
+    return 0.6 * rough + 0.3 * fine + 0.15 * finest
+
+
+def gradient(first_N3: np.ndarray, second_N3: np.ndarray, angle: Number) -> np.ndarray:
+    """Pictures N3SS that go from one colour to another in the direction of `angle`."""
+    along = PICTURE.x * np.cos(wide(angle)) + PICTURE.y * np.sin(wide(angle))
+    picture = np.empty((len(first_N3), 3, *along.shape[1:]), dtype=np.float32)
+    picture[:] = first_N3[:, :, None, None]
+    return over(picture, second_N3, np.clip(0.5 + 0.5 * along, 0, 1))
+
+
+def backdrop(dice: Dice, contrast: float = 0.35) -> np.ndarray:
+    """Pictures N3SS of any two colours that are not far apart, in a gradient under hills. Takes 9 draws."""
+    first = any_colour(dice)
+    second = mix(first, any_colour(dice), contrast)
+    picture = gradient(first, second, dice.turn())
+    light = hills(PICTURE, dice.between(2.5, 5), dice.share())
+    return shade(picture, 1 + light * np.float32(contrast / 2))
+
+
+def middle(picture: np.ndarray) -> np.ndarray:
+    """The colour in the middle of pictures N3SS, (N, 3)."""
+    return picture[:, :, SIZE // 2, SIZE // 2].copy()
+
+
+def clutter(
+    picture: np.ndarray, dice: Dice, things: int, *, size: tuple[float, float] = (0.08, 0.3), strength: float = 0.8
+) -> np.ndarray:
+    """`picture` with blobs, bars and rings of any colour thrown over it. Takes 11 draws for each. The picture
+    itself is changed."""
+    for _ in range(things):
+        place = frame(
+            x=dice.around(1),
+            y=dice.around(1),
+            size=dice.between(*size),
+            angle=dice.turn(),
+            stretch=dice.between(0.5, 2.2),
+        )
+        blob = contour(place, [(dice.choice(4) + 2, dice.between(0, 0.35), 0.0)])
+        hollow = dice.happens(0.3)
+        hole = wide(1.55 * hollow - 1) - length(place.x, place.y)  # without one it lies inside every blob
+        alpha = cover(np.maximum(blob, hole), place.pixel) * np.float32(strength)
+        over(picture, any_colour(dice), alpha)
+    return picture

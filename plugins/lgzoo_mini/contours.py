@@ -14,8 +14,8 @@ from itertools import product
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, Frame, any_colour, apart, cover, finish, frame, hues, mix, over, pose, wide
-from lgzoo_mini.shapes import gradient, polar
+from lgzoo_mini.canvas import Dice, any_colour, apart, finish, gradient, hues, mix, over
+from lgzoo_mini.shapes import Frame, cover, frame, polar, pose, wide
 from lgzoo_mini.suite import Generator, Picture
 
 LOBES = (0, 2, 3, 4, 5, 6)

@@ -9,8 +9,8 @@ from functools import cache
 
 import numpy as np
 
-from lgzoo_mini.canvas import PICTURE, Dice, Frame, blur, cover, finish, frame, over, plain, pose, wide
-from lgzoo_mini.shapes import capsule, hills
+from lgzoo_mini.canvas import Dice, blur, finish, hills, over, plain
+from lgzoo_mini.shapes import PICTURE, Frame, capsule, cover, frame, pose, wide
 from lgzoo_mini.strokes import THINGS, Strokes, either, exchanged, hanging, joined, outline, turned, whirled
 from lgzoo_mini.suite import SIZE, Generator, Picture
 

@@ -27,8 +27,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lgzoo_mini.canvas import Dice, Pose, attributes_of, blur, finish, frame, hsv, hues, over, stamped
-from lgzoo_mini.shapes import gradient
+from lgzoo_mini.canvas import Dice, blur, finish, gradient, hsv, hues, over
+from lgzoo_mini.shapes import Pose, frame, pose, stamped
 from lgzoo_mini.suite import Generator, Picture
 
 Drawing = tuple[str, str]  # a face and a text
@@ -162,7 +162,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     )
     picture = over(gradient(paper, corner, dice.turn()), ink, alpha * dice.between(0.6, 1.0)[:, None, None])
     picture = blur(picture, dice.between(0.0, 0.35))
-    attributes = {**hues(ink, paper), **attributes_of(where), "glyph": glyph_index(classes_N, len(TARGET))}
+    attributes = {**hues(ink, paper), **pose(**where), "glyph": glyph_index(classes_N, len(TARGET))}
     return Picture(finish(picture, grain, dice.between(0.02, 0.2)), attributes)
 
 

@@ -8,22 +8,9 @@ from functools import cache
 
 import numpy as np
 
-from lgzoo_mini.canvas import (
-    Dice,
-    Frame,
-    Pose,
-    any_colour,
-    apart,
-    attributes_of,
-    blur,
-    finish,
-    frame,
-    hue_of,
-    over,
-    stamped,
-)
+from lgzoo_mini.canvas import Dice, any_colour, apart, backdrop, blur, clutter, finish, hue_of, over
 from lgzoo_mini.glyphs import FACES, HELD_OUT, Stamps, glyph_index, in_faces, stamps
-from lgzoo_mini.shapes import backdrop, clutter
+from lgzoo_mini.shapes import Frame, Pose, frame, pose, stamped
 from lgzoo_mini.suite import Generator, Picture
 
 DIGITS = tuple("0123456789")
@@ -78,7 +65,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     attributes = {
         "ink_hue_x": hue[0],
         "ink_hue_y": hue[1],
-        **attributes_of(where),
+        **pose(**where),
         "glyph": 5 * glyph_index(classes_N, len(DIGITS)),
     }
     return Picture(finish(picture, grain, dice.between(0.02, 0.15)), attributes)

@@ -9,25 +9,9 @@ from functools import cache, partial
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, Frame, apart, blur, cover, finish, frame, hsv, hues, mix, over, pose, wide
-from lgzoo_mini.shapes import (
-    Outline,
-    backdrop,
-    band,
-    box,
-    capsule,
-    checks,
-    clutter,
-    convex,
-    disc,
-    dots,
-    ellipse,
-    middle,
-    moulded,
-    moulds,
-    polygon,
-    stripes,
-)
+from lgzoo_mini import shapes
+from lgzoo_mini.canvas import Dice, apart, backdrop, blur, clutter, finish, hsv, hues, middle, mix, over, stripes
+from lgzoo_mini.shapes import Frame, Number, Outline, cover, frame, length, moulded, moulds, pose, wide
 from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 60, 24
@@ -36,29 +20,29 @@ THINGS = 3  # of clutter behind it
 
 def crescent(place: Frame) -> np.ndarray:
     """A disc without the disc to its upper right."""
-    return np.maximum(disc(place), 0.85 - disc(frame(x=0.5, y=-0.4, inside=place), 0.0))
+    return np.maximum(shapes.disc(place), 0.85 - shapes.disc(frame(x=0.5, y=-0.4, inside=place), 0.0))
 
 
 def drop(place: Frame) -> np.ndarray:
     """A disc with a point at the top."""
-    return capsule(place, (0.0, 0.35), (0.0, -1.0), 0.65, 0.02)
+    return shapes.capsule(place, (0.0, 0.35), (0.0, -1.0), 0.65, 0.02)
 
 
 def cross(place: Frame) -> np.ndarray:
     """A plus."""
-    return np.minimum(box(place, 1.0, 0.36), box(place, 0.36, 1.0))
+    return np.minimum(shapes.box(place, 1.0, 0.36), shapes.box(place, 0.36, 1.0))
 
 
 def half(place: Frame) -> np.ndarray:
     """The upper half of a disc."""
     low = frame(y=0.4, size=1.05, inside=place)
-    return np.maximum(disc(low), low.y)
+    return np.maximum(shapes.disc(low), low.y)
 
 
 def heart(place: Frame) -> np.ndarray:
     """Two discs on a triangle."""
-    point = convex(place, [(-0.93, -0.05), (0.0, -0.6), (0.93, -0.05), (0.0, 1.0)])
-    lobes = [disc(frame(x=x, y=-0.35, inside=place), 0.53) for x in (-0.47, 0.47)]
+    point = shapes.convex(place, [(-0.93, -0.05), (0.0, -0.6), (0.93, -0.05), (0.0, 1.0)])
+    lobes = [shapes.disc(frame(x=x, y=-0.35, inside=place), 0.53) for x in (-0.47, 0.47)]
     return np.minimum(point, np.minimum(*lobes))
 
 
@@ -69,31 +53,33 @@ def hourglass(place: Frame) -> np.ndarray:
 
 def bracket(place: Frame) -> np.ndarray:
     """Two bars at a right angle."""
-    return np.minimum(capsule(place, (-0.7, -0.9), (-0.7, 0.7), 0.28), capsule(place, (-0.7, 0.7), (0.8, 0.7), 0.28))
+    return np.minimum(
+        shapes.capsule(place, (-0.7, -0.9), (-0.7, 0.7), 0.28), shapes.capsule(place, (-0.7, 0.7), (0.8, 0.7), 0.28)
+    )
 
 
 def ring(place: Frame) -> np.ndarray:
     """A disc with a hole."""
-    return band(disc(place, 0.75), 0.5)
+    return shapes.band(shapes.disc(place, 0.75), 0.5)
 
 
 BODIES: dict[str, Outline] = {
-    "disc": disc,
-    "square": partial(box, across=0.85, down=0.85, corner=0.1),
-    "triangle": lambda place: polygon(frame(y=0.15, size=1.15, inside=place), 3.0),
-    "star": partial(polygon, sides=5.0, inner=0.55),
+    "disc": shapes.disc,
+    "square": partial(shapes.box, across=0.85, down=0.85, corner=0.1),
+    "triangle": lambda place: shapes.polygon(frame(y=0.15, size=1.15, inside=place), 3.0),
+    "star": partial(shapes.polygon, sides=5.0, inner=0.55),
     "cross": cross,
     "crescent": crescent,
     "drop": drop,
     "half-disc": half,
-    "egg": partial(ellipse, across=1.1, down=0.6),
+    "egg": partial(shapes.ellipse, across=1.1, down=0.6),
 }
 UNSEEN: dict[str, Outline] = {"heart": heart, "hourglass": hourglass, "bracket": bracket, "ring": ring}
 PARTS: dict[str, Outline] = {
-    "discs": disc,
-    "blocks": partial(box, across=0.85, down=0.85),
-    "spikes": lambda place: polygon(frame(y=0.1, inside=place), 3.0, 0.8),
-    "sticks": partial(box, across=0.3, down=1.25, corner=0.2),
+    "discs": shapes.disc,
+    "blocks": partial(shapes.box, across=0.85, down=0.85),
+    "spikes": lambda place: shapes.polygon(frame(y=0.1, inside=place), 3.0, 0.8),
+    "sticks": partial(shapes.box, across=0.3, down=1.25, corner=0.2),
 }
 # Where parts sit, and how large they are: (x, y, size) in the body's frame.
 PLACES: dict[str, tuple[tuple[float, float, float], ...]] = {
@@ -163,6 +149,20 @@ def part_outline(place: Frame, parts_N: np.ndarray, ways_N: np.ndarray, grown_N:
         nearest = distance if nearest is None else np.minimum(nearest, distance)
     assert nearest is not None
     return nearest
+
+
+def checks(place: Frame, frequency: Number) -> np.ndarray:
+    """Light and dark fields in turn, with soft edges."""
+    return np.sin(place.x * (wide(frequency) * np.float32(np.pi))) * np.sin(
+        place.y * (wide(frequency) * np.float32(np.pi))
+    )
+
+
+def dots(place: Frame, frequency: Number, radius: Number = 0.3) -> np.ndarray:
+    """Dots on a square lattice; `radius` in lattice steps."""
+    x, y = place.x * (wide(frequency) / 2), place.y * (wide(frequency) / 2)
+    far = length(x - np.rint(x), y - np.rint(y))
+    return np.clip((wide(radius) - far) / (wide(frequency) * place.pixel / 2), -1, 1)
 
 
 def surface(place: Frame, body: np.ndarray, kinds_N: np.ndarray, dice: Dice) -> np.ndarray:

@@ -12,23 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lgzoo_mini.canvas import (
-    Dice,
-    Frame,
-    any_colour,
-    blur,
-    cover,
-    finish,
-    frame,
-    hsv,
-    hues,
-    mix,
-    over,
-    pose,
-    shade,
-    wide,
-)
-from lgzoo_mini.shapes import disc, ellipse, gradient, middle, polar, value_noise
+from lgzoo_mini.canvas import Dice, any_colour, blur, finish, gradient, hsv, hues, middle, mix, over, shade, value_noise
+from lgzoo_mini.shapes import Frame, cover, disc, ellipse, frame, polar, pose, wide
 from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 102, 24

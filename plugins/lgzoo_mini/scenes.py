@@ -17,22 +17,8 @@ import numpy as np
 import torch
 
 from learngene_zoo.plugin import IGNORED, Samples, Task, built_in, derive_seed, noise, uniform
-from lgzoo_mini.canvas import (
-    PICTURE,
-    Dice,
-    Frame,
-    any_colour,
-    apart,
-    cover,
-    finish,
-    frame,
-    mix,
-    over,
-    plain,
-    shade,
-    wide,
-)
-from lgzoo_mini.shapes import box, contour, convex, ellipse, middle, stripes, value_noise
+from lgzoo_mini.canvas import Dice, any_colour, apart, finish, middle, mix, over, plain, shade, stripes, value_noise
+from lgzoo_mini.shapes import PICTURE, Frame, box, contour, convex, cover, ellipse, frame, wide
 from lgzoo_mini.suite import GRAIN
 
 if TYPE_CHECKING:

@@ -12,25 +12,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lgzoo_mini.canvas import (
-    PICTURE,
-    Dice,
-    Pose,
-    any_colour,
-    attributes_of,
-    blur,
-    cover,
-    finish,
-    frame,
-    hsv,
-    hues,
-    over,
-    shade,
-    stamped,
-    wide,
-)
+from lgzoo_mini.canvas import Dice, any_colour, backdrop, blur, clutter, finish, hsv, hues, over, shade
 from lgzoo_mini.glyphs import drawn
-from lgzoo_mini.shapes import backdrop, box, clutter, half_plane
+from lgzoo_mini.shapes import PICTURE, Pose, box, cover, frame, half_plane, pose, stamped, wide
 from lgzoo_mini.suite import Generator, Picture
 
 SIDE = 32  # pixels of a mask
@@ -184,7 +168,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
         over(picture, colour, alpha[:, layer])
     picture = lit(hidden(picture, dice), dice)
     picture = blur(blur(picture, dice.between(0.0, 0.6)), dice.happens(0.3) * dice.between(0.2, 0.6))
-    attributes = {**hues(paints[0], paints[1]), **attributes_of(where)}
+    attributes = {**hues(paints[0], paints[1]), **pose(**where)}
     return Picture(finish(picture, grain, dice.between(0.02, 0.12)), attributes)
 
 

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lgzoo_mini.canvas import Frame
-from lgzoo_mini.shapes import capsule
+from lgzoo_mini.shapes import Frame, capsule
 
 
 class Strokes(NamedTuple):

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lgzoo_mini.canvas import Frame, wide
-from lgzoo_mini.shapes import hills, length, value_noise
+from lgzoo_mini.canvas import hills, value_noise
+from lgzoo_mini.shapes import Frame, length, wide
 
 _TURN = np.float32(2 * np.pi)
 

@@ -11,21 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lgzoo_mini import surfaces
-from lgzoo_mini.canvas import (
-    PICTURE,
-    Dice,
-    blur,
-    finish,
-    frame,
-    hues,
-    ink_and_paper,
-    lightness,
-    mix,
-    over,
-    plain,
-    shade,
-    wide,
-)
+from lgzoo_mini.canvas import Dice, blur, finish, hues, ink_and_paper, lightness, mix, over, plain, shade
+from lgzoo_mini.shapes import PICTURE, frame, wide
 from lgzoo_mini.suite import Generator, Picture
 from lgzoo_mini.surfaces import Manner, surface
 

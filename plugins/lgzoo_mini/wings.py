@@ -9,24 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lgzoo_mini.canvas import (
-    PICTURE,
-    Dice,
-    Frame,
-    any_colour,
-    apart,
-    blur,
-    cover,
-    finish,
-    frame,
-    hsv,
-    hues,
-    mix,
-    over,
-    pose,
-    wide,
-)
-from lgzoo_mini.shapes import capsule, convex, gradient, half_plane, hills, middle
+from lgzoo_mini.canvas import Dice, any_colour, apart, blur, finish, gradient, hills, hsv, hues, middle, mix, over
+from lgzoo_mini.shapes import PICTURE, Frame, capsule, convex, cover, frame, half_plane, pose, wide
 from lgzoo_mini.suite import Generator, Picture, varieties
 
 TARGETS, HELD_OUT = 40, 16

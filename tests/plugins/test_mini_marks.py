@@ -11,8 +11,9 @@ import torch
 from torch.nn import functional
 
 from lgzoo_mini import glyphs, motion, numbers, signs, surfaces, textures
-from lgzoo_mini.canvas import Dice, frame, stamped
+from lgzoo_mini.canvas import Dice
 from lgzoo_mini.glyphs import BOX, FACES, mask
+from lgzoo_mini.shapes import frame, stamped
 from lgzoo_mini.source import ATTRIBUTES
 from lgzoo_mini.suite import GRAIN, Generator
 

@@ -23,16 +23,16 @@ CATEGORIES = {attribute.name: attribute.classes for attribute in ATTRIBUTES}
 every_generator = pytest.mark.parametrize("generator", GENERATORS, ids=lambda generator: generator.name)
 
 
-def area(distance: np.ndarray, place: canvas.Frame) -> float:
+def area(distance: np.ndarray, place: shapes.Frame) -> float:
     """Of a shape, in the units of the picture, whose own area is 4."""
-    return float(canvas.cover(distance, place.pixel).sum()) * canvas.PIXEL**2
+    return float(shapes.cover(distance, place.pixel).sum()) * shapes.PIXEL**2
 
 
 # The canvas.
 
 
 def test_a_frame_says_where_a_pixel_lies() -> None:
-    place = canvas.frame(x=0.25, y=-0.5, size=0.5)
+    place = shapes.frame(x=0.25, y=-0.5, size=0.5)
     column, row = 20, 8  # the pixel whose middle is at (0.28125, -0.46875)
     assert place.x[0, 0, column] == pytest.approx((0.28125 - 0.25) / 0.5)
     assert place.y[0, row, 0] == pytest.approx((-0.46875 + 0.5) / 0.5)
@@ -40,23 +40,23 @@ def test_a_frame_says_where_a_pixel_lies() -> None:
 
 
 def test_a_frame_turns_clockwise_and_mirrors() -> None:
-    quarter = canvas.frame(angle=np.array([np.pi / 2], dtype=np.float32))
-    assert np.allclose(quarter.x[0, :, 5], canvas.PICTURE.y[0, :, 0], atol=1e-6)  # its right is the picture's foot
-    mirrored = canvas.frame(mirror=np.array([-1.0], dtype=np.float32))
-    assert np.array_equal(mirrored.x, -canvas.PICTURE.x)
+    quarter = shapes.frame(angle=np.array([np.pi / 2], dtype=np.float32))
+    assert np.allclose(quarter.x[0, :, 5], shapes.PICTURE.y[0, :, 0], atol=1e-6)  # its right is the picture's foot
+    mirrored = shapes.frame(mirror=np.array([-1.0], dtype=np.float32))
+    assert np.array_equal(mirrored.x, -shapes.PICTURE.x)
 
 
 def test_frames_compose() -> None:
-    outer = canvas.frame(x=0.2, size=0.5, angle=0.3)
-    same = canvas.frame(angle=-0.3, inside=outer)
-    straight = canvas.frame(x=0.2, size=0.5)
+    outer = shapes.frame(x=0.2, size=0.5, angle=0.3)
+    same = shapes.frame(angle=-0.3, inside=outer)
+    straight = shapes.frame(x=0.2, size=0.5)
     assert np.allclose(same.x, straight.x, atol=1e-6)
     assert np.allclose(same.y, straight.y, atol=1e-6)
 
 
 def test_a_tilted_frame_draws_a_square_narrower_at_one_end() -> None:
-    place = canvas.frame(size=0.7, tilt_y=0.5)
-    alpha = canvas.cover(shapes.box(place, 1.0, 1.0), place.pixel)[0]
+    place = shapes.frame(size=0.7, tilt_y=0.5)
+    alpha = shapes.cover(shapes.box(place, 1.0, 1.0), place.pixel)[0]
     widths = alpha.sum(axis=1)
     assert abs(widths[10] - widths[22]) > 3
 
@@ -78,12 +78,12 @@ def test_a_tilted_frame_draws_a_square_narrower_at_one_end() -> None:
     ],
 )
 def test_a_shape_covers_its_area(shape: Outline, expected: float) -> None:
-    place = canvas.frame()
+    place = shapes.frame()
     assert area(np.broadcast_to(shape(place), (1, SIZE, SIZE)), place) == pytest.approx(expected, rel=0.03)
 
 
 def test_a_star_has_its_point_at_the_top_and_a_hollow_at_the_foot() -> None:
-    star = shapes.polygon(canvas.PICTURE, 5.0, 0.5)[0]
+    star = shapes.polygon(shapes.PICTURE, 5.0, 0.5)[0]
     assert star[1, 15] < 0.06
     assert star[23, 15] > 0.03  # 0.47 below the centre; a pentagon reaches to 0.81
     assert star[20, 15] < 0  # 0.28 below it
@@ -126,7 +126,7 @@ def test_ink_is_clearly_lighter_or_darker_than_paper() -> None:
 
 def test_value_noise_is_continuous_and_depends_on_its_key() -> None:
     keys = np.array([0.1, 0.1, 0.6], dtype=np.float32)
-    field = shapes.value_noise(canvas.PICTURE, 4.0, keys)
+    field = canvas.value_noise(shapes.PICTURE, 4.0, keys)
     assert np.array_equal(field[0], field[1])
     assert np.abs(field[0] - field[2]).max() > 0.5
     assert np.abs(np.diff(field, axis=-1)).max() < 0.5
@@ -135,12 +135,12 @@ def test_value_noise_is_continuous_and_depends_on_its_key() -> None:
 
 @pytest.mark.parametrize("frequency", [4.0, 8.0])
 def test_stripes_have_their_frequency(frequency: float) -> None:
-    line = shapes.stripes(canvas.PICTURE, frequency)[0, 0]
+    line = canvas.stripes(shapes.PICTURE, frequency)[0, 0]
     assert np.abs(np.fft.rfft(line)).argmax() == frequency
 
 
 def test_a_mould_is_the_outline_it_was_made_of() -> None:
-    place = canvas.frame(x=0.1, size=0.8, angle=0.4)
+    place = shapes.frame(x=0.1, size=0.8, angle=0.4)
     numbers = np.array([1])
     table = moulds([shapes.disc, lambda at: shapes.polygon(at, 3.0)])
     exact = shapes.polygon(place, 3.0)
@@ -301,7 +301,7 @@ def test_figures_are_grey() -> None:
 
 def centre_of(alpha: np.ndarray) -> tuple[float, float]:
     """Of a coverage (SIZE, SIZE), in the picture's units."""
-    axis = canvas.PICTURE.x[0, 0]
+    axis = shapes.PICTURE.x[0, 0]
     return float((alpha * axis).sum() / alpha.sum()), float((alpha * axis[:, None]).sum() / alpha.sum())
 
 
