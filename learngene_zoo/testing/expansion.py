@@ -19,7 +19,7 @@ from learngene_zoo.method import AXES, Member, Method, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.storage import StateDict
-from learngene_zoo.testing.laws import cold, copied, difference, law, members_of
+from learngene_zoo.testing.laws import cold, copied, difference, keeping, law, members_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -100,8 +100,9 @@ def check_inherited(method: Method, learngene: Learngene, member: Member, made: 
             law(same, method, f"takes tensor {name} from the learngene and does not record it as inherited")
     drawn = [name for name, tensor in made.state.items() if name not in made.inherited and tensor.unique().numel() > 1]
     reseeded = _expanded(method, learngene, member, seed=SEED + 1)
+    differs = not drawn or any(not torch.equal(reseeded.state[name], made.state[name]) for name in drawn)
     law(
-        not drawn or any(not torch.equal(reseeded.state[name], made.state[name]) for name in drawn),
+        differs,
         method,
         f"ignores the seed of an expansion: tensor {drawn[:1]} is drawn, and the same with another seed",
     )
@@ -110,12 +111,9 @@ def check_inherited(method: Method, learngene: Learngene, member: Member, made: 
 def _shifted(state: StateDict) -> StateDict:
     """Other numbers, of about the same size, in every tensor."""
     generator = torch.Generator().manual_seed(0)
-    return {
-        name: tensor + 0.01 * torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
-        if tensor.is_floating_point()
-        else tensor
-        for name, tensor in state.items()
-    }
+    floats = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
+    noise = {name: 0.01 * torch.randn(t.shape, generator=generator).to(t.dtype) for name, t in floats.items()}
+    return {**state, **{name: tensor + noise[name] for name, tensor in floats.items()}}
 
 
 def check_sizes(method: Method, learngene: Learngene) -> None:
@@ -128,12 +126,8 @@ def check_sizes(method: Method, learngene: Learngene) -> None:
                 _expand(method, learngene, replace(Target(classes=CLASSES), **{name: other})).model()
             except WrongCall:
                 continue
-    for name, other in (
-        ("layers", 0),
-        ("layers", 10**6),
-        ("heads", spec.width + 1),
-        ("image_size", spec.image_size + 1),
-    ):
+    impossible = {"layers": 10**6, "heads": spec.width + 1, "image_size": spec.image_size + 1}
+    for name, other in (("layers", 0), *impossible.items()):
         try:
             _expand(method, learngene, Target(**{name: other}))  # type: ignore[arg-type]
         except WrongCall:
@@ -142,16 +136,13 @@ def check_sizes(method: Method, learngene: Learngene) -> None:
 
 
 def _expanded(method: Method, learngene: Learngene, member: Member, seed: int = SEED) -> Descendant:
-    return _expand(
-        replace(method, expander=with_settings(method.expander, member.settings)), learngene, member.target, seed
-    )
+    expander = with_settings(method.expander, member.settings)
+    return _expand(replace(method, expander=expander), learngene, member.target, seed)
 
 
 def _expand(method: Method, learngene: Learngene, target: Target, seed: int = SEED) -> Descendant:
-    try:
+    with keeping(method, "breaks its promise", BadPlugin):
         return lifecycle.expand(learngene, target=target, expander=method.expander, run=Run(seed=seed))
-    except BadPlugin as error:
-        raise AssertionError(f"the method {method.name} breaks its promise: {error}") from error
 
 
 def _reopened(method: Method, made: Descendant, outputs: torch.Tensor, folder: Path) -> None:

@@ -20,11 +20,31 @@ from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.testing.laws import cold, copied, difference, law, members_of
+from learngene_zoo.testing.laws import cold, copied, difference, keeping, law, members_of
 from learngene_zoo.training import loop
 from learngene_zoo.training.loop import Engine
 
 SEED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One extraction that is to keep the laws."""
+
+    method: Method
+    extractor: Extractor
+    ancestries: Sequence[Ancestry]
+    tasks: Sequence[Task]
+
+    def extract(self) -> Learngene:
+        """The extractor's own answer, nothing written."""
+        made = self.extractor(self.ancestries, self.tasks, Run(seed=SEED))
+        with keeping(self.method, "breaks its promise", BadPlugin):
+            return lifecycle.returned(self.extractor, Learngene, made)
+
+    def outline(self) -> LearngeneConfig:
+        """Of this extractor, with these ancestry models."""
+        return self.extractor.outline([ancestry.spec for ancestry in self.ancestries])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,15 +60,13 @@ class Killed(BaseException):
     """The end of a process, as far as the process can tell."""
 
 
-def check_extraction(
-    method: Method, extractor: Extractor, ancestries: Sequence[Ancestry], tasks: Sequence[Task]
-) -> Extracted:
+def check_extraction(case: Case) -> Extracted:
     """An extraction returns a learngene and leaves its ancestry models as they were."""
-    before = [copied(ancestry.state) for ancestry in ancestries]
+    method, before = case.method, [copied(ancestry.state) for ancestry in case.ancestries]
     parts: list[tuple[Any, ...]] = []
     with _parts_noted(parts), _killed_after(None) as steps:
-        made = _returned(method, extractor, extractor(ancestries, tasks, Run(seed=SEED)))
-    for ancestry, state in zip(ancestries, before):
+        made = case.extract()
+    for ancestry, state in zip(case.ancestries, before):
         changed = difference(ancestry.state, state)
         law(not changed, method, f"changed its ancestry model: {changed}")
     for name, tensor in made.state.items():
@@ -57,10 +75,11 @@ def check_extraction(
     return Extracted(learngene=made, steps=len(steps), parts=parts)
 
 
-def check_outline(method: Method, extractor: Extractor, ancestries: Sequence[Ancestry], written: Learngene) -> None:
+def check_outline(case: Case, written: Learngene) -> None:
     """The outline says what will be written, and needs neither torch nor anything that imports it."""
+    method = case.method
     with cold(method, "outline"):
-        outline = extractor.outline([ancestry.spec for ancestry in ancestries])
+        outline = case.outline()
         law(isinstance(outline, LearngeneConfig), method, f"outlines {outline!r}; expected a LearngeneConfig")
         first = list(islice(members_of(method, outline), 1))
     law(outline.method == method.name, method, f"outlines a learngene of {outline.method!r}")
@@ -71,10 +90,8 @@ def check_outline(method: Method, extractor: Extractor, ancestries: Sequence[Anc
     undeclared = kind is None and bool(written.config.details)
     law(not undeclared, method, "writes details; declare their type as `details` of the method")
     for config in (outline, written.config) if kind is not None else ():
-        try:
+        with keeping(method, "writes details that it cannot read", BadFile):
             details_of(config, kind)
-        except BadFile as error:
-            raise AssertionError(f"the method {method.name} writes details that it cannot read: {error}") from error
 
 
 def check_parts(method: Method, parts: Sequence[tuple[Any, ...]]) -> None:
@@ -85,11 +102,8 @@ def check_parts(method: Method, parts: Sequence[tuple[Any, ...]]) -> None:
         law(frozen, method, f"passes {settings!r} to its part {name}; expected a frozen dataclass")
         key = cache.key_of(function, settings, inputs, seed)
         for field, changed in _variants(settings):
-            law(
-                cache.key_of(function, changed, inputs, seed) != key,
-                method,
-                f"has a setting {field} that does not change the key of its part {name}",
-            )
+            differs = cache.key_of(function, changed, inputs, seed) != key
+            law(differs, method, f"has a setting {field} that does not change the key of its part {name}")
 
 
 def _is_frozen(settings: Any) -> bool:
@@ -118,25 +132,15 @@ def _another(value: Any) -> Any:
     return 1 if value is None else f"{value}'"
 
 
-def check_record(
-    method: Method,
-    extractor: Extractor,
-    ancestries: Sequence[Ancestry],
-    tasks: Sequence[Task],
-    expected: Extracted,
-    place: Path,
-) -> Learngene:
+def check_record(case: Case, expected: Extracted, place: Path) -> Learngene:
     """`lifecycle.extract`, killed halfway and resumed, writes the same learngene; its settings rebuild the extractor."""
-    try:
+    method, extractor = case.method, case.extractor
+    with keeping(method, "is not registered (is its package installed?)", WrongCall):
         registered = METHODS.load(method.name)
-    except WrongCall as error:
-        raise AssertionError(
-            f"the method {method.name} is not registered (is its package installed?): {error}"
-        ) from error
     law(registered == method, method, f"is registered as another object: {registered}")
-    made = _extracted_with_a_kill(method, extractor, ancestries, tasks, expected.steps, place / "learngene")
+    made = _extracted_with_a_kill(case, expected.steps, place / "learngene")
     if not _same(made, expected.learngene):
-        _say_why(method, extractor, ancestries, tasks, expected.learngene, made)
+        _say_why(case, expected.learngene, made)
     kept = load_learngene(place / "learngene")
     law(to_json(kept.config) == to_json(made.config), method, "has a config that does not survive being written")
     changed = difference(kept.state, made.state)
@@ -151,21 +155,13 @@ def _same(one: Learngene, other: Learngene) -> bool:
     return records[0] == records[1] and not difference(one.state, other.state)
 
 
-def _extracted_with_a_kill(
-    method: Method, extractor: Extractor, ancestries: Sequence[Ancestry], tasks: Sequence[Task], steps: int, out: Path
-) -> Learngene:
-    sources = {f"ancestry-{i}": ancestry for i, ancestry in enumerate(ancestries)}
-    data = {task.name: task for task in tasks}
+def _extracted_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
+    sources = {f"ancestry-{i}": ancestry for i, ancestry in enumerate(case.ancestries)}
+    data = {task.name: task for task in case.tasks}
 
     def extract(resume: bool) -> Learngene:
-        return lifecycle.extract(
-            method.name,
-            ancestries=list(sources),
-            tasks=list(data),
-            extractor=extractor,
-            out=out,
-            run=Run(seed=SEED, resume=resume),
-        )
+        given: dict[str, Any] = {"ancestries": list(sources), "tasks": list(data), "extractor": case.extractor}
+        return lifecycle.extract(case.method.name, **given, out=out, run=Run(seed=SEED, resume=resume))
 
     with (
         mock.patch("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]),
@@ -178,19 +174,12 @@ def _extracted_with_a_kill(
                 extract(resume=False)
         except Killed:
             return extract(resume=True)
-        raise AssertionError(f"the method {method.name} takes another number of training steps with the same seed")
+        raise AssertionError(f"the method {case.method.name} takes another number of training steps with the same seed")
 
 
-def _say_why(
-    method: Method,
-    extractor: Extractor,
-    ancestries: Sequence[Ancestry],
-    tasks: Sequence[Task],
-    first: Learngene,
-    resumed: Learngene,
-) -> None:
+def _say_why(case: Case, first: Learngene, resumed: Learngene) -> None:
     """Raises `AssertionError`: was it the seed, or the resume?"""
-    again = extractor(ancestries, tasks, Run(seed=SEED))
+    method, again = case.method, case.extract()
     changed = difference(again.state, first.state)
     law(not changed, method, f"extracts two different learngenes with the same seed: {changed}")
     law(again.config == first.config, method, f"writes two configs with the same seed: {again.config}, {first.config}")
@@ -229,10 +218,3 @@ def _killed_after(steps: int | None) -> Iterator[list[int]]:
     hours = SimpleNamespace(monotonic=count(0, 3600).__next__)
     with mock.patch.object(Engine, "save", saved), mock.patch.object(loop, "time", hours):
         yield taken
-
-
-def _returned(method: Method, extractor: Extractor, made: object) -> Learngene:
-    try:
-        return lifecycle.returned(extractor, Learngene, made)
-    except BadPlugin as error:
-        raise AssertionError(f"the method {method.name} breaks its promise: {error}") from error

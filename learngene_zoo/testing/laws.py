@@ -24,6 +24,15 @@ def law(holds: bool, method: Method, otherwise: str) -> None:
         raise AssertionError(f"the method {method.name} {otherwise}")
 
 
+@contextmanager
+def keeping(method: Method, broken: str, *errors: type[BaseException]) -> Iterator[None]:
+    """Within, one of these errors is the broken law `broken`."""
+    try:
+        yield
+    except errors as error:
+        raise AssertionError(f"the method {method.name} {broken}: {error}") from error
+
+
 def members_of(method: Method, config: LearngeneConfig) -> Iterator[Member]:
     """The members of the method's family, one by one."""
     family = method.expander.family(config)
@@ -51,10 +60,6 @@ def copied(state: StateDict) -> StateDict:
 @contextmanager
 def cold(method: Method, what: str) -> Iterator[None]:
     """Within, importing anything that `plan` must not need fails."""
-    with mock.patch.dict(sys.modules, dict.fromkeys(HOT)):
-        try:
-            yield
-        except ImportError as error:
-            raise AssertionError(
-                f"the method {method.name} needs more than plain numbers for its {what}: {error}"
-            ) from error
+    blocked = mock.patch.dict(sys.modules, dict.fromkeys(HOT))
+    with keeping(method, f"needs more than plain numbers for its {what}", ImportError), blocked:
+        yield

@@ -13,8 +13,8 @@ from learngene_zoo.method import Extractor, Method
 from learngene_zoo.settings import from_json, settings_of, to_json
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing.expansion import check_family, check_members, check_sizes
-from learngene_zoo.testing.extraction import check_extraction, check_outline, check_parts, check_record
-from learngene_zoo.testing.laws import law
+from learngene_zoo.testing.extraction import Case, check_extraction, check_outline, check_parts, check_record
+from learngene_zoo.testing.laws import keeping, law
 from learngene_zoo.testing.tiny import tiny_ancestry, tiny_task
 
 
@@ -34,9 +34,13 @@ def check_method(
     extractor = extractor or method.presets["smoke"]
     data = _tasks(method, tasks) if extractor.needs_tasks() else []
     first, *others = [tiny_ancestry(spec=spec) for name in method.families for spec in load_family(name).examples]
-    check_on(method, extractor, ancestry or first, data)
-    for other in others if ancestry is None else ():
-        check_on_shape(method, extractor, other, data)
+    cases = [
+        Case(method=method, extractor=extractor, ancestries=_ancestries(method, one), tasks=data)
+        for one in ([first, *others] if ancestry is None else [ancestry])
+    ]
+    check_whole(cases[0])
+    for case in cases[1:]:
+        check_shape(case)
 
 
 def check_settings(method: Method) -> None:
@@ -46,50 +50,43 @@ def check_settings(method: Method) -> None:
         shadows = sorted({setting.name for setting in settings_of(settings)} & taken)
         law(not shadows, method, f"has a setting of its {part} that shadows the common option {', '.join(shadows)}")
         again = from_json(type(settings), to_json(settings), part)
-        law(
-            again == settings, method, f"has settings of its {part} that do not survive JSON: {settings} became {again}"
-        )
+        kept = again == settings
+        law(kept, method, f"has settings of its {part} that do not survive JSON: {settings} became {again}")
 
 
 def common_options(method: Method) -> set[str]:
     """The names of the command line's own options where a method's settings are options too."""
     commands = (main.main, extract.build(method), plan.build(method), expand.command, expand.plot_command)
-    options = [
-        option for command in commands for option in command.params if getattr(option, "section", "") != "Settings"
-    ]
-    return {"help"} | {
-        name.lstrip("-").replace("-", "_") for option in options for name in (*option.opts, *option.secondary_opts)
-    }
+    every = [option for command in commands for option in command.params]
+    own = [option for option in every if getattr(option, "section", "") != "Settings"]
+    names = {name for option in own for name in (*option.opts, *option.secondary_opts)}
+    return {"help"} | {name.lstrip("-").replace("-", "_") for name in names}
 
 
-def check_on(method: Method, extractor: Extractor, ancestry: Ancestry, tasks: Sequence[Task]) -> None:
-    """All laws, with one ancestry model (and more like it, where the method takes several)."""
-    ancestries = _ancestries(method, ancestry)
-    extracted = check_extraction(method, extractor, ancestries, tasks)
+def check_whole(case: Case) -> None:
+    """All laws."""
+    method, extracted = case.method, check_extraction(case)
     check_parts(method, extracted.parts)
-    check_outline(method, extractor, ancestries, extracted.learngene)
+    check_outline(case, extracted.learngene)
     with tempfile.TemporaryDirectory() as place:
-        kept = check_record(method, extractor, ancestries, tasks, extracted, Path(place))
+        kept = check_record(case, extracted, Path(place))
         learngene = replace(kept, state=dict(kept.state))  # in memory, so that changing it would show
         check_members(method, learngene, check_family(method, learngene.config), Path(place))
         check_sizes(method, learngene)
 
 
-def check_on_shape(method: Method, extractor: Extractor, ancestry: Ancestry, tasks: Sequence[Task]) -> None:
+def check_shape(case: Case) -> None:
     """The laws that another shape of the ancestry model could break, unless the outline refuses it."""
-    ancestries = _ancestries(method, ancestry)
     try:
-        extractor.outline([ancestry.spec for ancestry in ancestries])
+        case.outline()
     except WrongCall:
         return
-    try:
-        extracted = check_extraction(method, extractor, ancestries, tasks)
-    except WrongCall as error:
-        raise AssertionError(f"the method {method.name} refuses what its outline accepts: {error}") from error
-    check_outline(method, extractor, ancestries, extracted.learngene)
-    members = check_family(method, extracted.learngene.config)
+    with keeping(case.method, "refuses what its outline accepts", WrongCall):
+        extracted = check_extraction(case)
+    check_outline(case, extracted.learngene)
+    members = check_family(case.method, extracted.learngene.config)
     with tempfile.TemporaryDirectory() as place:
-        check_members(method, extracted.learngene, [members[0], members[-1]], Path(place))
+        check_members(case.method, extracted.learngene, [members[0], members[-1]], Path(place))
 
 
 def _ancestries(method: Method, first: Ancestry) -> list[Ancestry]:

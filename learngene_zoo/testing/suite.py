@@ -5,7 +5,6 @@ import pickle
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ import torch
 from learngene_zoo.errors import Unavailable, ZooError
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.catalogue import Suite
-from learngene_zoo.tasks.task import SPLITS, Entry, Samples, Split, Task
+from learngene_zoo.tasks.task import SPLITS, Entry, Task
 from learngene_zoo.tasks.transforms import checked
 
 NAME = re.compile(r"\w[\w.-]*")  # a colon would make it a reference to the user's own data, a slash a path
@@ -51,9 +50,8 @@ def check_registration(suite: Suite) -> None:
     try:
         registered = catalogue.suite(suite.name)
     except ZooError as error:
-        raise AssertionError(
-            f"the suite {suite.name} is not registered (is its package installed?): {error}"
-        ) from error
+        words = f"the suite {suite.name} is not registered (is its package installed?): {error}"
+        raise AssertionError(words) from error
     _law(registered == suite, suite, f"is registered as another object: {registered}")
     for name in (suite.name, *(entry.name for entry in suite.entries)):
         _law(bool(NAME.fullmatch(name)), suite, f"has the name {name!r}; expected letters, digits, '_', '-' and '.'")
@@ -68,9 +66,8 @@ def check_task(suite: Suite, entry: Entry, task: Task) -> None:
     for field in ("name", "title", "kind", "classes", "image_size", "flip"):
         got, said = getattr(task, field), getattr(entry, field)
         _law(got == said, suite, f"lists {entry.name} with {field}={said!r}, and the opened task has {got!r}")
-    _law(
-        dict(task.sizes) == dict(entry.sizes), suite, f"lists {entry.name} with {entry.sizes}, and it has {task.sizes}"
-    )
+    sized = dict(task.sizes) == dict(entry.sizes)
+    _law(sized, suite, f"lists {entry.name} with {entry.sizes}, and it has {task.sizes}")
     names = task.class_names
     _law(len(set(names)) == len(names) == task.classes, suite, f"does not give {entry.name} {task.classes} class names")
     first = [_check_split(suite, task, name) for name in SPLITS]
@@ -88,26 +85,22 @@ def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
     _law(not len(outside), suite, f"has the label {outside[:1]} in {what}, which has {task.classes} classes")
     indices = sorted({*range(min(MOST_IMAGES, len(split))), len(split) - 1})
     before = _random_state()
-    together = _images(split, task, indices)
+    samples = checked(split.__getitems__(indices), task, indices)
     _law(before == _random_state(), suite, f"draws from the global random state to read {what}")
-    for image in together:
+    for image in samples.images:
         fine = image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] in (1, task.channels)
         _law(fine, suite, f"has an image of {image.dtype} {tuple(image.shape)} in {what}, not of uint8 (C, H, W)")
-    again = _images(pickle.loads(pickle.dumps(split)), task, indices[::-1])[::-1]
-    equal = all(torch.equal(one, other) for one, other in zip(together, again, strict=True))
+    for mask in () if samples.masks is None else samples.masks:
+        _law(mask.dtype == torch.uint8, suite, f"has a mask of {mask.dtype} in {what}, not of uint8")
+    again = checked(pickle.loads(pickle.dumps(split)).__getitems__(indices[::-1]), task, indices[::-1])
+    equal = all(torch.equal(one, other) for one, other in zip(samples.images, list(again.images)[::-1], strict=True))
     _law(equal, suite, f"has an image in {what} that changes with the order of reading or in another process")
-    return together
+    return list(samples.images)
 
 
 def _random_state() -> bytes:
     """The global state of torch's and numpy's generators."""
     return torch.get_rng_state().numpy().tobytes() + pickle.dumps(np.random.get_state())
-
-
-def _images(split: Split, task: Task, indices: Sequence[int]) -> list[torch.Tensor]:
-    """The images at `indices`; masks and attributes, if there are any, are checked."""
-    samples: Samples = checked(split.__getitems__(indices), task, indices)
-    return list(samples.images)
 
 
 def _law(holds: bool, suite: Suite, otherwise: str) -> None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
     from learngene_zoo.artifacts.ancestry import Ancestry
+    from learngene_zoo.tasks.loader import Batch
     from learngene_zoo.tasks.task import Task
-    from learngene_zoo.training.objectives import LabelledBatch
 
 Direction = Literal["teacher-student", "student-teacher"]
 Softness = Literal["soft", "hard"]  # what a teacher's logits stand for: a distribution over classes, or one class
@@ -70,7 +70,7 @@ class Teacher:
     def __deepcopy__(self, memo: object) -> Teacher:
         return self
 
-    def __call__(self, batch: LabelledBatch) -> Features:
+    def __call__(self, batch: Batch) -> Features:
         """The features of one batch, without gradients."""
         # Not inference_mode: the input of layers that are trained must be storable for their backward pass.
         with torch.no_grad(), observing(self.model, self.blocks) as seen:
@@ -98,7 +98,7 @@ class Distilled(nn.Module):
         self.teacher, self.weights, self.blocks = teacher, weights, tuple(blocks)
         self._student = (student,)  # a tuple hides it from the module's parameters: they are the objective's already
 
-    def forward(self, batch: LabelledBatch) -> dict[str, torch.Tensor]:
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """The losses of the objective and those of the imitation, by their names."""
         target = self.teacher(batch)
         with observing(self._student[0], self.blocks) as given:

@@ -10,7 +10,7 @@ Shapes: B images, N images of a split, K classes, A attributes, D features, R nu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from learngene_zoo.tasks.task import IGNORED
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
+    from learngene_zoo.tasks.loader import Batch
     from learngene_zoo.tasks.task import Attribute, Task
 
 
@@ -81,32 +82,15 @@ def mixing(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:
     return mixed
 
 
-class LabelledBatch(Protocol):
-    """A batch of images (B, C, H, W) with labels: classes (B,), shares of classes (B, K) after mixup, or masks (B, H, W)."""
-
-    @property
-    def images(self) -> torch.Tensor: ...
-
-    @property
-    def labels(self) -> torch.Tensor: ...
-
-
-class DescribedBatch(LabelledBatch, Protocol):
-    """A batch whose images also have attributes, float32 (B, A), NaN where one does not apply."""
-
-    @property
-    def attributes(self) -> torch.Tensor | None: ...
-
-
 class Classification(nn.Module):
-    """Cross-entropy of a model's logits (B, K)."""
+    """Cross-entropy of a model's logits (B, K) with labels (B,), or with shares of classes (B, K) after mixup."""
 
     def __init__(self, model: nn.Module, label_smoothing: float = 0.0) -> None:
         super().__init__()
         self.model = model
         self.label_smoothing = label_smoothing
 
-    def forward(self, batch: LabelledBatch) -> dict[str, torch.Tensor]:
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """`{"cross_entropy": scalar}`, in single precision whatever that of the logits."""
         logits_BK = self.model(batch.images).float()
         return {CLASS_LOSS: functional.cross_entropy(logits_BK, batch.labels, label_smoothing=self.label_smoothing)}
@@ -136,7 +120,7 @@ class ClassAndAttributes(nn.Module):
         self.outputs = [attribute.classes or 1 for attribute in self.attributes]
         self.reader = _fresh_linear(model.get_classifier().in_features, sum(self.outputs), seed)
 
-    def forward(self, batch: DescribedBatch) -> dict[str, torch.Tensor]:
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """`cross_entropy` of the class and, for each attribute, `attributes/<name>` times the weight."""
         if batch.attributes is None:
             raise ValueError("this batch has no attributes")
@@ -152,7 +136,7 @@ class ClassAndAttributes(nn.Module):
 class Segmentation(Classification):
     """Cross-entropy of every pixel: of a dense model's logits (B, K, H, W) with labels (B, H, W)."""
 
-    def forward(self, batch: LabelledBatch) -> dict[str, torch.Tensor]:
+    def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """`{"cross_entropy": scalar}`, the mean over all pixels that are not ignored; 0 if there are none."""
         summed = functional.cross_entropy(
             self.model(batch.images).float(),
@@ -197,24 +181,6 @@ def _fresh_linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
     return layer
 
 
-class Metric(Protocol):
-    """How models are evaluated on one kind of task."""
-
-    name: str
-
-    def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """int64 (B, R)."""
-
-    def value(self, sum_R: np.ndarray, images: int) -> float:
-        """From 0 to 1."""
-
-    def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
-        """The 95 % interval over images of the value."""
-
-    def batch_size(self, image_size: int) -> int:
-        """How many images are evaluated at once."""
-
-
 class Accuracy:
     """The share of images whose largest logit is that of their class. A row has one number, 1 if that is so."""
 
@@ -229,7 +195,7 @@ class Accuracy:
         return int(sum_R[0]) / images
 
     def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
-        """Wilson's interval."""
+        """Wilson's interval, 95 %."""
         return proportion(int(rows_NR.sum()), len(rows_NR))
 
     def batch_size(self, image_size: int) -> int:
@@ -270,7 +236,7 @@ class MeanIoU:
         return float((both_K[there] / either_K[there]).mean()) if there.any() else 0.0
 
     def interval(self, rows_NR: np.ndarray) -> tuple[float, float]:
-        """From images drawn with replacement; which they are is a function of their number."""
+        """95 %, from images drawn with replacement; which they are is a function of their number."""
         images = len(rows_NR)
         draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
         values = [self.value(self._drawn(rows_NR, draws), images) for _ in range(RESAMPLES)]
@@ -284,6 +250,9 @@ class MeanIoU:
     def batch_size(self, image_size: int) -> int:
         """As many as keep the logits of a batch small."""
         return max(1, min(256, MOST_LOGITS // (self.classes * image_size**2)))
+
+
+Metric = Accuracy | MeanIoU
 
 
 def metric_for(task: Task) -> Metric:

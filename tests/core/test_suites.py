@@ -17,7 +17,7 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.catalogue import Suite, built_in, split_sizes
-from learngene_zoo.tasks.task import Entry, HubSource, Task
+from learngene_zoo.tasks.task import Entry, HubSource, Samples, Task
 from learngene_zoo.testing import check_suite
 
 
@@ -156,6 +156,7 @@ class Noise:
     dtype: torch.dtype = torch.uint8
     global_state: bool = False
     shaken: bool = False
+    masks: torch.dtype | None = None
 
     @property
     def labels(self) -> np.ndarray:
@@ -165,18 +166,22 @@ class Noise:
     def __len__(self) -> int:
         return self.count
 
-    def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
+    def __getitems__(self, indices: Sequence[int]) -> torch.Tensor | Samples:
         if self.global_state:
             torch.rand(1)
         salt = indices[0] if self.shaken else 0
         rows = [np.random.default_rng([self.seed, salt, index]).integers(0, 256, (3, 8, 8)) for index in indices]
-        return torch.from_numpy(np.stack(rows)).to(self.dtype)
+        images = torch.from_numpy(np.stack(rows)).to(self.dtype)
+        return images if self.masks is None else Samples(images, torch.zeros(len(rows), 8, 8, dtype=self.masks))
 
 
 SIZES = split_sizes(6, 4, 4)
 ENTRY = Entry(
     name="noise", title="Noise", classes=2, sizes=SIZES, licence="CC0-1.0", description="-", image_size=8, flip=True
 )
+
+
+MASKED = replace(ENTRY, kind="segmentation")
 
 
 def opened(entry: Entry, changes: dict[str, Any], **of_split: Any) -> Task:
@@ -206,6 +211,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]
 
 def test_a_suite_of_noise_keeps_the_contract(registered: Callable[..., Suite]) -> None:
     assert check_suite(registered()) == ("noise",)
+    assert check_suite(registered(MASKED, of_split={"masks": torch.uint8})) == ("noise",)
 
 
 LAWS: list[tuple[dict[str, Any], str]] = [
@@ -219,6 +225,10 @@ LAWS: list[tuple[dict[str, Any], str]] = [
     ({"of_split": {"dtype": torch.float32}}, r"has an image of torch.float32 \(3, 8, 8\)"),
     ({"of_split": {"global_state": True}}, "draws from the global random state to read train of noise"),
     ({"of_split": {"shaken": True}}, "changes with the order of reading"),
+    (
+        {"entry": MASKED, "of_split": {"masks": torch.int64}},
+        "has a mask of torch.int64 in train of noise, not of uint8",
+    ),
     ({"entry": replace(ENTRY, name="white noise")}, "has the name 'white noise'"),
 ]
 
