@@ -209,9 +209,11 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Suite]
     return make
 
 
-def test_a_suite_of_noise_keeps_the_contract(registered: Callable[..., Suite]) -> None:
-    assert check_suite(registered()) == ("noise",)
-    assert check_suite(registered(MASKED, of_split={"masks": torch.uint8})) == ("noise",)
+@pytest.mark.parametrize(("entry", "masks"), [(ENTRY, None), (MASKED, torch.uint8)])
+def test_a_suite_of_noise_keeps_the_contract(
+    registered: Callable[..., Suite], entry: Entry, masks: torch.dtype | None
+) -> None:
+    assert check_suite(registered(entry, of_split={"masks": masks})) == ("noise",)
 
 
 LAWS: list[tuple[dict[str, Any], str]] = [
