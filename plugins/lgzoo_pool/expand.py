@@ -44,14 +44,9 @@ class Candidate:
     member: Member
 
     @property
-    def spec(self) -> Spec:
-        """The descendant's shape."""
-        return self.member.spec
-
-    @property
     def values(self) -> dict[str, Json]:
         """What it can be chosen by: the expander's settings and its sizes."""
-        spec = self.spec
+        spec = self.member.spec
         return {**self.member.settings, "layers": spec.layers, "width": spec.width, "heads": spec.heads}
 
 
@@ -128,7 +123,7 @@ def build(learngene: Learngene, choice: Candidate, *, task: str | None, seed: in
     """
     from learngene_zoo.plugin import assemble, resize_positions
 
-    config, spec = learngene.config, choice.spec
+    config, spec = learngene.config, choice.member.spec
     details = read_details(config)
     stored = spec.with_(image_size=config.spec.image_size, classes=details.classes, dense=details.dense)
     same_head = task is not None and task == details.task

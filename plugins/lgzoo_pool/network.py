@@ -8,7 +8,7 @@ Shapes: B images, N tokens, D width, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,10 +30,11 @@ class StitchedNetwork(nn.Module):
         super().__init__()
         self.layout = layout
         self.anchors = nn.ModuleList(anchors)
-        self.stitches = nn.ModuleList(
-            nn.ModuleList(_linear(anchors[front].embed_dim, anchors[end].embed_dim) for _ in range(layers))
-            for (front, end), layers in zip(layout.joints, _layers(layout))
-        )
+        layers: list[list[nn.Module]] = [[] for _ in layout.joints]
+        for stitch, _ in layout.stitches:
+            front, end = (anchors[number].embed_dim for number in layout.joints[stitch.joint])
+            layers[stitch.joint].append(nn.utils.skip_init(nn.Linear, front, end))
+        self.stitches = nn.ModuleList(map(nn.ModuleList, layers))
 
     def forward(self, images_BCHW: torch.Tensor, path: Path) -> torch.Tensor:
         """The logits along a path."""
@@ -165,13 +166,3 @@ def anchors_state(states: Sequence[StateDict]) -> StateDict:
 def under(prefix: str, state: StateDict) -> StateDict:
     """The tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): state[name] for name in state if name.startswith(prefix)}
-
-
-def _layers(layout: Layout) -> Iterator[int]:
-    """The number of linear layers of every joint."""
-    return (1 + max((pair.window for pair in joined), default=-1) for joined in layout.pairs)
-
-
-def _linear(inputs: int, outputs: int) -> nn.Linear:
-    layer: nn.Linear = nn.utils.skip_init(nn.Linear, inputs, outputs)
-    return layer

@@ -26,6 +26,7 @@ from learngene_zoo.plugin import (
     settings_of,
 )
 from lgzoo_pool.details import StitchedDetails, read_details
+from lgzoo_pool.paths import Path
 from lgzoo_pool.plot_grid import HIGHLIGHT, colour_of, draw_grid, grid_legend
 
 if TYPE_CHECKING:
@@ -50,15 +51,6 @@ class Scores:
     images: int
 
 
-@dataclass(frozen=True)
-class PathPoint:
-    """A path in the picture: the anchors it begins and ends in, and its cost."""
-
-    first: int
-    last: int
-    cost: Cost
-
-
 def picture(learngene: Learngene, expander: Expander) -> Figure:
     """The figure, with the path highlighted that the expander's settings name. Raises `WrongCall` if there is none."""
     config = learngene.config
@@ -71,9 +63,7 @@ def picture(learngene: Learngene, expander: Expander) -> Figure:
     grid = plotting.axes_at(figure, EDGE + LABELS, BELOW, wide, tall)
     beside = plotting.axes_at(figure, WIDTH - EDGE - SCORES, BELOW, SCORES, tall)
     draw_grid(grid, details, paths[number])
-    draw_scores(
-        beside, [PathPoint(path.parts[0].anchor, path.last, m.cost()) for path, m in zip(paths, members)], number, found
-    )
+    draw_scores(beside, paths, [member.cost() for member in members], number, found)
     plotting.legend_below(figure, grid, grid_legend(paths[number]))
     plotting.legend_below(figure, beside, scores_legend(found))
     result = "" if found is None else f"{100 * found.values[number]:.1f} % {found.metric}"
@@ -145,21 +135,20 @@ def _bad(why: str) -> BadFile:
     return BadFile(f"metrics of the learngene, paths: {why}; extract or fetch it again")
 
 
-def draw_scores(axes: Axes, points: Sequence[PathPoint], number: int, found: Scores | None) -> None:
+def draw_scores(axes: Axes, paths: Sequence[Path], costs: Sequence[Cost], number: int, found: Scores | None) -> None:
     """A point per path: filled with the colour of the anchor it ends in, ringed with that of the one it begins in."""
-    most = max(one.cost.flops for one in points)
-    scale, unit = (1e9, "G") if most >= 1e9 else (1e6, "M")
-    xs = [one.cost.flops / scale for one in points]
-    ys = [100 * value for value in found.values] if found else [one.cost.params / 1e6 for one in points]
+    scale, unit = (1e9, "G") if max(cost.flops for cost in costs) >= 1e9 else (1e6, "M")
+    xs = [cost.flops / scale for cost in costs]
+    ys = [100 * value for value in found.values] if found else [cost.params / 1e6 for cost in costs]
     if found:
         _best(axes, xs, ys)
-        _intervals(axes, xs, found, points)
-    for x, y, one in zip(xs, ys, points):
-        mark: dict[str, Any] = {"marker": "o", "markersize": 6.5 if len(points) <= MANY else 5.0, "zorder": 4}
-        if one.first == one.last:
+        _intervals(axes, xs, found, paths)
+    for x, y, path in zip(xs, ys, paths):
+        mark: dict[str, Any] = {"marker": "o", "markersize": 6.5 if len(paths) <= MANY else 5.0, "zorder": 4}
+        if not path.stitches:
             mark = {"marker": "D", "markersize": 9, "zorder": 5}
-        ring: dict[str, Any] = {"markeredgecolor": colour_of(one.first), "markeredgewidth": 1.6, "linestyle": "none"}
-        axes.plot(x, y, color=colour_of(one.last), **ring, **mark)
+        ring: dict[str, Any] = {"markeredgecolor": colour_of(path.first), "markeredgewidth": 1.6, "linestyle": "none"}
+        axes.plot(x, y, color=colour_of(path.last), **ring, **mark)
     around: dict[str, Any] = {"marker": "o", "markersize": 17, "markerfacecolor": "none", "markeredgecolor": HIGHLIGHT}
     axes.plot(xs[number], ys[number], markeredgewidth=2.6, zorder=6, **around)
     axes.set_xlabel(f"FLOPs of one image, {unit}")
@@ -177,12 +166,12 @@ def _best(axes: Axes, xs: Sequence[float], ys: Sequence[float]) -> None:
     axes.step(costs, best, where="post", color=plotting.LINE, linewidth=6, zorder=1)
 
 
-def _intervals(axes: Axes, xs: Sequence[float], found: Scores, points: Sequence[PathPoint]) -> None:
+def _intervals(axes: Axes, xs: Sequence[float], found: Scores, paths: Sequence[Path]) -> None:
     if found.metric != "accuracy":
         return
-    for x, value, one in zip(xs, found.values, points):
+    for x, value, path in zip(xs, found.values, paths):
         low, high = proportion(round(value * found.images), found.images)
-        axes.plot([x, x], [100 * low, 100 * high], color=colour_of(one.last), linewidth=1.0, alpha=0.45, zorder=2)
+        axes.plot([x, x], [100 * low, 100 * high], color=colour_of(path.last), linewidth=1.0, alpha=0.45, zorder=2)
 
 
 def scores_legend(found: Scores | None) -> list[Line2D]:

@@ -64,14 +64,12 @@ class Grid:
 
     def streams(self) -> None:
         """A line through every row, bold where the path runs."""
+        left, right = -self.end, self.columns - 1 + self.end
         for row in range(len(self.details.anchors)):
-            self.axes.plot(
-                [-self.end, self.columns - 1 + self.end], [row, row], color=plotting.LINE, linewidth=1.2, zorder=1
-            )
-        for place, part in enumerate(self.path.parts):
-            start = -self.end if place == 0 else self.x(part.anchor, part.start)
-            last = place == len(self.path.parts) - 1
-            stop = self.columns - 1 + self.end if last else self.x(part.anchor, part.stop - 1)
+            self.axes.plot([left, right], [row, row], color=plotting.LINE, linewidth=1.2, zorder=1)
+        for part in self.path.parts:
+            start = left if part.anchor == self.path.first else self.x(part.anchor, part.start)
+            stop = right if part.anchor == self.path.last else self.x(part.anchor, part.stop - 1)
             rows, colour = [part.anchor, part.anchor], colour_of(part.anchor)
             self.axes.plot([start, stop], rows, color=colour, linewidth=3.2, solid_capstyle="round", zorder=2)
 

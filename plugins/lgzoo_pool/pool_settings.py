@@ -117,14 +117,11 @@ class PoolSettings:
 
     def distillations(self) -> list[AuxiliarySettings]:
         """The settings of step 1, for the narrow and the wide model."""
-        each = [
-            ImitationSettings(levels=levels, alpha=self.alpha, tau=self.tau, reduction=self.pred_reduction)
-            for levels in (self.low_levels, self.high_levels)
-        ]
-        return [
-            AuxiliarySettings(init=self.init, training=self.training, imitating=one if self.imitates else None)
-            for one in each
-        ]
+        alone = AuxiliarySettings(init=self.init, training=self.training)
+        if not self.imitates:
+            return [alone, alone]
+        one = ImitationSettings(levels=self.low_levels, alpha=self.alpha, tau=self.tau, reduction=self.pred_reduction)
+        return [replace(alone, imitating=replace(one, levels=count)) for count in (self.low_levels, self.high_levels)]
 
     def fine_tuning(self) -> TuningSettings:
         """The settings of steps 2 and 3."""
@@ -149,7 +146,7 @@ class AuxiliarySettings:
 
     init: Init
     training: Recipe
-    imitating: ImitationSettings | None
+    imitating: ImitationSettings | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

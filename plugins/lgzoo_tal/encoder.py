@@ -11,7 +11,6 @@ D the shortest paths, E the edge embedding.
 The parameters have the released code's names.
 """
 
-from bisect import bisect_left
 from functools import lru_cache
 
 import torch
@@ -50,12 +49,8 @@ def indices(shape: tuple[int, ...] | None, classes: int, spatial: int) -> tuple[
     if shape is None:
         return len(channels), len(channels), len(kernels), len(kernels)
     out, into, high, wide = (*shape, 1, 1, 1)[:4]  # an absent axis has length 1
-    return (
-        channel_index(out, channels),
-        channel_index(into, channels),
-        kernel_index(high, kernels),
-        kernel_index(wide, kernels),
-    )
+    rows = channel_index(out, channels), channel_index(into, channels)
+    return *rows, kernel_index(high, kernels), kernel_index(wide, kernels)
 
 
 def channel_index(size: int, grid: tuple[int, ...]) -> int:
@@ -70,12 +65,7 @@ def kernel_index(size: int, grid: tuple[int, ...]) -> int:
 
 def _nearest(size: int, grid: tuple[int, ...]) -> int:
     """The row of the nearest size, the smaller of two equally near ones; the last row beyond the grid."""
-    place = bisect_left(grid, size)
-    if place == len(grid):
-        return place - 1
-    if place == 0 or grid[place] - size < size - grid[place - 1]:
-        return place
-    return place - 1
+    return min(range(len(grid)), key=lambda row: abs(grid[row] - size))
 
 
 class ShapeEmbedding(nn.Module):

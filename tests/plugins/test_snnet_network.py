@@ -73,7 +73,7 @@ def test_every_descendant_is_its_path_to_the_last_bit(sizes: dict[str, Any]) -> 
     for choice in every[:: 5 if sizes else 1]:
         made = build(gene, choice, task="t", seed=0)
         assert difference(made.model()(images()), network(images(), choice.path)) == 0
-        assert made.spec == choice.spec
+        assert made.spec == choice.member.spec
         assert made.inherited == set(shapes(made.spec))
 
 
@@ -151,7 +151,7 @@ def test_positions_follow_the_image_size() -> None:
 def test_legacy_leaves_the_last_norm_out_of_stitched_paths_alone() -> None:
     network, gene = gene_of()
     every = choices(gene.config, path_settings, legacy=True)
-    assert [choice.spec.final_norm for choice in every] == [True, True] + [False] * (len(every) - 2)
+    assert [choice.member.spec.final_norm for choice in every] == [True, True] + [False] * (len(every) - 2)
     made = build(gene, every[3], task="t", seed=0)
     assert not any(name.startswith("norm.") for name in made.state)
     last = network.anchor(1)
