@@ -40,7 +40,7 @@ from lgzoo_tal.graph import Graph, graph_of
 from lgzoo_tal.hypernet import Hypernet, class_position
 from lgzoo_tal.hypernet_spec import HypernetSpec, LowRank, reach
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.tensor_groups import TensorGroup, is_vector, kernel
+from lgzoo_tal.tensors import TensorGroup, is_vector, kernel
 
 SIZES = ("tiny", "small", "base")
 RELEASED = {"ghn3-t": (0.19, 0.43, 1.29), "ghn3-xl": (6.50, 6.73, 7.84), "logah-small": (3.16, 3.46, 4.97)}

@@ -25,7 +25,7 @@ from torch.nn import functional
 from lgzoo_tal.centred import activation
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.partial_linear import Cut, cuts
-from lgzoo_tal.tensor_groups import TensorGroup, kernel
+from lgzoo_tal.tensors import TensorGroup, kernel
 
 FEW_COLUMNS = 32  # fewer are faster copied and multiplied at once than row by row
 Size = tuple[int, int]

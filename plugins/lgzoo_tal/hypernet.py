@@ -2,7 +2,7 @@
 
     nodes    = LN(Graphormer(type + shape + place in the graph; task))     one embedding per node: encoder.py
     blocks   = decoder(nodes)                                              conv_decoder.py or low_rank_decoder.py
-    tensors  = tiled copies of the normalised blocks                       tiling.py
+    tensors  = tiled copies of the normalised blocks                       tensors.py
 
 The prediction is differentiable in the hypernetwork's own parameters. These have the released code's names and shapes; tensors
 of the released files that nothing reads are left out.
@@ -38,8 +38,7 @@ from lgzoo_tal.graph import SINK, TYPES, Graph, graph_of
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.init import initialise
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.tensor_groups import TensorGroup, groups_of, is_vector
-from lgzoo_tal.tiling import Blocks, factor, fill, fitted, squashed
+from lgzoo_tal.tensors import Blocks, TensorGroup, factor, fill, fitted, groups_of, is_vector, squashed
 
 CLASS_POSITION_STD = 0.02
 

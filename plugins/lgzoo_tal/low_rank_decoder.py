@@ -26,8 +26,7 @@ from learngene_zoo.plugin import WrongCall
 from lgzoo_tal.centred import activation, read
 from lgzoo_tal.hypernet_spec import Form, HypernetSpec, reach
 from lgzoo_tal.partial_linear import LinearParts
-from lgzoo_tal.tensor_groups import TensorGroup, is_vector, kernel
-from lgzoo_tal.tiling import Blocks, Product
+from lgzoo_tal.tensors import Blocks, Product, TensorGroup, is_vector, kernel
 
 
 class Perceptron(nn.Module):

@@ -49,11 +49,8 @@ def draw_map(axes: Axes, clouds: Sequence[Cloud], shares: tuple[float, float], t
     shade = _by_layers(axes, clouds[0].specs) if len(clouds) == 1 else None
     for cloud in clouds:
         for run in _runs(cloud.specs):
-            trail: dict[str, Any] = {
-                "color": plotting.LINE if shade else plotting.mark(cloud.number)["color"],
-                "alpha": 1.0 if shade else 0.45,
-            }
-            axes.plot(*cloud.points[run].T, linewidth=1.1, solid_capstyle="round", zorder=2, **trail)
+            colour, alpha = (plotting.LINE, 1.0) if shade else (plotting.mark(cloud.number)["color"], 0.45)
+            axes.plot(*cloud.points[run].T, linewidth=1.1, solid_capstyle="round", zorder=2, color=colour, alpha=alpha)
     points = [(cloud, *one) for cloud in clouds for one in zip(cloud.specs, cloud.params, cloud.points)]
     diameter = diameters(clouds)
     # Large ones first, so that they hide no other.
@@ -79,15 +76,12 @@ def size_legend(clouds: Sequence[Cloud]) -> list[Line2D]:
     """Points of three sizes with their parameters."""
     sizes, diameter = sorted({size for cloud in clouds for size in cloud.params}), diameters(clouds)
     shown = sorted({sizes[0], sizes[len(sizes) // 2], sizes[-1]})
-    style: dict[str, Any] = {
-        "marker": "o",
-        "linestyle": "none",
-        "color": plotting.QUIET,
-        "markeredgecolor": plotting.PAPER,
-    }
-    labels = [human_count(size) for size in shown]
-    labels[-1] += " parameters"
-    return [Line2D([], [], markersize=diameter(size), label=label, **style) for size, label in zip(shown, labels)]
+    style: dict[str, Any] = {"marker": "o", "linestyle": "none", "markeredgecolor": plotting.PAPER}
+    labels = [human_count(size) + " parameters" * (size == shown[-1]) for size in shown]
+    return [
+        Line2D([], [], markersize=diameter(size), label=label, color=plotting.QUIET, **style)
+        for size, label in zip(shown, labels)
+    ]
 
 
 def _runs(specs: Sequence[Spec]) -> Iterator[list[int]]:
@@ -114,11 +108,8 @@ def _by_layers(axes: Axes, specs: Sequence[Spec]) -> Any:
 
 def _frame(axes: Axes, shares: tuple[float, float]) -> None:
     first, second = (f"component, {100 * share:.0f} % of the variance" for share in shares)
-    axes.set_xlabel(f"first {first}", fontsize=plotting.TEXT, color=plotting.INK)
-    axes.set_ylabel(f"second {second}", fontsize=plotting.TEXT, color=plotting.INK)
+    axes.set(xlabel=f"first {first}", ylabel=f"second {second}", xticks=[], yticks=[])
     axes.margins(0.06)
-    axes.set_xticks([])
-    axes.set_yticks([])
     plotting.bare(axes, "left", "bottom")
     axes.spines[:].set_color(plotting.QUIET)
 
@@ -203,9 +194,7 @@ def draw_similarity(axes: Axes, tasks: Sequence[str], similar: ndarray, order: S
                 column + 0.5, row + 0.5, "1" if row == column else number(value), ha="center", va="center",
                 fontsize=min(11, 74 / count), color=plotting.PAPER if dark else plotting.INK,
             )  # fmt: skip
-    axes.set(xlim=(0, count), ylim=(count, 0), aspect="equal")
-    axes.set_xticks([])
-    axes.set_yticks([])
+    axes.set(xlim=(0, count), ylim=(count, 0), aspect="equal", xticks=[], yticks=[])
     plotting.bare(axes)
     _label_rows_and_columns(axes, tasks, order)
 
@@ -222,14 +211,9 @@ def _label_rows_and_columns(axes: Axes, tasks: Sequence[str], order: Sequence[in
     style: dict[str, Any] = {"fontsize": name_size(count), "color": plotting.INK, "parse_math": False, "clip_on": False}
     for place, task in enumerate(order):
         at, name = place + 0.5, plotting.shortened(tasks[task]) if count <= MOST_NAMED else ""
-        dot: dict[str, Any] = {
-            "markersize": min(8, 110 / count),
-            "clip_on": False,
-            "linestyle": "none",
-            **plotting.mark(task),
-        }
-        axes.plot(-3 * unit, at, **dot)
-        axes.plot(at, -3 * unit, **dot)
+        dot: dict[str, Any] = {"markersize": min(8, 110 / count), "clip_on": False, **plotting.mark(task)}
+        for mark in ((-3 * unit, at), (at, -3 * unit)):
+            axes.plot(*mark, linestyle="none", **dot)
         axes.text(-6 * unit, at, name, ha="right", va="center_baseline", **style)
         axes.text(
             at - 1 * unit, -5.5 * unit, name, ha="left", va="bottom", rotation=38, rotation_mode="anchor", **style

@@ -9,7 +9,7 @@ from torch.nn import functional
 from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.hypernet_spec import reach
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.tensor_groups import TensorGroup, kernel
+from lgzoo_tal.tensors import TensorGroup, kernel
 
 
 def conv_block(decoder: MatrixDecoder, node: Tensor, group: TensorGroup) -> Tensor:

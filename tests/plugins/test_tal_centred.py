@@ -18,7 +18,7 @@ from lgzoo_tal.graph import graph_of
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
-from lgzoo_tal.tensor_groups import groups_of
+from lgzoo_tal.tensors import groups_of
 
 LOW = HypernetSpec(
     hidden=32, layers=2, heads=4, decoder="low_rank", rank=16, widest=128, chunk=512, classes=7, form="centred"

@@ -18,8 +18,7 @@ from lgzoo_tal.hypernet import hypernet_of
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.low_rank_decoder import LowRankDecoder, Rectangle, Rows
 from lgzoo_tal.partial_linear import cuts
-from lgzoo_tal.tensor_groups import Role, TensorGroup, groups_of
-from lgzoo_tal.tiling import Product, factor, fill, fitted, squashed
+from lgzoo_tal.tensors import Product, Role, TensorGroup, factor, fill, fitted, groups_of, squashed
 
 CONV = HypernetSpec(hidden=8, layers=1, heads=2, decoder="conv", widest=40, classes=7, spatial=6)
 # A chunk that no run of rows divides: runs begin and end within rows of Y, and cover several.
