@@ -69,7 +69,7 @@ def test_an_epoch_begun_late_is_the_same_and_opens_no_earlier_shard(
     assert len(whole) == data.steps == 8
     opened: list[str] = []
     real = tars.opened
-    monkeypatch.setattr(tars, "opened", lambda place, offline: opened.append(place) or real(place, offline))
+    monkeypatch.setattr(tars, "opened", lambda place: opened.append(place) or real(place))
     rest = list(data.epoch(1, start=6))
     assert all(equal(a, b) for a, b in zip(whole[6:], rest, strict=True))
     assert len(opened) == 2
@@ -158,7 +158,7 @@ def test_a_limit_is_nested_and_opens_only_its_shards(task: Task, monkeypatch: py
     assert len({frozenset(used(25, seed)) for seed in range(8)}) > 1
     opened: list[str] = []
     real = tars.opened
-    monkeypatch.setattr(tars, "opened", lambda place, offline: opened.append(place) or real(place, offline))
+    monkeypatch.setattr(tars, "opened", lambda place: opened.append(place) or real(place))
     used(25)
     assert len(opened) == 1
     assert loader(task, images=1000).images == 100

@@ -15,7 +15,7 @@ from streaming_toy import by_index, encoded, equal, loader, pixels, shards
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.streams import remote
+from learngene_zoo.tasks.streams import places, remote
 from learngene_zoo.tasks.task import Task
 
 
@@ -84,7 +84,7 @@ def test_a_server_without_ranges_is_read_over_again(stored: Path, served: tuple[
     address, handler = served
     data = (stored / "train-000.tar").read_bytes()
     handler.most = len(data) - 5
-    file = remote.Remote(f"{address}/train-000.tar")
+    file = places.opened(f"{address}/train-000.tar")
     got = file.read(len(data) - 9)
     handler.most, handler.ranges = None, False
     assert got + file.read(100) == data

@@ -4,15 +4,16 @@ A pattern is a path, a folder, a wildcard, or a path or address with `{000..009}
 `classes.json`, and `sizes.json` or `_info.json` with the number of images in each tar.
 """
 
+import io
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from learngene_zoo.errors import BadData, Unavailable, WrongCall
+from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.tasks.splits import split_name
 from learngene_zoo.tasks.task import SPLITS
 
@@ -30,14 +31,12 @@ def is_remote(place: str) -> bool:
     return place.startswith(("https://", "http://"))
 
 
-def opened(place: str, offline: bool = False) -> Any:
-    """A binary file at its beginning, with `read`, `seekable` and `close`. Raises `BadData` or `Unavailable`."""
+def opened(place: str) -> BinaryIO:
+    """The file at a place, from its beginning; one far away cannot seek. Raises `BadData` or `Unavailable`."""
     if is_remote(place):
-        if offline:
-            raise Unavailable(f"{place} is not available offline; download it and name the file")
-        from learngene_zoo.tasks.streams.remote import Remote
+        from learngene_zoo.tasks.streams.remote import CHUNK, Remote
 
-        return Remote(place)
+        return io.BufferedReader(Remote(place), CHUNK)
     try:
         return open(place, "rb")
     except OSError as error:
@@ -124,28 +123,22 @@ def _split(place: str) -> str:
 # The files beside the tars.
 
 
-def class_names(place: str, offline: bool) -> tuple[str, ...] | None:
+def class_names(place: str) -> tuple[str, ...] | None:
     """The classes in a file beside the tar at `place`, in order; None if there is no such file. Raises `BadData`."""
-    where, data = _beside(place, CLASSES, offline)
-    if data is None:
+    where, content = _beside(place, CLASSES)
+    if not where:
         return None
-    lines = data.decode("utf-8", "replace").splitlines()
-    names = (
-        _listed(_parsed(where, data))
-        if where.endswith(".json") or ".json?" in where
-        else tuple(filter(None, map(str.strip, lines)))
-    )
+    names = _listed(content)
     if names is None or len(set(names)) != len(names):
         raise BadData(f"{where} is not a list of distinct classes; write one a line, in the order of their numbers")
     return names
 
 
-def sizes(place: str, offline: bool) -> dict[str, int]:
+def sizes(place: str) -> dict[str, int]:
     """The images of each tar by its name, as a file beside `place` says; empty if there is none. Raises `BadData`."""
-    where, data = _beside(place, SIZES, offline)
-    if data is None:
+    where, found = _beside(place, SIZES)
+    if not where:
         return {}
-    found = _parsed(where, data)
     if isinstance(found, dict) and isinstance(found.get("splits"), dict):  # as timm writes it
         parts = [part for part in found["splits"].values() if isinstance(part, dict)]
         found = {k: n for part in parts for k, n in zip(part.get("filenames", ()), part.get("shard_lengths", ()))}
@@ -154,32 +147,25 @@ def sizes(place: str, offline: bool) -> dict[str, int]:
     return found
 
 
-def _beside(place: str, names: Sequence[str], offline: bool) -> tuple[str, bytes | None]:
-    """The first of these files beside a tar, or above the folder of its split, and what it holds; None if there is none."""
+def _beside(place: str, names: Sequence[str]) -> tuple[str, Any]:
+    """The first of these files beside a tar, or above the folder of its split, and its JSON or lines; "" if there is none."""
     path, mark, query = place.partition("?") if is_remote(place) else (place, "", "")
     folder = path.replace("\\", "/").rpartition("/")[0] or "."
     above, _, last = folder.rpartition("/")
     for name in names:
         for top in [folder, above or "."] if split_name(last) in SPLITS else [folder]:
             where = f"{top}/{name}{mark}{query}"
-            data = _content(where, offline)
-            if data is not None:
-                return where, data
+            try:
+                with opened(where) as file:
+                    data = file.read(MOST_BYTES)
+            except BadData:
+                continue  # there is no such file
+            return where, _parsed(where, data) if name.endswith(".json") else _lines(data)
     return "", None
 
 
-def _content(where: str, offline: bool) -> bytes | None:
-    if not is_remote(where) and not Path(where).is_file():
-        return None
-    try:
-        file = opened(where, offline)
-    except BadData:
-        return None  # nothing at that address
-    try:
-        data: bytes = file.read(MOST_BYTES)
-        return data
-    finally:
-        file.close()
+def _lines(data: bytes) -> list[str]:
+    return [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 def _parsed(where: str, data: bytes) -> Any:
@@ -190,16 +176,15 @@ def _parsed(where: str, data: bytes) -> Any:
 
 
 def _listed(found: Any) -> tuple[str, ...] | None:
-    """A list of names, {name: number} or {number: name}, in the order of the numbers."""
+    """A list of names, {name: number} or {number: name}, in the order of the numbers; None for anything else."""
     if isinstance(found, dict):
-        turned = {str(number): name for name, number in found.items()} if _numbers(found.values()) else found
-        if not _numbers(turned):
-            return None
-        found = [turned[key] for key in sorted(turned, key=int)]
+        counted = _numbers(map(str, found.values()))
+        numbered = {str(number): name for name, number in found.items()} if counted else found
+        found = [numbered[key] for key in sorted(numbered, key=int)] if _numbers(numbered) else None
     return tuple(map(str, found)) if isinstance(found, list) else None
 
 
-def _numbers(keys: Any) -> bool:
+def _numbers(keys: Iterable[str]) -> bool:
     """Whether they are 0, 1, 2, … in any order."""
-    texts = [str(key) for key in keys]
+    texts = list(keys)
     return all(map(str.isdecimal, texts)) and sorted(map(int, texts)) == list(range(len(texts)))

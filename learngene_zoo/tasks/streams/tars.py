@@ -51,9 +51,9 @@ class Tars:
         return Sample(image, self.numbers[label], group.where)
 
 
-def read(place: str, wanted: Callable[[int, str], bool], offline: bool = False) -> Generator[Group]:
+def read(place: str, wanted: Callable[[int, str], bool]) -> Generator[Group]:
     """The samples of the tar at `place`. Raises `BadData` or `Unavailable`."""
-    with closing(opened(place, offline)) as file:
+    with opened(place) as file:
         yield from groups(file, place, wanted)
 
 
@@ -63,10 +63,10 @@ def open_tars(pattern: str, offline: bool) -> Task:
     if offline and any(map(is_remote, places)):
         raise Unavailable(f"{name} is not available offline; download the tars and name the files")
     splits = by_split(places, pattern)
-    masks = _first_label(name, splits["train"], offline) == MASK
-    names, counts = class_names(splits["train"][0], offline), _counts_beside(splits, offline)
+    masks = _first_label(name, splits["train"]) == MASK
+    names, counts = class_names(splits["train"][0]), _counts_beside(splits)
     if names is None or counts is None:
-        facts = _counted(name, splits, masks, offline)
+        facts = _counted(name, splits, masks)
         counts = dict(zip((place for own in splits.values() for place in own), facts["counts"], strict=True))
         if names is None and masks:
             raise BadData(
@@ -80,20 +80,20 @@ def open_tars(pattern: str, offline: bool) -> Task:
     return stream_task(name, found, names, kind="segmentation" if masks else "classification")
 
 
-def _first_label(name: str, places: Sequence[str], offline: bool) -> str:
+def _first_label(name: str, places: Sequence[str]) -> str:
     """The kind of file that labels the first training image. Raises `BadData` if there is no image."""
     for place in places:
-        with closing(read(place, lambda number, kind: False, offline)) as samples:
+        with closing(read(place, lambda number, kind: False)) as samples:
             for group in samples:
                 return group.labelled_by
     raise BadData(f"{name} has no training images; add some")
 
 
-def _counts_beside(splits: Mapping[str, Sequence[str]], offline: bool) -> dict[str, int] | None:
+def _counts_beside(splits: Mapping[str, Sequence[str]]) -> dict[str, int] | None:
     """The images of every tar, from the files beside them; None if those do not name every tar."""
     counts: dict[str, int] = {}
     for places in splits.values():
-        beside = sizes(places[0], offline)
+        beside = sizes(places[0])
         for place in places:
             parts = place.partition("?")[0].replace("\\", "/").split("/")
             known = next((beside[name] for name in ("/".join(parts[-2:]), parts[-1]) if name in beside), None)
@@ -103,7 +103,7 @@ def _counts_beside(splits: Mapping[str, Sequence[str]], offline: bool) -> dict[s
     return counts
 
 
-def _counted(name: str, splits: Mapping[str, Sequence[str]], masks: bool, offline: bool) -> Facts:
+def _counted(name: str, splits: Mapping[str, Sequence[str]], masks: bool) -> Facts:
     """The images of every tar, in order, and the distinct labels of each split, from reading every header and label."""
 
     def find() -> Facts:
@@ -111,7 +111,7 @@ def _counted(name: str, splits: Mapping[str, Sequence[str]], masks: bool, offlin
         labels: dict[str, set[str]] = {split: set() for split in splits}
         for split, place in progress(places, f"counting the images of {name}"):
             counts.append(0)
-            for group in read(place, lambda number, kind: kind in LABELS, offline):
+            for group in read(place, lambda number, kind: kind in LABELS):
                 counts[-1] += 1
                 if group.image and not masks:
                     labels[split].add(group.label())
