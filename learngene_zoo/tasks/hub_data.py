@@ -55,13 +55,22 @@ def hub_tables(source: HubSource, offline: bool) -> tuple[Any, dict[str, Any]]:
     Raises `Unavailable` if it is not at the commit that was reviewed.
     """
     repository, config, revision = parsed(source.reference)
-    offline = is_offline(offline)
-    commit, licence = (revision, "unknown") if offline else _pinned(repository, revision)
-    if not offline:
-        check_pin(source, str(commit))
-    with no_progress(), _without_network(offline):
-        tables = _load(repository, config, commit, offline)
-    return tables, {"revision": _cached_commit(tables) or commit if offline else commit, "licence": licence}
+    if is_offline(offline):
+        tables = _load(repository, config, revision, True)
+        return tables, {"revision": _cached_commit(tables) or revision, "licence": "unknown"}
+    commit, licence = _reviewed(source)
+    return _load(repository, config, commit, False), {"revision": commit, "licence": licence}
+
+
+def _load(repository: str, config: str | None, revision: str | None, offline: bool, **how: Any) -> Any:
+    """The splits; errors of `datasets` are raised as ours."""
+    from datasets import load_dataset
+
+    with in_our_words(repository, config, offline), _without_network(offline):
+        tables = load_dataset(repository, config, revision=revision, **how)
+    if not isinstance(tables, dict) or not tables:
+        raise BadData(f"{repository} is not a set of splits; only stored data sets can be used")
+    return tables
 
 
 class HubStream(NamedTuple):
@@ -75,15 +84,9 @@ class HubStream(NamedTuple):
 
 def streamed(source: HubSource) -> HubStream:
     """The splits of a data set, with their sizes where the Hub knows them."""
-    from datasets import IterableDatasetDict, load_dataset
-
-    repository, config, revision = parsed(source.reference)
-    commit, licence = _pinned(repository, revision)
-    check_pin(source, commit)
-    with no_progress(), in_our_words(repository, config, offline=False):
-        splits = load_dataset(repository, config, revision=commit, streaming=True)
-    if not isinstance(splits, IterableDatasetDict) or not splits:
-        raise BadData(f"{repository} is not a set of splits; only stored data sets can be used")
+    repository, config, _ = parsed(source.reference)
+    commit, licence = _reviewed(source)
+    splits = _load(repository, config, commit, False, streaming=True)
     known = next(iter(splits.values())).info.splits or {}
     sizes = [f"{name} {known[name].num_examples}" if name in known else str(name) for name in splits]
     return HubStream(dict(splits), sizes, commit, licence)
@@ -94,7 +97,7 @@ def first_of(split: Any, reference: str) -> tuple[Mapping[str, Any], dict[str, A
     from datasets import Features, Image
 
     repository, config, _ = parsed(reference)
-    with no_progress(), in_our_words(repository, config, offline=False):
+    with in_our_words(repository, config):
         features = split.features or split._resolve_features().features
         for name in [name for name, kind in features.items() if isinstance(kind, Image)]:
             split = split.cast_column(name, Image(decode=False))
@@ -102,6 +105,14 @@ def first_of(split: Any, reference: str) -> tuple[Mapping[str, Any], dict[str, A
     if row is None:
         raise BadData(f"hf:{reference} has an empty split; choose another revision")
     return Features(features), row
+
+
+def _reviewed(source: HubSource) -> tuple[str, str]:
+    """The current commit and the licence. Raises `Unavailable` if it is not the commit that was reviewed."""
+    repository, _, revision = parsed(source.reference)
+    commit, licence = _pinned(repository, revision)
+    check_pin(source, commit)
+    return commit, licence
 
 
 def check_pin(source: HubSource, commit: str) -> None:
@@ -143,86 +154,57 @@ def _cached_commit(tables: Any) -> str | None:
 def _pinned(repository: str, revision: str | None) -> tuple[str, str]:
     """The current commit of the data set, and its licence."""
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        OfflineModeIsEnabled,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
 
-    try:
+    with in_our_words(repository):
         info = HfApi().dataset_info(repository, revision=revision, timeout=30)
-    except GatedRepoError:
-        raise _gated(repository) from None
-    except RepositoryNotFoundError:
-        raise WrongCall(f"the Hub has no data set {repository!r} that you may read; check the name or log in") from None
-    except RevisionNotFoundError:
-        raise WrongCall(f"data set {repository!r} has no revision {revision!r}") from None
-    except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
-        raise _unreachable(repository, error) from None
-    except Exception as error:  # the HTTP library's own family, which differs between versions of huggingface_hub
-        if of_the_network(error):
-            raise _unreachable(repository, error) from None
-        raise
     licence = getattr(info.card_data, "license", None) if info.card_data else None
     return str(info.sha), licence if isinstance(licence, str) else "unknown"
 
 
-def of_the_network(error: Exception) -> bool:
-    return type(error).__module__.startswith(("httpx", "httpcore", "requests", "urllib3", "aiohttp"))
-
-
-def _unreachable(repository: str, error: Exception) -> ZooError:
-    reason = " ".join(str(error).split())[:120] or type(error).__name__
-    return Unavailable(
-        f"the Hub cannot be reached for {repository} ({reason}); connect, or use --offline if it is cached"
-    )
-
-
-def _gated(repository: str) -> ZooError:
-    return Unavailable(
-        f"{repository} is gated: accept its terms at https://huggingface.co/datasets/{repository} and log in with "
-        "`hf auth login`, or set HF_TOKEN"
-    )
-
-
-def _load(repository: str, config: str | None, revision: str | None, offline: bool) -> Any:
-    """The `DatasetDict`; errors of `datasets` are raised as ours."""
-    from datasets import DatasetDict, load_dataset
-
-    with in_our_words(repository, config, offline):
-        tables = load_dataset(repository, config, revision=revision)
-    if not isinstance(tables, DatasetDict):
-        raise BadData(f"{repository} is not a set of splits; only stored data sets can be used")
-    return tables
+# Errors.
 
 
 @contextmanager
-def in_our_words(repository: str, config: str | None, offline: bool) -> Iterator[None]:
-    """Errors that `datasets` raises inside are raised as ours."""
+def in_our_words(repository: str, config: str | None = None, offline: bool = False) -> Iterator[None]:
+    """Errors that `datasets` and the Hub's library raise inside are raised as ours; no progress bars are printed."""
     from datasets.exceptions import DatasetsError
 
     try:
-        yield
-    except (RuntimeError, ValueError, OSError, DatasetsError) as error:
+        with no_progress():
+            yield
+    except Exception as error:
+        if not isinstance(error, (RuntimeError, ValueError, OSError, DatasetsError)) and not of_the_network(error):
+            raise
         raise _translated(repository, config, offline, error) from None
-    except Exception as error:  # as above
-        if of_the_network(error):
-            raise _unreachable(repository, error) from None
-        raise
+
+
+def of_the_network(error: Exception) -> bool:
+    """Whether it is of the HTTP library's own family, which differs between versions of huggingface_hub."""
+    return type(error).__module__.startswith(("httpx", "httpcore", "requests", "urllib3", "aiohttp"))
 
 
 def _translated(repository: str, config: str | None, offline: bool, error: Exception) -> ZooError:
+    from huggingface_hub import errors as hub
+
     text = " ".join(str(error).split())[:160]
-    if "gated" in text.lower():
-        return _gated(repository)
+    if isinstance(error, hub.GatedRepoError) or "gated" in text.lower():
+        return Unavailable(
+            f"{repository} is gated: accept its terms at https://huggingface.co/datasets/{repository} and log in with "
+            "`hf auth login`, or set HF_TOKEN"
+        )
+    if isinstance(error, hub.RepositoryNotFoundError):
+        return WrongCall(f"the Hub has no data set {repository!r} that you may read; check the name or log in")
+    if isinstance(error, hub.RevisionNotFoundError):
+        return WrongCall(f"data set {repository!r} has no such revision ({text})")
     if "script" in text.lower():
         return BadData(f"{repository} is built by a script, which is never run; {SCRIPT_HINT}")
     if "onfig" in text and isinstance(error, ValueError):
         return WrongCall(f"{repository}: {text}; write hf:{repository}:CONFIG")
-    if of_the_network(error):  # some of its errors are OSErrors too
-        return _unreachable(repository, error)
+    if of_the_network(error) or isinstance(error, hub.HfHubHTTPError):  # some of them are OSErrors too
+        reason = text[:120] or type(error).__name__
+        return Unavailable(
+            f"the Hub cannot be reached for {repository} ({reason}); connect, or use --offline if it is cached"
+        )
     if offline or isinstance(error, ConnectionError | FileNotFoundError):
         return Unavailable(
             f"data set {repository} is not in the cache, so it is not available offline; open it once online"

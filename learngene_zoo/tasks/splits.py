@@ -4,7 +4,7 @@ A missing test split takes a fifth of the training images, a missing validation 
 same images every time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -139,6 +139,17 @@ def in_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict[str
     return {**kept, **{role: stored[split] for role, split in played.items()}}
 
 
+def classes_of_train(name: str, labels: Mapping[str, Iterable[Stored]]) -> set[Stored]:
+    """The labels of the training images. Raises `BadData` if another split has further ones."""
+    train = set(labels["train"])
+    for split, own in labels.items():
+        strange = set(own) - train
+        if strange:
+            first = min(strange, key=str)
+            raise BadData(f"{name}: class {first!r} of {split} is not in train; give both the same classes")
+    return train
+
+
 def task_of(
     name: str,
     found: Mapping[str, Labelled],
@@ -180,9 +191,6 @@ def _check(name: str, found: Mapping[str, Labelled], class_names: Sequence[str])
         raise BadData(f"{name} has no training images; add some")
     if len(class_names) < 2:
         raise BadData(f"{name} has one class ({', '.join(class_names) or 'none'}); a task needs at least two")
-    for label in class_names:
-        if label.encode(errors="replace").decode() != label:
-            raise BadData(f"{name}: the class {label!r} is not in UTF-8; rename it")
     for split, part in found.items():
         outside = np.flatnonzero((part.labels < 0) | (part.labels >= len(class_names)))
         if len(outside):

@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.splits import Labelled, in_roles, split_name, task_of
+from learngene_zoo.tasks.splits import Labelled, classes_of_train, in_roles, split_name, task_of
 from learngene_zoo.tasks.task import SPLITS, Task
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixels")
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
+LABEL_TYPES = ("int8", "int16", "int32", "int64", "string", "large_string")  # or unsigned
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,8 @@ def columns(features: Mapping[str, Any], name: str, label: str | None = None) ->
     """The image column and the label column. Raises `BadData` naming the columns there are."""
     from datasets import ClassLabel, Image
 
-    if label is not None and label not in features:
-        raise BadData(f"{name} has no column {label!r}, only {', '.join(features)}")
+    if label is not None:
+        check_column(features, label, name)
     images = [key for key, kind in features.items() if isinstance(kind, Image)]
     image = _chosen(images, IMAGE_COLUMNS) or _first(
         [key for key in features if _holds_bytes(features[key])], IMAGE_COLUMNS
@@ -96,6 +97,12 @@ def columns(features: Mapping[str, Any], name: str, label: str | None = None) ->
     return image, label
 
 
+def check_column(features: Mapping[str, Any], column: str, name: str) -> None:
+    """Raises `BadData` if there is no such column."""
+    if column not in features:
+        raise BadData(f"{name} has no column {column!r}, only {', '.join(features)}")
+
+
 def _chosen(there: Sequence[str], preferred: Sequence[str]) -> str | None:
     """The preferred one of those that exist, else the first of them."""
     return _first(there, preferred) or (there[0] if there else None)
@@ -110,32 +117,26 @@ def _holds_bytes(kind: Any) -> bool:
 
 
 def _holds_labels(kind: Any) -> bool:
-    return str(getattr(kind, "dtype", "")).removeprefix("u") in (
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "string",
-        "large_string",
-    )
+    return str(getattr(kind, "dtype", "")).removeprefix("u") in LABEL_TYPES
 
 
 def _class_names(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...]:
     """From the feature if it lists them, else the sorted values of the training labels."""
-    kind = tables["train"].features[label]
+    listed = listed_classes(tables, label, name)
+    if listed:
+        return listed
+    values = {split: _values(table, label, f"{name} {split}") for split, table in tables.items()}
+    return tuple(str(value) for value in sorted(classes_of_train(name, values)))
+
+
+def listed_classes(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...] | None:
+    """As the features list them, None if they do not. Raises `BadData` for splits that differ."""
+    names = getattr(tables["train"].features[label], "names", None)
     for split, table in tables.items():
-        if label not in table.features:
-            raise BadData(f"{name} {split} has no column {label!r}, only {', '.join(table.features)}")
-        if getattr(table.features[label], "names", None) != getattr(kind, "names", None):
+        check_column(table.features, label, f"{name} {split}")
+        if getattr(table.features[label], "names", None) != names:
             raise BadData(f"{name}: the classes of {split} and train differ; give both the same list")
-    if getattr(kind, "names", None):
-        return tuple(kind.names)
-    values = {split: set(_values(table, label, f"{name} {split}")) for split, table in tables.items()}
-    for split, got in values.items():
-        strange = sorted(got - values["train"])
-        if strange:
-            raise BadData(f"{name}: class {strange[0]!r} of {split} is not in train; give both the same classes")
-    return tuple(str(value) for value in sorted(values["train"]))
+    return tuple(names) if names else None
 
 
 def _values(table: Any, label: str, name: str) -> list[Any]:
@@ -157,8 +158,7 @@ def rows_of(table: Any, image: str, name: str) -> TableRows:
     """The stored images of one column. Raises `BadData` if there is no such column."""
     from datasets import Image
 
-    if image not in table.features:
-        raise BadData(f"{name} has no column {image!r}, only {', '.join(table.features)}")
+    check_column(table.features, image, name)
     only = table.select_columns([image])
     stored = only.cast_column(image, Image(decode=False)) if isinstance(only.features[image], Image) else only
     return TableRows(stored, image, name)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.tasks.splits import photo_task
+from learngene_zoo.tasks.splits import classes_of_train, photo_task
 from learngene_zoo.tasks.streams.order import completed, made_splits
 from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
 from learngene_zoo.text import printable
@@ -57,11 +57,7 @@ def classes_of(name: str, labels: Mapping[str, Sequence[str]]) -> tuple[str, ...
 
     Raises `BadData` if another split has further ones.
     """
-    train = set(labels["train"])
-    for split, own in labels.items():
-        strange = sorted(set(own) - train)
-        if strange:
-            raise BadData(f"{name}: class {strange[0]!r} of {split} is not in train; give both the same classes")
+    train = classes_of_train(name, labels)
     return tuple(sorted(train, key=int if all(map(str.isdecimal, train)) else None))
 
 

@@ -11,7 +11,7 @@ from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks.hub_data import in_our_words, is_offline, of_the_network, parsed, streamed
 from learngene_zoo.tasks.splits import split_name
 from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, progress, stream_task
-from learngene_zoo.tasks.tables import columns, no_progress
+from learngene_zoo.tasks.tables import check_column, columns, listed_classes
 from learngene_zoo.tasks.task import SPLITS, HubSource, Sample, Stream, Task
 
 Tables = Mapping[str, Any]  # `datasets.IterableDataset` by split
@@ -57,7 +57,9 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
     if "train" not in tables:
         raise BadData(f"{name} has no train split, only {', '.join(source.splits) or 'none'}; name one of them train")
     image, label = columns(tables["train"].features, name)
-    class_names = _class_names(name, tables, image, label)
+    for split, table in tables.items():
+        check_column(table.features, image, f"{name} {split}")
+    class_names = listed_classes(tables, label, name)
     facts = _counted(reference, source.commit, label, tables)
     classes = class_names or classes_of(name, facts["labels"])
     numbers = None if class_names else {text: place for place, text in enumerate(classes)}
@@ -76,22 +78,10 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
     return stream_task(name, found, classes, revision=source.commit, licence=source.licence)
 
 
-def _class_names(name: str, tables: Tables, image: str, label: str) -> tuple[str, ...] | None:
-    """As the features say, None if they do not. Raises `BadData` for splits that differ."""
-    names = getattr(tables["train"].features[label], "names", None)
-    for split, table in tables.items():
-        lost = next((column for column in (image, label) if column not in table.features), None)
-        if lost:
-            raise BadData(f"{name} {split} has no column {lost!r}, only {', '.join(table.features)}")
-        if getattr(table.features[label], "names", None) != names:
-            raise BadData(f"{name}: the classes of {split} and train differ; give both the same list")
-    return tuple(names) if names else None
-
-
 def _known(reference: str, splits: Tables) -> dict[str, Any]:
     """The splits by the zoo's names, with known features."""
     repository, config, _ = parsed(reference)
-    with no_progress(), in_our_words(repository, config, offline=False):
+    with in_our_words(repository, config):
         return {
             split_name(key): table if table.features else table._resolve_features()
             for key, table in splits.items()
@@ -104,7 +94,7 @@ def _labels_only(reference: str, commit: str, label: str, tables: Tables) -> Tab
     from datasets import load_dataset, load_dataset_builder
 
     repository, config, _ = parsed(reference)
-    with no_progress(), in_our_words(repository, config, offline=False):
+    with in_our_words(repository, config):
         if not hasattr(load_dataset_builder(repository, config, revision=commit).config, "columns"):
             return tables
         return _known(reference, load_dataset(repository, config, revision=commit, streaming=True, columns=[label]))
