@@ -10,8 +10,9 @@ from learngene_zoo.tasks import catalogue, hub_data
 from learngene_zoo.tasks.images import decoded, decoded_indices
 from learngene_zoo.tasks.loader import Handful
 from learngene_zoo.tasks.splits import in_roles, split_name
-from learngene_zoo.tasks.tables import columns
-from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Samples, Split, Stream, Task
+from learngene_zoo.tasks.tables import check_column, columns
+from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Split, Stream, Task
+from learngene_zoo.tasks.transforms import checked
 
 Row = dict[str, Any]
 
@@ -39,8 +40,7 @@ def _on_hub(reference: str, entry: Entry | None) -> HubSource | None:
 def _opened(task: Task) -> Row:
     """Of data on this machine: its sizes, and the first training image with its label or mask."""
     split = task.split("train") if task.open_stream is None else _beginning(task.stream("train"))
-    got = split.__getitems__([0])
-    samples = got if isinstance(got, Samples) else Samples(got)
+    samples = checked(split.__getitems__([0]), task, [0])
     image = samples.images[0]
     row: Row = {"task": task.name, "source": task.source, "classes": task.classes}
     row |= {part: task.sizes[part] for part in SPLITS}
@@ -52,9 +52,10 @@ def _opened(task: Task) -> Row:
     else:
         label = int(split.labels[0])
         row["columns"].append(f"label: one of {task.classes}")
-        row |= {"first_label": label, "first_class": task.class_names[label] if task.class_names else str(label)}
+        row |= {"first_label": label, "first_class": task.class_names[label]}
     if samples.attributes is not None:
-        row["columns"] += [f"{attribute.name}: {_attribute(attribute.classes)}" for attribute in task.attributes]
+        kinds = {part.name: f"one of {part.classes}" if part.classes else "number" for part in task.attributes}
+        row["columns"] += [f"{name}: {kind}" for name, kind in kinds.items()]
     return {**row, "licence": task.licence, "revision": task.revision, "notes": list(task.notes), "missing": []}
 
 
@@ -95,19 +96,19 @@ def _label_of(features: Any, first: Row, label_column: str | None, name: str) ->
     image, label = columns(features, name, label_column)
     names = getattr(features[label], "names", None)
     value = first[label]
-    row: Row = {"image_column": image, "label_column": label, "classes": len(names) if names else None}
-    row["first_image"] = _shape(decoded(first[image], f"{name} row 0"))
     return {
-        **row,
+        "image_column": image,
+        "label_column": label,
+        "classes": len(names) if names else None,
+        "first_image": _shape(decoded(first[image], f"{name} row 0")),
         "first_label": value,
         "first_class": names[value] if names and 0 <= value < len(names) else str(value),
     }
 
 
 def _masks_of(features: Any, first: Row, name: str) -> Row:
-    lost = next((column for column in ("image", "mask") if column not in features), None)
-    if lost:
-        raise BadData(f"{name} has no column {lost!r}, only {', '.join(features)}")
+    for column in ("image", "mask"):
+        check_column(features, column, name)
     shape = _shape(decoded(first["image"], f"{name} row 0"))
     mask = torch.from_numpy(decoded_indices(first["mask"], f"{name} row 0"))
     return {"image_column": "image", "mask_column": "mask", "first_image": shape, "first_mask": _mask_facts(mask)}
@@ -125,10 +126,6 @@ def _mask_facts(mask_HW: torch.Tensor) -> str:
     values = mask_HW.unique().tolist() if mask_HW.ndim == 2 else ["colours"]
     shown = ",".join(map(str, values[:8])) + (", ..." if len(values) > 8 else "")
     return f"{_shape(mask_HW)} with values {shown}"
-
-
-def _attribute(classes: int | None) -> str:
-    return f"one of {classes}" if classes else "number"
 
 
 def _feature(kind: Any) -> str:

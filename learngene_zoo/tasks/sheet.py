@@ -4,21 +4,19 @@ In a segmentation task each image stands beside its mask, in the row of a class 
 Shapes: R rows, P images in a row, S the side of an image.
 """
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, WrongCall
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from matplotlib.figure import Figure
-
-    from learngene_zoo.tasks.task import Split, Task
+from learngene_zoo.tasks.task import IGNORED, Split, Task
+from learngene_zoo.tasks.transforms import checked, fitted
 
 ROWS, COLUMNS = 20, 10  # at most
 LARGEST = 64  # pixels of an image's side; larger ones are resized
@@ -26,7 +24,7 @@ SHOWN = 64  # smaller ones are enlarged by a whole factor to about this
 SEARCHED = 500  # images of a segmentation task, among which each class is searched
 LETTERS = 36  # of a class's name
 GAP = 4  # pixels between the rows
-IGNORED, GREY = 255, 128  # the value of a mask that does not count, and how it is shown
+GREY = 128  # of pixels whose class is ignored
 
 
 def write_sheet(task: Task, path: Path, *, split: str = "train", force: bool = False) -> Path:
@@ -42,9 +40,8 @@ def write_sheet(task: Task, path: Path, *, split: str = "train", force: bool = F
 
 def shown_classes(classes: int) -> list[int]:
     """At most `ROWS` classes, evenly spread from the first to the last."""
-    if classes <= ROWS:
-        return list(range(classes))
-    return [place * (classes - 1) // (ROWS - 1) for place in range(ROWS)]
+    rows = min(classes, ROWS)
+    return [place * (classes - 1) // max(1, rows - 1) for place in range(rows)]
 
 
 def rows_of(task: Task, split: str) -> dict[int, np.ndarray]:
@@ -52,8 +49,6 @@ def rows_of(task: Task, split: str) -> dict[int, np.ndarray]:
 
     Raises `BadData` if there are no images, and as opening the split does.
     """
-    import numpy as np
-
     source = task.split(split)
     if task.kind == "segmentation":
         found = _showing(task, source)
@@ -68,8 +63,6 @@ def rows_of(task: Task, split: str) -> dict[int, np.ndarray]:
 
 def _showing(task: Task, source: Split) -> dict[int, np.ndarray]:
     """For each shown class, the images that show most of it."""
-    import numpy as np
-
     shown = shown_classes(task.classes)
     masks = source.__getitems__(range(min(len(source), SEARCHED))).masks
     shares_NK = np.stack([np.bincount(mask.numpy().ravel(), minlength=256) / mask.numel() for mask in masks])
@@ -79,14 +72,8 @@ def _showing(task: Task, source: Split) -> dict[int, np.ndarray]:
 
 def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
     """The images at `places`, with their masks to their right if they have some."""
-    import numpy as np
-
-    from learngene_zoo.tasks.task import Samples
-    from learngene_zoo.tasks.transforms import fitted
-
     side = min(task.image_size, LARGEST)
-    got = source.__getitems__([int(place) for place in places])
-    samples = got if isinstance(got, Samples) else Samples(got)
+    samples = checked(source.__getitems__(places.tolist()), task, places.tolist())
     shown = [fitted(samples.images, side).expand(-1, 3, -1, -1)]
     if samples.masks is not None:
         shown.append(fitted([_coloured(mask.numpy()) for mask in samples.masks], side))
@@ -95,10 +82,6 @@ def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
 
 def _coloured(mask_HW: np.ndarray) -> torch.Tensor:
     """uint8 (3, H, W): a colour for each class, grey for ignored pixels."""
-    import numpy as np
-    import torch
-    from matplotlib import colormaps
-
     colours = colormaps["tab20"](np.arange(256) % 20)[:, :3] * 255
     colours[IGNORED] = GREY
     return torch.from_numpy(colours.astype(np.uint8)[mask_HW]).permute(2, 0, 1)
@@ -106,9 +89,6 @@ def _coloured(mask_HW: np.ndarray) -> torch.Tensor:
 
 def _figure(task: Task, split: str) -> Figure:
     """The rows below each other, with the names of their classes on the left."""
-    import numpy as np
-    from matplotlib.figure import Figure
-
     rows = rows_of(task, split)
     height, width = next(iter(rows.values())).shape[1:3]
     larger = max(1, SHOWN // height)
@@ -125,13 +105,10 @@ def _figure(task: Task, split: str) -> Figure:
     for place, label in enumerate(rows):
         middle = 1 - (top + place * (height + GAP) + height / 2) / size[1]
         figure.text((left - 8) / size[0], middle, _short(task.class_names[label]), ha="right", **style)
-    figure.text(8 / size[0], 1 - top / 2 / size[1], _title(task, split, len(rows)), **{**style, "fontsize": 10})
+    title = f"{task.title} ({task.name}): {split} images, {len(rows)} of {task.classes} classes"
+    figure.text(8 / size[0], 1 - top / 2 / size[1], title, **{**style, "fontsize": 10})
     return figure
 
 
 def _short(name: str) -> str:
     return name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
-
-
-def _title(task: Task, split: str, rows: int) -> str:
-    return f"{task.title} ({task.name}): {split} images, {rows} of {task.classes} classes"

@@ -15,9 +15,9 @@ from PIL import Image
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.tasks.catalogue import open_task, suite
-from learngene_zoo.tasks.sheet import COLUMNS, IGNORED, ROWS, rows_of, shown_classes, write_sheet
+from learngene_zoo.tasks.sheet import COLUMNS, ROWS, rows_of, shown_classes, write_sheet
 from learngene_zoo.tasks.splits import PixelSplit
-from learngene_zoo.tasks.task import Samples, Task
+from learngene_zoo.tasks.task import IGNORED, Samples, Task
 
 
 def call(*words: object) -> Result:
