@@ -13,14 +13,12 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts import shelf as learngenes
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, versions
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.atomic import claim, digest_of, new_file
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.inputs import check_distinct, check_head, own_task, references_for, sources_for
 from learngene_zoo.method import (
     METHODS,
     Budget,
@@ -39,10 +37,12 @@ from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, to_json, with_settings
-from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
+from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def train(
         )
         return fit(start, data, recipe, run, guard=True)
 
-    return produce(make, load_descendant, out=_place(out), verb="train", settings=settings, run=run, force=force)
+    return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
 
 
 def plan(
@@ -110,12 +110,12 @@ def plan(
     if str(name) in METHODS.references():
         method = METHODS.load(str(name))
         extractor = extractor or method.extractor
-        specs = [ancestry_spec(source, offline=offline) for source in sources_for(method, ancestries)]
+        specs = [ancestry_spec(source, offline=offline) for source in method.sources(ancestries)]
         check_families(method, specs)
         config = extractor.outline(specs)
     else:
         folder = shelf.find(name)
-        config = learngenes.read_config(folder)
+        config = shelf.read_config(folder)
         method = method_of(config, folder)
     members = family(config, expander or method.expander, target or Target())
     return sorted(members, key=lambda member: member.cost(convention))
@@ -142,13 +142,13 @@ def extract(
     run = run or Run()
     method = METHODS.load(name)
     extractor = extractor or method.preset(preset)
-    sources, references = sources_for(method, ancestries), references_for(method, tasks)
+    sources, references = method.sources(ancestries), method.references(tasks)
     opened = [open_ancestry(source, offline=run.offline) for source in sources]
     check_families(method, [ancestry.spec for ancestry in opened])
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
     needed = references if extractor.needs_tasks() else []
     data = [open_task(reference, offline=run.offline) for reference in needed]
-    check_distinct(data)
+    _check_distinct(data)
     settings = {
         "method": name,
         "settings": to_json(extractor),
@@ -166,9 +166,7 @@ def extract(
             versions={**versions(), **METHODS.package_of(name)},
         )
 
-    return produce(
-        make, learngenes.load_learngene, out=_place(out), verb="extract", settings=settings, run=run, force=force
-    )
+    return produce(make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force)
 
 
 def expand(
@@ -233,14 +231,14 @@ def finetune(
 
     run = run or Run()
     start = shelf.open_descendant(model)
-    data = open_task(task or own_task(start, "finetune"), offline=run.offline)
+    data = open_task(task or _own_task(start, "finetune"), offline=run.offline)
     settings = {"model": fingerprint_of(start), "task": to_json(data.record), "recipe": to_json(recipe)}
 
     def make(run: Run) -> Descendant:
         head = derive_seed(run.seed, "head")
         return fit(start.for_task(data.name, data.class_names, seed=head, dense=data.dense), data, recipe, run)
 
-    return produce(make, load_descendant, out=_place(out), verb="finetune", settings=settings, run=run, force=force)
+    return produce(make, load_descendant, out=out, verb="finetune", settings=settings, run=run, force=force)
 
 
 def evaluate(
@@ -254,12 +252,13 @@ def evaluate(
 
     Raises `WrongCall` as `finetune` does.
     """
+    from learngene_zoo.training.evaluate import check_head
     from learngene_zoo.training.evaluate import evaluate as measure
 
     run = run or Run()
     descendant = shelf.open_descendant(model)
-    data = open_task(task or own_task(descendant, "evaluate"), offline=run.offline)
-    check_head(descendant, data)
+    data = open_task(task or _own_task(descendant, "evaluate"), offline=run.offline)
+    check_head(descendant.spec, data)
     return measure(descendant.model(), data, split, descendant.input_format, run)
 
 
@@ -292,6 +291,23 @@ def returned(function: Extractor | Expander, kind: type[T], made: object) -> T:
     return made
 
 
+def _check_distinct(tasks: Sequence[Task]) -> None:
+    """Raises `WrongCall` if two tasks have one name: their parts of the run would be mixed up."""
+    names = [task.name for task in tasks]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise WrongCall(f"the task {twice[0]} is named twice; name each once")
+
+
+def _own_task(model: Descendant, verb: str) -> str:
+    """The task of the catalogue that a model names. Raises `WrongCall` for other data: only the caller may name it."""
+    task = model.task or DEFAULT_TARGET
+    if is_own_data(task):
+        call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task {shell_word(task)}"
+        raise WrongCall(f"the model names its data as {task!r}, which is opened only if you name it: {call}")
+    return task
+
+
 def _for_task(target: Target, run: Run) -> Target:
     """The target with the classes of its task, and one of them per pixel or per image as the task has it."""
     if target.task is None or not (target.classes is None or target.dense is None):
@@ -317,10 +333,6 @@ def _largest(config: LearngeneConfig, expander: Expander, target: Target, budget
     from learngene_zoo.latency import choose, latency
 
     return choose(family(config, expander, target), budget, lambda member: latency(member.spec, run))
-
-
-def _place(out: str | Path | None) -> Path | None:
-    return None if out is None else Path(out)
 
 
 def _written(made: Descendant, out: str | Path | None, run: Run, force: bool) -> Descendant:

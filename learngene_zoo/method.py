@@ -17,6 +17,7 @@ from learngene_zoo.families.family import Convention, Cost, cost
 from learngene_zoo.families.spec import FAMILIES, TIMM_NAMES, Spec
 from learngene_zoo.registry import Plugins
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of
+from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.ancestry import Ancestry
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Tasks = Literal["none", "one", "many"]
+BUNDLED = "bundled"  # the ancestry model on the shelf, see artifacts/ancestry.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +177,25 @@ class Method:
         if name is not None and name not in self.presets:
             raise unknown(f"preset of {self.name}", name, self.presets)
         return self.presets[name] if name else self.extractor
+
+    def sources(self, named: Sequence[str]) -> list[str]:
+        """The ancestry models of an extraction, by default the bundled one. Raises `WrongCall` for a wrong number."""
+        least, most = self.ancestries
+        sources = list(named) or [BUNDLED] * least
+        if len(sources) < least or (most is not None and len(sources) > most):
+            expected = f"{least}" if most == least else f"{least} or more" if most is None else f"{least} to {most}"
+            raise WrongCall(f"{self.name} takes {expected} ancestries (--ancestry), not {len(sources)}")
+        return sources
+
+    def references(self, named: Sequence[str]) -> list[str]:
+        """The tasks of an extraction: those named, else the defaults. Raises `WrongCall` for a wrong number."""
+        defaults = {"none": (), "one": (SOURCE_TASK,), "many": DEFAULT_TASKS}
+        references = list(named) or list(defaults[self.tasks])
+        if self.tasks == "none" and references:
+            raise WrongCall(f"{self.name} does not train on a task; leave out --task")
+        if self.tasks == "one" and len(references) != 1:
+            raise WrongCall(f"{self.name} trains on one task, not {len(references)}")
+        return references
 
 
 PRESETS = ("mini", "smoke")  # that every method has

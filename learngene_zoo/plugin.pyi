@@ -29,6 +29,7 @@ from learngene_zoo.families.spec import InputFormat as InputFormat
 from learngene_zoo.families.spec import Segment as Segment
 from learngene_zoo.families.spec import Spec as Spec
 from learngene_zoo.families.tensors import empty as empty
+from learngene_zoo.families.tensors import filled as filled
 from learngene_zoo.families.tensors import initial as initial
 from learngene_zoo.families.tensors import model_of as model_of
 from learngene_zoo.families.tensors import only as only

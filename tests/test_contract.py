@@ -25,16 +25,16 @@ from learngene_zoo.testing.laws import HOT
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.loop import Engine
 
-METHODS = sorted(METHODS.references())
+NAMES = sorted(METHODS.references())
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_method_keeps_the_contract(name: str) -> None:
     check_method(METHODS.load(name))
 
 
 def test_there_are_methods() -> None:
-    assert {"lsamd", "scratch", "pretrain_finetune", "distillation"} <= set(METHODS)
+    assert {"lsamd", "scratch", "pretrain_finetune", "distillation"} <= set(NAMES)
 
 
 # A method that keeps the contract, and what becomes of it when one of its parts is another.

@@ -18,7 +18,7 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import Convention, Cost, cost, table_of
 from learngene_zoo.families.spec import InputFormat, Spec
-from learngene_zoo.families.tensors import Model, Scheme, check_state, initial, model_of, shapes, shapes_in
+from learngene_zoo.families.tensors import Model, Scheme, check_state, filled, model_of, shapes
 from learngene_zoo.families.timm_config import (
     check_agreement,
     check_keys,
@@ -164,21 +164,11 @@ def assemble(
     task: str | None = None,
     class_names: Sequence[str] = (),
 ) -> Descendant:
-    """A descendant from inherited parts; every other tensor of `spec` is initialised (`initial`).
-
-    Parts are shared, not copied. Raises `WrongCall` for a part that this model does not have or of another shape.
-    """
-    expected, found = shapes(spec), shapes_in(parts)
-    for name, shape in found.items():
-        if name not in expected:
-            raise WrongCall(f"the part {name} does not exist in the model to build")
-        if expected[name] != shape:
-            raise WrongCall(f"the part {name} has shape {shape}; the model to build needs {expected[name]}")
-    drawn = initial(spec, seed, scheme, names=[name for name in expected if name not in found])
+    """A descendant from inherited parts; every other tensor of `spec` is initialised, see `filled`."""
     return Descendant(
         spec=spec,
-        state={name: parts[name] if name in found else drawn[name] for name in expected},
-        inherited=frozenset(found),
+        state=filled(spec, parts, seed, scheme),
+        inherited=frozenset(parts),
         provenance=dict(provenance or {}),
         task=task,
         class_names=tuple(class_names),

@@ -12,7 +12,7 @@ from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.grid import cells, family, standard_arms
 from learngene_zoo.bench.results import Row
-from learngene_zoo.inputs import DEFAULT_ANCESTRY
+from learngene_zoo.method import BUNDLED
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET
@@ -35,7 +35,7 @@ def demo_grid(seed: int = 0, *, full: bool = False, offline: bool = False) -> li
     Every cell uses the learngene of the one extraction with `seed`.
     """
     arms = [arm for arm in standard_arms([METHOD]) if arm.name in ARMS.values()]
-    deepest = ancestry_spec(DEFAULT_ANCESTRY, offline=offline).layers
+    deepest = ancestry_spec(BUNDLED, offline=offline).layers
     possible = sorted({member.spec.layers for member in family(arms[0], offline) if member.spec.layers <= deepest})
     found = cells(
         [DEFAULT_TARGET],

@@ -21,7 +21,6 @@ from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
-from learngene_zoo.inputs import references_for, sources_for
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.cache import taken
 from learngene_zoo.runs.run import Run
@@ -115,8 +114,8 @@ def planned(extraction: Extraction, offline: bool = False) -> float:
     """The training images of an extraction times the layers that each passes; 0 where its method does not say."""
     arm, extractor = extraction.arm, extractor_of(extraction.arm)
     method = METHODS.load(arm.method)
-    specs = [ancestry_spec(source, offline=offline) for source in sources_for(method, arm.ancestries)]
-    tasks = references_for(method, arm.tasks) if extractor.needs_tasks() else []
+    specs = [ancestry_spec(source, offline=offline) for source in method.sources(arm.ancestries)]
+    tasks = method.references(arm.tasks) if extractor.needs_tasks() else []
     sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
     images = [sizes.get(task, 0) for task in tasks]
     return sum(work.images * (work.trained + work.frozen / FORWARD) for work in extractor.work(specs, images))
@@ -125,7 +124,7 @@ def planned(extraction: Extraction, offline: bool = False) -> float:
 def check_same_ancestries(cells: Iterable[Cell], out: Path, run: Run) -> None:
     """Record the checksum of every ancestry model of a grid. Raises `Refused` if one has changed since the first results."""
     arms = {cell.arm.name: cell.arm for cell in cells}.values()
-    sources = sorted({source for arm in arms for source in sources_for(METHODS.load(arm.method), arm.ancestries)})
+    sources = sorted({source for arm in arms for source in METHODS.load(arm.method).sources(arm.ancestries)})
     path = out / ANCESTRIES
     before = read_json(path) if path.is_file() else {}
     found = {source: open_ancestry(source, offline=run.offline).record.sha256 for source in sources}

@@ -10,7 +10,6 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS
 from learngene_zoo.bench.cell import Arm, Cell, Size, is_plain, label
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.inputs import references_for
 from learngene_zoo.method import METHODS, Member
 from learngene_zoo.settings import Json, Recipe, from_json, to_json, with_settings
 from learngene_zoo.tasks import catalogue
@@ -63,7 +62,7 @@ def standard_arms(
         many = method.tasks == "many" and extractor.needs_tasks()
         seen = tuple(tasks) if many else ()
         if many and leave_out:
-            seen = seen or tuple(references_for(method, ()))
+            seen = seen or tuple(method.references(()))
         own = Arm(
             name=name,
             method=name,

@@ -174,6 +174,21 @@ def initial(spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str]
     }
 
 
+def filled(spec: Spec, parts: StateDict, seed: int, scheme: Scheme = "timm") -> StateDict:
+    """All tensors of a model: these parts, shared and not copied, and fresh values of every other tensor (`initial`).
+
+    Raises `WrongCall` for a part that this model does not have or of another shape.
+    """
+    expected, found = shapes(spec), shapes_in(parts)
+    for name, shape in found.items():
+        if name not in expected:
+            raise WrongCall(f"the part {name} does not exist in the model to build")
+        if expected[name] != shape:
+            raise WrongCall(f"the part {name} has shape {shape}; the model to build needs {expected[name]}")
+    drawn = initial(spec, seed, scheme, names=[name for name in expected if name not in found])
+    return {name: parts[name] if name in found else drawn[name] for name in expected}
+
+
 def _start(kind: ParameterSpec, spec: Spec, sizes: Mapping[str, int], seed: int, scheme: Scheme) -> torch.Tensor:
     tensor = torch.empty(kind.shape(sizes), device="cpu")
     generator = torch.Generator().manual_seed(seed)

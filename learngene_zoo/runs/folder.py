@@ -44,7 +44,7 @@ def produce(
     make: Callable[[Run], A],
     load: Callable[[Path], A],
     *,
-    out: Path | None,
+    out: str | Path | None,
     verb: str,
     settings: Json,
     run: Run,
@@ -60,6 +60,7 @@ def produce(
         return make(run)
     join(run.device)
     plan = {"verb": verb, "seed": run.seed, "precision": run.precision, "settings": settings}
+    out = Path(out)
     place = resolved(out)
     folder = resolved(place.with_name(f"{place.name}.run"))
     run = replace(run, folder=folder, plan=fingerprint(plan))

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from learngene_zoo.errors import BadData, TrainingFailed
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
+from learngene_zoo.families.spec import InputFormat, Spec
 from learngene_zoo.runs.run import Run, gathered, join, open_device
 from learngene_zoo.training.objectives import Accuracy, Metric, metric_for
 
@@ -33,6 +33,18 @@ class Evaluation:
     interval: tuple[float, float]  # 95 %, over images: Wilson's of an accuracy, resampled images for mIoU
     images: int
     correct: tuple[bool, ...]  # per image, in the order of the split; empty for dense models
+
+
+def check_head(spec: Spec, task: Task) -> None:
+    """Raises `WrongCall` for a model that does not have the classes of the task."""
+    train = f"train it first: lgzoo finetune --task {task.name}"
+    if spec.dense != task.dense:
+        each = {True: "pixel", False: "image"}
+        raise WrongCall(
+            f"the model gives one class per {each[spec.dense]} and {task.name} has one per {each[task.dense]}; {train}"
+        )
+    if spec.classes != task.classes:
+        raise WrongCall(f"the model has {spec.classes} classes and {task.name} has {task.classes}; {train}")
 
 
 def evaluate(

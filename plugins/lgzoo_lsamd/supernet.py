@@ -33,11 +33,12 @@ from learngene_zoo.plugin import (
     Run,
     Task,
     WrongCall,
-    assemble,
     derive_seed,
+    filled,
     gathered,
     join,
     metric_for,
+    model_of,
     open_device,
     parameter_groups,
     without_head,
@@ -195,7 +196,9 @@ def specific_set(model: nn.Module) -> dict[str, torch.Tensor]:
 def with_head(ancestry: Ancestry, task: Task, run: Run) -> VisionTransformer:
     """The ancestry model, in memory of its own, with a new head for the task's classes."""
     spec = ancestry.spec.with_(classes=task.classes, dense=task.dense)
-    return assemble(spec, without_head(ancestry.state, spec), seed=derive_seed(run.seed, "head")).model()
+    own = without_head(ancestry.state, spec)
+    model: VisionTransformer = model_of(spec, filled(spec, own, derive_seed(run.seed, "head")))
+    return model
 
 
 class SearchObjective(nn.Module):
