@@ -1,4 +1,4 @@
-"""Whatever ends a bench or torchrun, no process that it started goes on for long."""
+"""Whatever ends a bench or torchrun, no process that it started goes on for long, and a bench goes on where it was."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from learngene_zoo.bench.results import RESULTS, Row, read_rows
+
 CORE = Path(__file__).parent / "core"
+sys.path.insert(0, str(CORE))
+from bench_toy import make_world, numbers  # noqa: E402
+
 ROOT = CORE.parents[1]
 SECONDS = 15  # 10, and the pauses of a busy machine
 ENVIRONMENT = {
@@ -39,6 +44,8 @@ if __name__ == "__main__":
             executor.start(Extraction(arm=arm, seed=seed))
         executor.wait()
 """
+GRID = """bench {task} --method lsamd --preset smoke --extract-task {task} --ancestry {ancestry} --layers 2,3 --epochs 2
+--seeds 2 --images 16 --batch-size 8 --augment none --workers 2 --quiet -o"""
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes in /proc")]
 
 
@@ -80,7 +87,7 @@ def started(tmp_path: Path) -> Iterator[Callable[[list[str]], subprocess.Popen[b
     processes: list[subprocess.Popen[bytes]] = []
 
     def start(words: list[str]) -> subprocess.Popen[bytes]:
-        with (tmp_path / "log").open("wb") as log:
+        with (tmp_path / "log").open("ab") as log:
             process = subprocess.Popen([sys.executable, *words], env=ENVIRONMENT, stdout=log, stderr=log)
         processes.append(process)
         return process
@@ -119,3 +126,29 @@ def test_the_ranks_of_torchrun_end_with_it(tmp_path: Path, started, kind: signal
     log = tmp_path / "log"
     assert wait_for(lambda: log.read_text().count("step 3\n") == 2, 240), log.read_text()
     assert_ends(process, kind)
+
+
+def test_a_bench_that_is_killed_three_times_ends_with_the_rows_of_one_that_is_not(tmp_path: Path, started) -> None:
+    ancestry, task = make_world(tmp_path / "world")
+    line = ["-m", "learngene_zoo", *GRID.format(ancestry=ancestry, task=task).split()]
+    assert started([*line, str(tmp_path / "whole")]).wait(240) == 0, (tmp_path / "log").read_text()
+    out = tmp_path / "out"
+    places: list[Callable[[], bool]] = [  # in an extraction, and among the cells of the first and of the second one
+        lambda: any(out.rglob("metrics.jsonl")),
+        lambda: len(rows(out)) >= 3,
+        lambda: len(rows(out)) >= 12,
+    ]
+    for reached in places:
+        before, process = rows(out), started([*line, str(out)])
+        assert wait_for(reached, 240), (tmp_path / "log").read_text()
+        assert_ends(process, signal.SIGKILL)
+        assert before.items() <= rows(out).items(), "a finished cell was lost"
+    assert len(rows(out)) < len(rows(tmp_path / "whole"))
+    assert started([*line, str(out)]).wait(240) == 0, (tmp_path / "log").read_text()
+    assert rows(out) == rows(tmp_path / "whole")
+    assert "unexpected" not in (tmp_path / "log").read_text()
+
+
+def rows(out: Path) -> dict[str, Row]:
+    """The rows of a bench by their cells, without what the clock says."""
+    return {row.key: row for row in numbers(read_rows(out / RESULTS))}

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from learngene_zoo.atomic import new_folder
 from learngene_zoo.cli.bench import bench_options, executor_for
 from learngene_zoo.cli.job import Job, advise, job_of, print_lines, print_row, print_rows
 from learngene_zoo.cli.job import say as say_now
@@ -44,7 +45,8 @@ def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
     if failed:
         raise TrainingFailed(f"{len(failed)} of {len(rows)} cells failed; the first: {failed[0].error}")
     write_report(job.out)
-    shutil.copytree(cells[0].extraction.folder(job.out), job.out / "learngene", dirs_exist_ok=True)
+    with new_folder(job.out / "learngene", force=True) as draft:
+        shutil.copytree(cells[0].extraction.folder(job.out), draft, dirs_exist_ok=True)
     return rows
 
 

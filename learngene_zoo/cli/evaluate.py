@@ -1,5 +1,6 @@
 """`lgzoo evaluate [MODEL]`."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -7,17 +8,18 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.atomic import new_file
-from learngene_zoo.cli.job import job_of, job_options, print_row
+from learngene_zoo.cli.job import Job, job_of, job_options, print_row
 from learngene_zoo.cli.options import model_argument, model_of
-from learngene_zoo.errors import Refused
+from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.storage import write_json
+from learngene_zoo.settings import Json
+from learngene_zoo.storage import read_json, write_json
 
 
 def evaluate(model: Path | None, task: str | None, split: Literal["train", "validation", "test"], **given: Any) -> None:
     """Measure the model, print the number, and write it if `-o` is given."""
     job = job_of(given)
-    if job.place is not None and job.place.exists() and not job.force:
+    if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
         raise Refused(f"{job.place} already exists; choose another place with -o, or replace it with --force")
     found = lifecycle.evaluate(model_of(model, "finetuned", "descendant"), task=task, split=split, run=job.run)
     low, high = found.interval
@@ -31,10 +33,19 @@ def evaluate(model: Path | None, task: str | None, split: Literal["train", "vali
         "images": found.images,
     }
     if job.place is not None and is_first():
-        with new_file(job.out, job.force) as draft:
-            write_json(draft, row)
+        _write(row, job)
         row["path"] = str(job.out)
     print_row(row, job.as_json)
+
+
+def _write(row: dict[str, Json], job: Job) -> None:
+    """Write the numbers; with --resume, the call that was interrupted may have done so already."""
+    if job.run.resume and not job.force and job.out.is_file():
+        with suppress(BadFile):
+            if read_json(job.out) == row:
+                return
+    with new_file(job.out, job.force) as draft:
+        write_json(draft, row)
 
 
 command = click.Command(

@@ -11,9 +11,10 @@ from click.testing import CliRunner, Result
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 
-from bench_toy import make_world
+from bench_toy import make_world, toy_cells
 
-from learngene_zoo.bench import runner
+from learngene_zoo.atomic import DRAFT, digest_of
+from learngene_zoo.bench import demo, runner
 from learngene_zoo.bench.grid import BUDGETS
 from learngene_zoo.cli.bench import Numbers
 from learngene_zoo.cli.main import main
@@ -152,3 +153,18 @@ def test_the_help_shows_every_budget() -> None:
 def test_numbers_are_read_with_commas() -> None:
     assert Numbers(int).convert("5,9, 12,", None, None) == (5, 9, 12)
     assert Numbers(float).convert("1e-3", None, None) == (1e-3,)
+
+
+def test_the_learngene_of_a_demo_is_replaced_whole(
+    world: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = toy_cells(world)
+    monkeypatch.setattr(demo, "demo_grid", lambda seed, **given: cells)
+    place = tmp_path / "learngene"
+    place.mkdir()
+    for name in ("config.json", "record.json", DRAFT):  # of a demo that was interrupted, or of an older one
+        (place / name).write_text("{}")
+    run = CliRunner().invoke(main, ["demo", "-o", str(tmp_path), "--workers", "1", "--quiet"])
+    assert run.exit_code == 0, run.stderr
+    assert {path.name for path in place.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    assert digest_of(place) == digest_of(cells[0].extraction.folder(tmp_path))

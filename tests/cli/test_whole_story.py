@@ -51,6 +51,10 @@ def test_train_extract_expand_finetune_evaluate(photos: Path, tmp_path: Path, mo
     assert 0 <= row["low"] <= row["value"] <= row["high"] <= 1
     call("evaluate", "descendant", *task, "--split", "validation", "-o", "numbers.json")
     assert json.loads(Path("numbers.json").read_text())["split"] == "validation"
+    again = ["evaluate", "descendant", *task, "-o", "numbers.json", "--resume", "--threads", "1", "--split"]
+    assert CliRunner().invoke(main, [*again, "validation"]).exit_code == 0  # what this very call would write is there
+    refused = CliRunner().invoke(main, [*again, "train"])
+    assert (refused.exit_code, "numbers.json already exists" in refused.stderr) == (1, True)
     shown = json.loads(CliRunner().invoke(main, ["show", "finetuned", "--json"]).stdout)
     assert (shown["layers"], shown["width"], shown["method"]) == (4, 32, "lsamd")
     sizes = json.loads(CliRunner().invoke(main, ["show", "learngene", "--json"]).stdout)

@@ -1,18 +1,19 @@
-"""Kill a verb before each of its file operations, call it again with --resume, and compare with the uninterrupted run.
+"""Kill a command before each of its file operations, call it again with --resume, and compare with the uninterrupted run.
 
-    python tests/kill/harness.py                      every verb; all operations of `finetune` and `expand`, else a sample
-    python tests/kill/harness.py finetune --kills 20  twenty of one verb's, sampled by seed
+    python tests/kill/harness.py                      all operations of `finetune` and `expand --force`, a sample of the others
+    python tests/kill/harness.py finetune --kills 20  twenty of one story's, sampled by seed
+    python tests/kill/harness.py --total 40           forty, divided among all stories
 
 A file operation is what Python announces to audit hooks under the working folder: opening for writing, making, renaming,
 removing, changing mode. Each trial is a fork of one process that has imported everything, so a trial takes a second. A trial
-passes if, right after the kill, the place holds the old artifact or the new one, whole; and if the same call with --resume exits
-with 0 and leaves exactly what the uninterrupted run left, byte for byte, with no other name beside it.
+passes if, right after the kill, the place holds the old artifact or the new one, whole (a bench's: the rows that were there, and
+of the new ones those that were finished); if the same call with --resume (of a bench: the same call) exits with 0 and leaves
+exactly what the uninterrupted run left, with no other name beside it; and if neither call prints "unexpected".
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib
 import json
 import os
@@ -22,59 +23,21 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from stories import SETUP, STORIES, Story, contents, make_world, said, small_demo, timeless
+
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "os.link", "os.symlink"}
-SMALL = "--epochs 2 --images 32 --batch-size 16"
+MANY = 40  # kills that a story counts for, of which every operation is tried
+UNEXPECTED = "unexpected"  # what the command line prints of an error that nobody foresaw
+NOT_QUIET = ("show", "plot")  # commands that have no --quiet
 
 
-@dataclass(frozen=True)
-class Story:
-    """A command, what it writes, and how it goes on after a kill."""
-
-    name: str
-    line: str
-    out: str
-    old: str = ""  # the line that makes what is there before; "" if nothing is
-    again: str = "--resume"
-    every: bool = False  # whether every operation is tried, or a sample
-
-
-STORIES = (
-    Story("finetune", f"finetune model --task digits {SMALL} -o out", "out", every=True),
-    Story(
-        "expand",
-        "expand gene --layers 3 --num-classes 5 -o out --force",
-        "out",
-        "expand gene --layers 2 -o out",
-        every=True,
-    ),
-    Story("expand-new", "expand gene --layers 2 -o out", "out"),
-    Story(
-        "finetune-force", f"finetune model --task digits {SMALL} -o out --force", "out", "expand gene --layers 2 -o out"
-    ),
-    Story("train", f"train --task figures --layers 2 --width 32 --heads 2 --patch-size 8 {SMALL} -o out", "out"),
-    Story("extract-keep", "extract lsamd --ancestry model --keep 1,2 -o out", "out"),
-    Story(
-        "extract", f"extract lsamd --ancestry model --preset smoke --task figures --task signs {SMALL} -o out", "out"
-    ),
-    Story("evaluate", "evaluate tuned --task digits -o out.json", "out.json", again="--force"),
-    Story("plot", "plot searched -o out.png", "out.png", again="--force"),
-    Story("sheet", "show figures -o out.png", "out.png", again="--force"),
-)
-SETUP = (
-    f"train --task figures --layers 3 --width 32 --heads 2 --patch-size 8 {SMALL} -o model",
-    "extract lsamd --ancestry model --keep 1,2 -o gene",
-    f"extract lsamd --ancestry model --preset smoke --task figures --task signs {SMALL} -o searched",
-    f"finetune model --task digits {SMALL} -o tuned",
-)
-
-
-def call(line: str, where: Path, kill: int | None = None) -> tuple[int, list[str], str]:
+def call(line: str, where: Path, kill: int | None = None, renames: bool = False) -> tuple[int, list[str], str]:
     """Run a command line in a fork, in a folder: its exit code, its file operations, what it printed.
 
     With `kill` the process kills itself before that operation (counted from 0); the code is then -9.
@@ -86,21 +49,41 @@ def call(line: str, where: Path, kill: int | None = None) -> tuple[int, list[str
         with open(log, "wb") as sink:
             os.dup2(sink.fileno(), 1)
             os.dup2(sink.fileno(), 2)
-        _watch(where, read, kill)
-        from learngene_zoo.cli.main import main
-
-        try:
-            main([*line.split(), "--quiet"] if line.split()[0] not in ("show", "plot") else line.split())
-        except SystemExit as end:
-            sys.stdout.flush()
-            os._exit(int(end.code or 0))
-        except BaseException as error:
-            print(f"raised {error!r}", flush=True)
-            os._exit(97)
-        os._exit(0)
+        os._exit(_run(line, where, read, kill, renames))
     status = os.waitpid(child, 0)[1]
     ops = read.read_text().splitlines() if read.exists() else []
     return os.waitstatus_to_exitcode(status), ops, log.read_text(errors="replace")
+
+
+def done(line: str, where: Path, renames: bool = False) -> list[str]:
+    """The file operations of a command line that is not killed and must succeed."""
+    code, ops, printed = call(line, where, renames=renames)
+    assert code == 0, f"{line} exits with {code}: {printed}"
+    assert UNEXPECTED not in printed, f"{line} prints {printed}"
+    return ops
+
+
+def _run(line: str, where: Path, log: Path, kill: int | None, renames: bool) -> int:
+    """The exit code of a command line in this process."""
+    from learngene_zoo import atomic
+    from learngene_zoo.bench import demo
+    from learngene_zoo.cli.main import main
+
+    demo.demo_grid = small_demo
+    if renames:
+        atomic._renameat2 = lambda: None  # type: ignore[assignment]
+    _watch(where, log, kill)
+    words = line.split()
+    try:
+        main([*words, *(() if words[0] in NOT_QUIET else ["--quiet"])])
+    except SystemExit as end:
+        return int(end.code or 0)
+    except BaseException as error:
+        print(f"raised {error!r}", flush=True)
+        return 97
+    finally:
+        sys.stdout.flush()
+    return 0
 
 
 def _watch(where: Path, log: Path, kill: int | None) -> None:
@@ -130,64 +113,78 @@ def _watch(where: Path, log: Path, kill: int | None) -> None:
     sys.addaudithook(hook)
 
 
-def contents(where: Path) -> dict[str, str]:
-    """The hash of every file below a folder, without what differs from run to run by its nature: seconds, dates."""
-    return {
-        str(path.relative_to(where)): _hash(path)
-        for path in sorted(where.rglob("*"))
-        if path.is_file() and path.name != "metrics.jsonl"
-    }
-
-
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def artifact(place: Path) -> str:
-    """A hash of what lies at a place; "" if nothing does."""
-    if place.is_file():
-        return _hash(place)
-    return json.dumps(contents(place)) if place.is_dir() else ""
-
-
 def trials(story: Story, top: Path, kills: int | None, seed: int) -> tuple[int, list[str]]:
     """Kill one story at its operations, or at a sample of them. Returns how many kills, and what went wrong."""
-    start = top / "start"
-    whole = fresh(start, top / "whole")
+    before, whole = top / "before", fresh(top / "start", top / "whole")
     if story.old:
-        code, _, printed = call(story.old, whole)
-        assert code == 0, printed
-    old, before = artifact(whole / story.out), top / "before"
-    shutil.copytree(whole, before, symlinks=True)
-    code, ops, printed = call(story.line, whole)
-    assert code == 0, f"{story.line}: {printed}"
-    wanted, new = contents(whole), artifact(whole / story.out)
+        done(story.old, whole)
+    fresh(whole, before)
+    ops = done(story.line, whole, story.renames)
     chosen = list(range(len(ops)))
     if kills is not None and kills < len(chosen):
         chosen = sorted(random.Random(f"{seed}/{story.name}").sample(chosen, kills))
     wrong = []
     for number in chosen:
         place = fresh(before, top / "trial")
-        said = f"{story.name}: killed before operation {number} ({ops[number]})"
-        code, _, _ = call(story.line, place, kill=number)
-        if code != -signal.SIGKILL:
-            wrong.append(f"{said}: it was not reached (exit {code})")
-            continue
-        there = artifact(place / story.out)
-        if there not in (old, new):
-            wrong.append(f"{said}: neither the old nor the new artifact is there")
-        code, _, printed = call(f"{story.line} {story.again}", place)
-        if code != 0:
-            wrong.append(f"{said}: the next call exits with {code}: {printed.strip()[-300:]}")
-        elif contents(place) != wanted:
-            found = contents(place)
-            names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
-            wrong.append(f"{said}: the next call leaves other files: {', '.join(names[:4])}")
-        if "unexpected" in printed:
-            wrong.append(f"{said}: the next call prints 'unexpected'")
-    shutil.rmtree(whole)
-    shutil.rmtree(before)
+        for problem in _trial(story, number, place, before, whole):
+            wrong.append(f"{story.name}: killed before operation {number} ({ops[number]}): {problem}")
     return len(chosen), wrong
+
+
+def _trial(story: Story, number: int, place: Path, before: Path, whole: Path) -> Iterator[str]:
+    """What goes wrong if the story, whose files are in `place`, is killed before its operation of this number."""
+    code, _, first = call(story.line, place, number, story.renames)
+    if code != -signal.SIGKILL:
+        yield f"it was not reached (exit {code})"
+        return
+    yield from _there(story, place / story.out, before / story.out, whole / story.out)
+    code, _, second = call(f"{story.line} {story.again}", place, renames=story.renames)
+    if code != 0:
+        yield f"the next call exits with {code}: {second.strip()[-300:]}"
+        return
+    wanted, found = contents(whole), contents(place)
+    names = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+    if names:
+        yield f"the next call leaves other files: {', '.join(names[:4])}"
+    if UNEXPECTED in first + second:
+        yield f"it prints: {(first + second).strip()[-300:]}"
+
+
+def _there(story: Story, place: Path, old: Path, new: Path) -> Iterator[str]:
+    """What is wrong with what a kill left at a place: neither the old artifact nor the new one, or one that is not whole."""
+    if not story.grows:
+        found = artifact(place)
+        if found not in (artifact(old), artifact(new)) and not (story.renames and not found):
+            yield "neither the old nor the new artifact is there"
+        return
+    found, were, will = (artifact(folder) for folder in (place, old, new))
+    for name, digest in found.items():
+        if digest not in (were.get(name), will.get(name)):
+            yield f"{name} is neither the old nor the new one"
+    kept = rows(place)
+    if not kept <= rows(old) | rows(new):
+        yield "there are rows of no cell"
+    if "--force" not in story.line and not (were.keys() <= found.keys() and rows(old) <= kept):
+        yield "something that was there is gone"
+
+
+def artifact(place: Path) -> dict[str, str]:
+    """What the files at a place say; of a bench's folder only those that are written whole."""
+    if place.is_file():
+        return {"": said(place)}
+    return {
+        name: digest
+        for name, digest in contents(place).items()
+        if not any(part.startswith(".") or part.endswith(".run") or part == "parts" for part in Path(name).parts)
+        and not name.startswith("results.jsonl")
+    }
+
+
+def rows(folder: Path) -> set[str]:
+    """The rows of a bench that are whole."""
+    path = folder / "results.jsonl"
+    lines = path.read_bytes().split(b"\n")[:-1] if path.is_file() else []
+    return {json.dumps(timeless(json.loads(line))) for line in lines}
 
 
 def fresh(source: Path, place: Path) -> Path:
@@ -197,13 +194,14 @@ def fresh(source: Path, place: Path) -> Path:
     return place
 
 
-def prepare(top: Path) -> None:
-    """What the stories start from: a tiny model, learngenes of it, a tuned one."""
+def prepare(top: Path, stories: Sequence[Story]) -> None:
+    """What the stories start from: a tiny model and its task, learngenes of it, a tuned one, a bench."""
     start = top / "start"
-    start.mkdir(parents=True)
+    make_world(start)
+    words = {word for story in stories for line in (story.line, story.old) for word in line.split()}
     for line in SETUP:
-        code, _, printed = call(line, start)
-        assert code == 0, f"{line}: {printed}"
+        if line.split()[-1] in words | {"model"}:
+            done(line, start)
 
 
 def imported() -> None:
@@ -212,29 +210,45 @@ def imported() -> None:
 
     for name in ("datasets", "matplotlib.pyplot", "timm", "learngene_zoo.lifecycle", "learngene_zoo.training.fit"):
         importlib.import_module(name)
+    for name in ("cli.main", "bench.report", "bench.runner", "bench.trial", "bench.claims", "bench.cost_curve"):
+        importlib.import_module(f"learngene_zoo.{name}")
     torch.set_num_threads(1)
+
+
+def shares(stories: Sequence[Story], kills: int | None, total: int | None) -> list[int | None]:
+    """How many kills each story gets; None is all of its operations. A total is divided as the samples are."""
+    if total is None:
+        return [story.sample if kills is None else kills for story in stories]
+    ends = list(accumulate(story.sample or MANY for story in stories))
+    ends = [round(end * total / ends[-1]) for end in ends]
+    return [end - start for start, end in zip([0, *ends], ends)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the trials that were asked for; exit 1 if any went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stories", nargs="*", help="their names; all if none is given")
-    parser.add_argument("--kills", type=int, help="kills of each story (default: all of two, 120 of the others)")
+    names = [story.name for story in STORIES]
+    parser.add_argument("stories", nargs="*", choices=[*names, []], help="their names; all if none is given")
+    parser.add_argument("--kills", type=int, help="kills of each story (default: all of two, 40 of most others)")
+    parser.add_argument("--total", type=int, help="instead: kills of all stories together")
     parser.add_argument("--seed", type=int, default=0)
-    chosen = parser.parse_args(arguments)
+    given = parser.parse_args(arguments)
     imported()
+    stories = [story for story in STORIES if not given.stories or story.name in given.stories]
     total, wrong, began = 0, [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lgzoo-kill-") as place:
-        prepare(Path(place))
-        for story in STORIES:
-            if chosen.stories and story.name not in chosen.stories:
+        prepare(Path(place), stories)
+        for story, kills in zip(stories, shares(stories, given.kills, given.total), strict=True):
+            if kills == 0:
                 continue
-            kills = chosen.kills if chosen.kills is not None else None if story.every else 120
-            count, found = trials(story, Path(place), kills, chosen.seed)
+            start = time.monotonic()
+            count, found = trials(story, Path(place), kills, given.seed)
             total, wrong = total + count, wrong + found
-            print(f"{story.name}: {count} kills, {len(found)} wrong", flush=True)
-    print("\n".join(wrong))
-    print(f"{total} kills, {len(wrong)} wrong, {time.monotonic() - began:.0f} s")
+            print(f"{story.name}: {count} kills, {len(found)} wrong, {time.monotonic() - start:.0f} s", flush=True)
+            for line in found:
+                print(f"  {line}", flush=True)
+    used = sum(os.times()[:4])
+    print(f"{total} kills, {len(wrong)} wrong, {time.monotonic() - began:.0f} s ({used:.0f} s of a core)")
     return 1 if wrong else 0
 
 

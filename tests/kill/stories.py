@@ -1,0 +1,179 @@
+"""What is killed: every command of `lgzoo` that writes files, each in its smallest form, and what its places may hold.
+
+`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `bench` (also with --force, --tune, --cost, --report and
+--claim) and `demo` write; the other commands only print. `demo` is a grid of bench that takes minutes: here it has one depth
+and one seed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TOYS = Path(__file__).resolve().parents[1] / "core"
+TASK = "folder:images"
+SMALL = "--epochs 2 --images 32 --batch-size 16"
+GRID = "--ancestry ancestry --epochs 1 --seeds 1 --images 16 --batch-size 8 --augment none --workers 1"
+BENCH = f"bench {TASK} --method lsamd --set lsamd.keep=1,2 {GRID}"
+PARTS = f"bench {TASK} --method pretrain_finetune --preset smoke --set pretrain_finetune.depths=2 {GRID}"
+CLAIM = f"""
+name = "toy"
+paper = "A paper"
+where = "Table 1"
+says = "ours is better than theirs"
+estimand = "the difference"
+expected = "undecided"
+targets = ["{TASK}"]
+layers = [2]
+seeds = 3
+scope = "seeds"
+compare = {{ kind = "over", arms = ["ours", "theirs"] }}
+recipe = {{ epochs = 1, images = 16, batch_size = 8, augment = "none" }}
+tuning = {{ lr = [1e-3] }}
+
+[arms.ours]
+method = "lsamd"
+settings = {{ keep = [1, 2] }}
+ancestries = ["ancestry"]
+
+[arms.theirs]
+method = "scratch"
+ancestries = ["ancestry"]
+"""
+
+
+@dataclass(frozen=True)
+class Story:
+    """A command, what it writes, and how it goes on after a kill.
+
+    With `grows` the place is a bench's folder: its rows and files come one by one, and what was there stays, unless the call
+    has --force. With `renames` the system cannot exchange two folders at once, so for a moment none may be there.
+    """
+
+    name: str
+    line: str
+    out: str = "out"
+    old: str = ""  # the line that makes what is there before; "" if nothing is
+    again: str = "--resume"
+    sample: int | None = 40  # how many operations are tried; None is all
+    grows: bool = False
+    renames: bool = False
+
+
+SEARCH = f"extract lsamd --ancestry ancestry --preset smoke --task {TASK} --task folder:photos {SMALL}"
+REPLACED = "expand gene --layers 2 -o out"
+STORIES = (
+    Story("finetune", f"finetune model --task {TASK} {SMALL} -o out", sample=None),
+    Story("expand-force", "expand gene --layers 3 --num-classes 5 -o out --force", old=REPLACED, sample=None),
+    Story("expand-renames", "expand gene --layers 3 -o out --force", old=REPLACED, renames=True),
+    Story("expand", REPLACED),
+    Story("finetune-force", f"finetune model --task {TASK} {SMALL} -o out --force", old=REPLACED),
+    Story("train", f"train --task {TASK} --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out"),
+    Story("extract-keep", "extract lsamd --ancestry ancestry --keep 1,2 -o out"),
+    Story("extract", f"{SEARCH} -o out"),
+    Story("extract-force", f"{SEARCH} -o out --force", old="extract lsamd --ancestry ancestry --keep 1,2 -o out"),
+    Story("evaluate", f"evaluate tuned --task {TASK} -o out.json", "out.json"),
+    Story(
+        "evaluate-force",
+        f"evaluate tuned --task {TASK} -o out.json --force",
+        "out.json",
+        old=f"evaluate tuned --task {TASK} --split validation -o out.json",
+    ),
+    Story("plot", "plot searched -o out.png", "out.png", again="--force"),
+    Story("sheet", f"show {TASK} -o out.png", "out.png", again="--force"),
+    Story(
+        "bench",
+        f"{BENCH} --layers 2,3 -o out",
+        old=f"{BENCH} --layers 3 -o out",
+        again="",
+        grows=True,
+    ),
+    Story(
+        "bench-force",
+        f"{BENCH} --layers 2 -o out --force",
+        old=f"{BENCH} --layers 3 -o out",
+        again="",
+        grows=True,
+    ),
+    Story("bench-tune", f"{BENCH} --layers 2 --tune 1e-3,2e-3 -o out", again="", grows=True),
+    Story("bench-parts", f"{PARTS} --layers 2 -o out", again="", grows=True),
+    Story("bench-cost", f"{BENCH} --preset smoke --layers 2,3 --cost -o out", again="", sample=8, grows=True),
+    Story("bench-report", f"{BENCH} --layers 2 --report -o measured", "measured", again="", grows=True),
+    Story("claim", "bench --claim toy.toml --workers 1 -o out", again="", grows=True),
+    Story("demo", "demo --workers 1 -o out", again="", grows=True),
+)
+SETUP = (
+    f"finetune ancestry --task {TASK} {SMALL} -o model",
+    "extract lsamd --ancestry ancestry --keep 1,2 -o gene",
+    f"{SEARCH} -o searched",
+    f"finetune model --task {TASK} {SMALL} -o tuned",
+    f"{BENCH} --layers 2 -o measured",
+)
+
+
+def make_world(top: Path) -> None:
+    """The files that every story starts from, before the lines of `SETUP` add theirs."""
+    sys.path.insert(0, str(TOYS))
+    import bench_toy
+
+    bench_toy.make_world(top)
+    (top / "photos").symlink_to("images")
+    (top / "toy.toml").write_text(CLAIM, encoding="utf-8")
+
+
+def small_demo(seed: int = 0, *, full: bool = False, offline: bool = False) -> list[Any]:
+    """Instead of the demo's grid: its arms at one depth with one seed."""
+    import bench_toy
+
+    from learngene_zoo.bench.demo import ARMS
+
+    arms = [arm for arm in bench_toy.toy_arms("ancestry", (1, 2)) if arm.name in ARMS.values()]
+    return bench_toy.toy_cells(("ancestry", TASK), arms=arms, layers=[2])
+
+
+def contents(where: Path) -> dict[str, str]:
+    """What every file below a folder says, as a hash: without what differs from run to run by its nature, seconds and dates."""
+    return {
+        str(path.relative_to(where)): said(path)
+        for path in sorted(where.rglob("*"))
+        if path.is_file() and path.name != "metrics.jsonl"
+    }
+
+
+def said(path: Path) -> str:
+    """The hash of what a file says. Raises `ValueError` for a file that is cut short."""
+    data = path.read_bytes()
+    if path.name in ("results.jsonl", "cost.json", "shared.json") or path.suffix == ".json":
+        lines = data.splitlines() if path.suffix == ".jsonl" else [data]
+        data = json.dumps([timeless(json.loads(line)) for line in lines]).encode()
+        if path.name == "cost.json" and isinstance(json.loads(lines[0]), list):  # a table of costs
+            data = b""
+    elif path.name in ("report.html", "summary.md", "summary.csv", "cost.md", "cost.png"):
+        data = whole(path, data)  # costs are seconds
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def timeless(data: Any) -> Any:
+    """JSON without what the clock says."""
+    if isinstance(data, list):
+        return [timeless(item) for item in data]
+    if isinstance(data, Mapping):
+        return {
+            key: timeless(item)
+            for key, item in data.items()
+            if not (key.endswith("seconds") or (key in ("busy", "finished") and not isinstance(item, bool)))
+        }
+    return data
+
+
+def whole(path: Path, data: bytes) -> bytes:
+    """The size of a report, if it is whole."""
+    endings = {".html": b"</html>\n", ".png": b"IEND\xaeB`\x82"}
+    if not data.endswith(endings.get(path.suffix, b"\n")):
+        raise ValueError(f"{path.name} is cut short")
+    return str(data.count(b"\n") if path.suffix in (".md", ".csv") else 0).encode()
