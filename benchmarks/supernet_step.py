@@ -29,7 +29,6 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
-from lgzoo_lsamd.settings import SearchSettings
 from lgzoo_lsamd.supernet import BASE, SPECIFIC, SearchObjective, groups_with_routers, routed_blocks, super_net
 
 MOST_TIME = 1.15
@@ -55,7 +54,7 @@ class Trainer:
         objective: nn.Module = Classification(model)
         groups = parameter_groups(objective, recipe)
         if arm != "plain":
-            objective = SearchObjective(Classification(super_net(model, SearchSettings())))
+            objective = SearchObjective(Classification(super_net(model)))
             groups = groups_with_routers(objective, recipe, router_lr=1e-3)
         if arm == "all specific":
             for block in routed_blocks(model):

@@ -16,10 +16,10 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -32,15 +32,18 @@ from learngene_zoo.plugin import (
     Member,
     Method,
     Part,
+    Recipe,
     Spec,
     Target,
     Work,
     WrongCall,
+    check_bounds,
     derive_seed,
     from_json,
     is_first,
     once,
     to_json,
+    unknown,
 )
 from lgzoo_lsamd.blocks import (
     Details,
@@ -55,12 +58,44 @@ from lgzoo_lsamd.blocks import (
     select,
     usage,
 )
-from lgzoo_lsamd.settings import PAPER_RATES, POLY, SearchSettings, check_rates, rates_by_task
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
 
 log = logging.getLogger(__name__)
+POLY = Recipe(schedule="poly", power=0.9)  # the paper names the schedule, not its power
+
+# Table 5 of the paper, column Ans-Net: the learning rate of each data set's search.
+PAPER_RATES = {
+    "cifar100": 5e-4, "cifar10": 1e-6, "tiny_imagenet": 1e-5, "inat2019": 1e-5, "food101": 1e-5, "cars196": 5e-4,
+    "flowers102": 5e-4, "pets": 1e-5, "dtd": 1e-4, "caltech101": 1e-5, "ade20k": 1e-5, "voc12": 1e-5,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """How the search on one data set is done: all that it depends on beside the ancestry model, the task and the seed."""
+
+    routing: Annotated[Literal["batch", "image"], "who chooses the path: the majority of a batch, or each image"] = (
+        "batch"
+    )
+    gate: Annotated[
+        Literal["update", "stream", "both"],
+        "what the routers learn from: the chosen block's update, its whole output, or both blocks (twice the cost)",
+    ] = "update"
+    noise: Annotated[
+        Literal["gaussian", "printed", "none"],
+        "the routers' second term: eps * softplus(x W2), the paper's printed softplus(x W2), or none",
+    ] = "gaussian"
+    router_lr: Annotated[float, "peak learning rate of the routers", Bounds(above=0)] = 1e-3
+    balance_weight: Annotated[
+        float, "weight of a loss that balances the use of base and specific blocks; 0 in the paper", Bounds(least=0)
+    ] = 0.0
+    shared: Annotated[bool, "carry one set of specific blocks and routers from task to task"] = False
+    training: Recipe = POLY
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,36 +184,44 @@ def search(
     blocks and routers (with `shared`, else nothing), and a `Found` as JSON.
     """
     from learngene_zoo.plugin import objective_for, train, training_images
-    from lgzoo_lsamd.supernet import (
-        SearchObjective,
-        check_pieces,
-        groups_with_routers,
-        preferences,
-        specific_set,
-        super_net,
-        with_head,
-    )
+    from lgzoo_lsamd import supernet
 
     recipe = settings.training
-    model = super_net(with_head(ancestry, task, run), settings, carried.state if carried else {})
+    choices = {"routing": settings.routing, "gate": settings.gate, "noise": settings.noise}
+    start = supernet.with_head(ancestry, task, run)
+    model = supernet.super_net(start, **choices, specific=carried.state if carried else {})
     task_objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
-    objective = SearchObjective(task_objective, settings.balance_weight)
+    objective = supernet.SearchObjective(task_objective, settings.balance_weight)
     loader = training_images(task, ancestry.input_format, recipe, run)
-    check_pieces(loader, recipe)
-    groups = partial(groups_with_routers, router_lr=settings.router_lr)
+    supernet.check_pieces(loader, recipe)
+    groups = partial(supernet.groups_with_routers, router_lr=settings.router_lr)
     for _ in train(objective, loader, recipe, run, groups=groups, unused=True, label="super net"):
         pass
-    measured = preferences(model, task, ancestry.input_format, run)
-    found = Found(
-        paths=tuple(int(share >= 0.5) for share in measured.shares),  # eq. 3
-        shares=tuple(round(share, 6) for share in measured.shares),
-        validation_accuracy=measured.value,
-        metric=measured.metric,
-        validation_images=measured.images,
-        training_images=loader.images,
-        lr=recipe.lr,
-    )
-    return (specific_set(model) if settings.shared else {}), to_json(found)
+    found = supernet.preferences(model, task, ancestry.input_format, run)  # eq. 3
+    found = replace(found, training_images=loader.images, lr=recipe.lr)
+    return (supernet.specific_set(model) if settings.shared else {}), to_json(found)
+
+
+def rates_by_task(texts: Sequence[str]) -> dict[str, float]:
+    """`("objects=1e-4",)` as `{"objects": 1e-4}`. Raises `WrongCall`."""
+    rates = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        try:
+            rates[name] = float(number)
+        except ValueError:
+            rates[name] = math.nan
+        if not name or not 0 < rates[name] < math.inf:
+            raise WrongCall(f"task_lr is {text!r}; expected a task's name and a rate above 0, as objects=1e-4")
+    return rates
+
+
+def check_rates(texts: Sequence[str], tasks: Iterable[str]) -> None:
+    """Raises `WrongCall` for a task that is neither searched nor in the paper's table: most likely a misspelling."""
+    known = {*tasks, *PAPER_RATES}
+    for name in rates_by_task(texts):
+        if name not in known:
+            raise unknown("task to set a learning rate for", name, known)
 
 
 @dataclass(frozen=True, kw_only=True)

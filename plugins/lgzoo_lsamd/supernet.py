@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +24,7 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.plugin import (
-    Ancestry,
-    Batches,
-    InputFormat,
     Loader,
-    Recipe,
-    Run,
-    Task,
     WrongCall,
     derive_seed,
     filled,
@@ -44,11 +37,12 @@ from learngene_zoo.plugin import (
     without_head,
     world,
 )
-from lgzoo_lsamd.settings import SearchSettings
+from lgzoo_lsamd.blocks import Found
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
 
+    from learngene_zoo.plugin import Ancestry, Batches, InputFormat, Recipe, Run, Task
 
 SPECIFIC, BASE = 0, 1  # columns of the routers' probabilities, in the paper's order: P(h^D | x), P(h^B | x)
 
@@ -61,11 +55,11 @@ class Router(nn.Module):
     data set one way). Gaussian noise is drawn in training only.
     """
 
-    def __init__(self, width: int, settings: SearchSettings) -> None:
+    def __init__(self, width: int, noise: str = "gaussian") -> None:
         super().__init__()
         self.preference = nn.Parameter(torch.zeros(width, 2))  # W1
         self.spread = nn.Parameter(torch.zeros(width, 2))  # W2
-        self.noise = settings.noise
+        self.noise = noise  # gaussian, printed or none
 
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
         """P(h^D | x) and P(h^B | x)."""
@@ -123,31 +117,43 @@ class Gate(torch.autograd.Function):
 
 
 class RoutedBlock(nn.Module):
-    """One layer of the super net. `preferences_B2` holds the probabilities of the last forward pass."""
+    """One layer of the super net. `preferences_B2` holds the probabilities of the last forward pass.
 
-    def __init__(self, base: nn.Module, width: int, class_token: bool, settings: SearchSettings) -> None:
+    class_token: whether the router reads it; otherwise the mean of all tokens. The other choices are those of `SearchSettings`.
+    """
+
+    def __init__(
+        self,
+        base: nn.Module,
+        width: int,
+        class_token: bool,
+        *,
+        routing: str = "batch",
+        gate: str = "update",
+        noise: str = "gaussian",
+    ) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
         self.specific = copy.deepcopy(base).requires_grad_(True)
-        self.router = Router(width, settings)
+        self.router = Router(width, noise)
         self.class_token = class_token
-        self.settings = settings
+        self.routing, self.gate = routing, gate
         self.preferences_B2 = torch.empty(0, 2)
 
     def forward(self, x_BND: torch.Tensor) -> torch.Tensor:
         """The tokens after the chosen block; only that block runs, unless the gate is "both" and this is training."""
         p_B2 = self.router(x_BND[:, 0] if self.class_token else x_BND.mean(dim=1))
         self.preferences_B2 = p_B2
-        if self.training and self.settings.gate == "both":
+        if self.training and self.gate == "both":
             return self._both(x_BND, p_B2)
-        if self.settings.routing == "image":
+        if self.routing == "image":
             return self._by_image(x_BND, p_B2)
         chosen = vote(p_B2)
         return self._gated(chosen, x_BND, p_B2)
 
     def _gated(self, chosen: int, x_BND: torch.Tensor, p_B2: torch.Tensor) -> torch.Tensor:
         h_BND = self.base(x_BND) if chosen == BASE else self.specific(x_BND)
-        return Gate.apply(h_BND, p_B2[:, chosen], x_BND if self.settings.gate == "update" else None)
+        return Gate.apply(h_BND, p_B2[:, chosen], x_BND if self.gate == "update" else None)
 
     def _by_image(self, x_BND: torch.Tensor, p_B2: torch.Tensor) -> torch.Tensor:
         """Each image through the block that it prefers, the outputs put back in order."""
@@ -164,17 +170,17 @@ class RoutedBlock(nn.Module):
 
 
 def super_net(
-    model: VisionTransformer, settings: SearchSettings, specific: Mapping[str, torch.Tensor] | None = None
+    model: VisionTransformer, *, specific: Mapping[str, torch.Tensor] | None = None, **choices: str
 ) -> VisionTransformer:
     """Turn a timm VisionTransformer into its super net, in place.
 
     The specific blocks, the routers and the head are trained; patch embedding, tokens, positions and the final norm stay
     the ancestry's, so that all data sets judge the same base blocks. specific: the specific blocks and routers of an earlier
-    search to continue from, as `specific_set` returns them.
+    search to continue from, as `specific_set` returns them. choices: those of `RoutedBlock`.
     """
     model.requires_grad_(False)
     model.blocks = nn.Sequential(
-        *[RoutedBlock(block, model.embed_dim, model.cls_token is not None, settings) for block in model.blocks]
+        *[RoutedBlock(block, model.embed_dim, model.cls_token is not None, **choices) for block in model.blocks]
     )
     model.get_classifier().requires_grad_(True)
     for name, tensor in (specific or {}).items():
@@ -248,19 +254,9 @@ def check_pieces(loader: Batches, recipe: Recipe) -> None:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preferences:
-    """Per layer the share of images that prefer the base block (a tie does), and how good the chosen path is."""
-
-    shares: tuple[float, ...]
-    metric: str
-    value: float
-    images: int
-
-
 def preferences(
     model: nn.Module, task: Task, input_format: InputFormat, run: Run, *, batch_size: int | None = None
-) -> Preferences:
+) -> Found:
     """What the routers of a trained super net prefer over the validation images (eq. 3), and the metric of the chosen path.
 
     The routers have no noise here. Under torchrun the processes share the images. The net is left in eval mode on the run's
@@ -271,9 +267,8 @@ def preferences(
     size = batch_size or metric.batch_size(input_format.image_size)
     loader = Loader(task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False)
     blocks = list(routed_blocks(model))
-    counts: list[
-        torch.Tensor
-    ] = []  # of each batch: per layer the images that prefer the base, then the metric's numbers
+    # Of each batch: per layer the images that prefer the base, then the metric's numbers.
+    counts: list[torch.Tensor] = []
     model.to(device).eval()
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16
     with torch.no_grad(), torch.autocast(device.type, kind, enabled=run.precision != "fp32"):
@@ -283,9 +278,11 @@ def preferences(
             for_base_L = torch.stack([prefers_base(block.preferences_B2).sum() for block in blocks])
             counts.append(torch.cat([for_base_L, rows_BR.sum(dim=0)]).cpu())
     total = np.sum(gathered(torch.stack(counts).sum(dim=0).numpy()), axis=0)
-    return Preferences(
-        shares=tuple(int(count) / loader.images for count in total[: len(blocks)]),
+    shares = [int(count) / loader.images for count in total[: len(blocks)]]
+    return Found(
+        paths=tuple(int(share >= 0.5) for share in shares),
+        shares=tuple(round(share, 6) for share in shares),
+        validation_accuracy=metric.value(total[len(blocks) :], loader.images),
         metric=metric.name,
-        value=metric.value(total[len(blocks) :], loader.images),
-        images=loader.images,
+        validation_images=loader.images,
     )

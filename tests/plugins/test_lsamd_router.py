@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from lgzoo_lsamd.settings import SearchSettings
 from lgzoo_lsamd.supernet import BASE, SPECIFIC, Router, prefers_base, vote
 
 
@@ -22,7 +21,7 @@ def softplus(z: float) -> float:
 @pytest.fixture
 def router() -> Router:
     """x W1 is (1, 2) and x W2 (0.5, -1) for x = (1, 1)."""
-    router = Router(2, SearchSettings())
+    router = Router(2)
     router.preference.data = torch.tensor([[0.25, 1.5], [0.75, 0.5]])
     router.spread.data = torch.tensor([[0.5, -2.0], [0.0, 1.0]])
     return router
@@ -61,7 +60,7 @@ def test_noise_is_drawn_for_every_image_and_block(router: Router) -> None:
 
 
 def test_a_new_router_is_undecided_and_a_tie_goes_to_the_base_block() -> None:
-    p_B2 = Router(8, SearchSettings()).eval()(torch.randn(5, 8))
+    p_B2 = Router(8).eval()(torch.randn(5, 8))
     assert p_B2.tolist() == [[0.5, 0.5]] * 5
     assert prefers_base(p_B2).all()
     assert vote(p_B2) == BASE

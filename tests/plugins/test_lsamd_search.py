@@ -25,8 +25,7 @@ from learngene_zoo.tasks.task import Samples, Task
 from learngene_zoo.training import loop
 from lgzoo_lsamd import lsamd, supernet
 from lgzoo_lsamd.blocks import Found
-from lgzoo_lsamd.lsamd import LSAMD, Search, search
-from lgzoo_lsamd.settings import SearchSettings
+from lgzoo_lsamd.lsamd import LSAMD, Search, SearchSettings, search
 from lgzoo_lsamd.supernet import BASE, SPECIFIC, groups_with_routers, preferences, routed_blocks, super_net, with_head
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=7, image_size=16, patch_size=8)
@@ -79,7 +78,9 @@ def ancestry() -> Ancestry:
 def test_a_search_leaves_the_ancestry_model_and_its_base_blocks_as_they_were(ancestry, monkeypatch) -> None:
     before = {name: tensor.clone() for name, tensor in ancestry.state.items()}
     nets = []
-    monkeypatch.setattr(supernet, "super_net", lambda *arguments: nets.append(super_net(*arguments)) or nets[-1])
+    monkeypatch.setattr(
+        supernet, "super_net", lambda *given, **more: nets.append(super_net(*given, **more)) or nets[-1]
+    )
     search(EACH, ancestry, TASKS[0], None, Run())
     assert all(torch.equal(ancestry.state[name], tensor) for name, tensor in before.items())
     (net,) = nets
@@ -114,17 +115,17 @@ def test_a_search_is_a_function_of_its_seed(ancestry) -> None:
 
 
 def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
-    net = super_net(with_head(ancestry, TASKS[0], Run()), EACH)
+    net = super_net(with_head(ancestry, TASKS[0], Run()))
     asked = preferences(net, TASKS[0], ancestry.input_format, Run(), batch_size=6)
     assert asked.shares == (1.0, 1.0, 1.0), "an undecided router is a tie, and a tie prefers the base block"
-    assert asked.images == 20
+    assert asked.validation_images == 20
     pixels = TASKS[0].split("validation").images.float() / 255
     mean, std = (
         torch.tensor(values).view(3, 1, 1) for values in (ancestry.input_format.mean, ancestry.input_format.std)
     )
     with torch.no_grad():
         right = net((pixels - mean) / std).argmax(dim=1).numpy() == TASKS[0].split("validation").labels
-    assert (asked.metric, asked.value) == ("accuracy", pytest.approx(right.mean()))
+    assert (asked.metric, asked.validation_accuracy) == ("accuracy", pytest.approx(right.mean()))
     for side, share in ((SPECIFIC, 0.0), (BASE, 1.0)):
         # The class token before the first block is the same for all images: it can be made to prefer one side.
         token = net.cls_token[0, 0] + net.pos_embed[0, 0]
@@ -134,7 +135,7 @@ def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
 
 
 def test_routers_have_a_learning_rate_of_their_own_and_no_decay(ancestry) -> None:
-    net = super_net(with_head(ancestry, TASKS[0], Run()), EACH)
+    net = super_net(with_head(ancestry, TASKS[0], Run()))
     groups = groups_with_routers(net, RECIPE, router_lr=1e-2)
     routers = {id(p) for block in routed_blocks(net) for p in block.router.parameters()}
     apart = [group for group in groups if "lr_scale" in group]
@@ -279,9 +280,9 @@ def test_a_stopped_search_goes_on_and_ends_the_same(ancestry, tmp_path, monkeypa
 def test_shared_carries_the_specific_set_and_private_does_not(ancestry, tmp_path, monkeypatch) -> None:
     received = []
 
-    def spy(model, settings, specific):
+    def spy(model, *, specific, **choices):
         received.append({name: tensor.clone() for name, tensor in specific.items()})
-        return super_net(model, settings, specific)
+        return super_net(model, specific=specific, **choices)
 
     monkeypatch.setattr(supernet, "super_net", spy)
     SEARCH([ancestry], TASKS[:2], Run())

@@ -12,7 +12,6 @@ import timm
 import torch
 from torch import nn
 
-from lgzoo_lsamd.settings import SearchSettings
 from lgzoo_lsamd.supernet import (
     BASE,
     SPECIFIC,
@@ -41,7 +40,7 @@ def ancestor() -> nn.Module:
 
 
 def net(ancestor: nn.Module, differ: bool = True, **settings: str) -> nn.Module:
-    model = super_net(copy.deepcopy(ancestor), SearchSettings(**settings))
+    model = super_net(copy.deepcopy(ancestor), **settings)
     if differ:
         generator = torch.Generator().manual_seed(1)
         for name, parameter in model.named_parameters():
@@ -106,7 +105,7 @@ def test_only_the_chosen_block_runs(ancestor) -> None:
 
 
 def test_image_routing_sends_each_image_its_own_way(ancestor) -> None:
-    block = RoutedBlock(copy.deepcopy(ancestor.blocks[0]), WIDTH, True, SearchSettings(routing="image")).eval()
+    block = RoutedBlock(copy.deepcopy(ancestor.blocks[0]), WIDTH, True, routing="image").eval()
     block.specific = copy.deepcopy(ancestor.blocks[1])
     x_BND = torch.randn(6, 5, WIDTH, generator=torch.Generator().manual_seed(4))
     block.router.preference.data[:, SPECIFIC] = torch.randn(WIDTH, generator=torch.Generator().manual_seed(5))
@@ -119,7 +118,7 @@ def test_image_routing_sends_each_image_its_own_way(ancestor) -> None:
 
 @pytest.mark.parametrize("token", [True, False])
 def test_the_router_sees_the_class_token_or_the_mean(ancestor, token: bool) -> None:
-    block = RoutedBlock(copy.deepcopy(ancestor.blocks[0]), WIDTH, token, SearchSettings()).eval()
+    block = RoutedBlock(copy.deepcopy(ancestor.blocks[0]), WIDTH, token).eval()
     seen = []
     block.router.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
     x_BND = torch.randn(2, 5, WIDTH)
@@ -221,7 +220,7 @@ def test_a_specific_set_goes_on_from_one_net_to_the_next(ancestor) -> None:
     first = net(ancestor)
     for block in routed_blocks(first):
         block.router.preference.data += 1
-    second = super_net(copy.deepcopy(ancestor), SearchSettings(), specific_set(first))
+    second = super_net(copy.deepcopy(ancestor), specific=specific_set(first))
     assert torch.equal(second.eval()(images()), first.eval()(images()))
     for mine, theirs in zip(routed_blocks(second), routed_blocks(first)):
         assert torch.equal(mine.router.preference, theirs.router.preference)
