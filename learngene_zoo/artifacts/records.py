@@ -79,6 +79,8 @@ class LearngeneConfig:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     control: Control | None = None
+    # The names in its file, written when it is saved; none where an earlier version wrote it.
+    tensors: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def licence(self) -> str:

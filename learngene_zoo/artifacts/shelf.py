@@ -63,9 +63,9 @@ class Learngene:
         from learngene_zoo.artifacts.card import learngene_card
 
         with new_folder(path, force, before) as draft:
-            config = to_json(self.config)
+            config = to_json(replace(self.config, tensors=tuple(sorted(self.state))))
             if self.config.control is None:
-                del config["control"]  # earlier versions know no such key, and need it for nothing
+                del config["control"]  # most learngenes have none
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, self.state)
             (draft / "README.md").write_text(learngene_card(self.config), encoding="utf-8")
@@ -108,6 +108,9 @@ def load_learngene(folder: Path) -> Learngene:
     if not folder.is_dir():
         raise WrongCall(f"no learngene at {folder}; make one with `lgzoo extract`, or see `lgzoo list learngenes`")
     config, state = read_config(folder), Tensors(folder / WEIGHTS)
+    for name in config.tensors:  # an expander may draw what it does not find, and nobody would notice
+        if name not in state:
+            raise BadFile(f"{state.path} lacks the tensor {name}, which its {CONFIG} names; extract or fetch it again")
     for name in state:
         if not state.floating(name):
             raise BadFile(f"{state.path}: the tensor {name} does not hold floating-point numbers; create it again")

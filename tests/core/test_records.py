@@ -18,7 +18,10 @@ from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.settings import to_json
+from learngene_zoo.method import METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import to_json, with_settings
+from learngene_zoo.testing.tiny import tiny_ancestry
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
 RECORD = AncestryRecord(source="timm:x", spec=SPEC, revision="a" * 40, sha256="0" * 64)
@@ -125,3 +128,23 @@ def test_tensors_that_are_no_numbers_to_compute_with_are_refused_when_opened(
     save_file({**changed, first: changed[first].to(kind)}, folder / "model.safetensors")
     with pytest.raises(BadFile, match=f"the tensor {first} does not hold floating-point numbers"):
         opened(folder)
+
+
+def test_a_learngene_whose_file_lacks_a_tensor_is_refused_and_not_filled_up(tmp_path: Path) -> None:
+    name = "blocks.1.mlp.fc2.weight"
+    extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
+    folder = extractor([tiny_ancestry()], [], Run()).save(tmp_path / "learngene")
+    whole = dict(load_learngene(folder).state)
+    save_file({key: tensor for key, tensor in whole.items() if key != name}, folder / "model.safetensors")
+    with pytest.raises(BadFile, match=f"lacks the tensor {name}, which its config.json names; extract or fetch it"):
+        load_learngene(folder)
+    result = CliRunner().invoke(main, ["expand", str(folder), "--layers", "2", "-o", str(tmp_path / "made")])
+    assert result.exit_code == 1
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_learngene_of_an_earlier_version_names_no_tensors(learngene: Path) -> None:
+    data = json.loads((learngene / "config.json").read_text())
+    assert data.pop("tensors") == ["a"]
+    (learngene / "config.json").write_text(json.dumps(data))
+    assert list(load_learngene(learngene).state) == ["a"]
