@@ -221,7 +221,7 @@ def test_a_class_whose_name_is_not_text_is_refused_before_anything_is_computed(m
         "finetune", str(model), "--task", f"folder:{tmp_path / 'photos'}", "-o", str(tmp_path / "out")
     )
     assert code == 1
-    assert "'caf\\udce9' is not in UTF-8; rename it" in told
+    assert "'caf\\udce9' is not text in UTF-8; rename it" in told
     assert not (tmp_path / "out.run").exists()
 
 

@@ -142,7 +142,8 @@ def check_record(case: Case, expected: Extracted, place: Path) -> Learngene:
     if not _same(made, expected.learngene):
         _say_why(case, expected.learngene, made)
     kept = load_learngene(place / "learngene")
-    law(to_json(kept.config) == to_json(made.config), method, "has a config that does not survive being written")
+    written, meant = (to_json(gene.with_config(tensors=()).config) for gene in (kept, made))
+    law(written == meant, method, "has a config that does not survive being written")
     changed = difference(kept.state, made.state)
     law(not changed, method, f"has tensors that do not survive being written: {changed}")
     rebuilt = from_json(type(extractor), kept.config.settings, "settings")
