@@ -42,7 +42,7 @@ from lgzoo_tal.objective import Lesson, MetaObjective
 RECIPE = Recipe(epochs=12, batch_size=64, lr=3e-4, warmup=0.6, weight_decay=0.01, clip=5.0, augment="none")
 PARTS = 6
 TASK, ANCESTRY = open_task("signs"), open_ancestry("bundled")
-VIT = plain(ANCESTRY.spec.with_(layers=6), ANCESTRY.spec).with_(classes=TASK.classes)
+VIT = plain(ANCESTRY.spec).with_(layers=6, classes=TASK.classes)
 
 
 def hypernetwork(spec: HypernetSpec, seed: int) -> nn.Module:

@@ -26,11 +26,9 @@ _SIZE = re.compile(r"(\d+)(?:x(\d+))?|x(\d+)")
 class Rule:
     """The choices of one draw."""
 
+    spec: Spec  # everything else of an architecture
     widths: Mapping[int, tuple[int, ...]]  # by number of layers
     patch_sizes: tuple[int, ...]
-    image_size: int
-    classes: int
-    channels: int = 3
     head_width: int | None = None  # None: several numbers of heads, by the papers' rule
 
     def heads(self, width: int) -> tuple[int, ...]:
@@ -68,14 +66,8 @@ def scaled(name: SetName, ancestry: Spec) -> Rule:
         least, most = (-(-width * ancestry.heads // PAPER_WIDTH) for width in bounds[(layers > 3) + (layers > 5)])
         return tuple(range(least * unit, (most + 1) * unit, unit))
 
-    return Rule(
-        widths={layers: widths_of(layers) for layers in depths},
-        patch_sizes=(ancestry.patch_size,),
-        image_size=ancestry.image_size,
-        classes=ancestry.classes,
-        channels=ancestry.channels,
-        head_width=unit,
-    )
+    widths = {layers: widths_of(layers) for layers in depths}
+    return Rule(spec=plain(ancestry), widths=widths, patch_sizes=(ancestry.patch_size,), head_width=unit)
 
 
 def draws(rule: Rule, seed: int = SEED) -> Iterator[Spec]:
@@ -87,15 +79,8 @@ def draws(rule: Rule, seed: int = SEED) -> Iterator[Spec]:
     while True:
         depth = layers[random.randint(len(layers))]
         width = int(random.choice(rule.widths[depth]))
-        yield ViTSpec(
-            layers=depth,
-            width=width,
-            heads=int(random.choice(rule.heads(width))),
-            patch_size=int(random.choice(rule.patch_sizes)),
-            image_size=rule.image_size,
-            classes=rule.classes,
-            channels=rule.channels,
-        )
+        heads, patch_size = int(random.choice(rule.heads(width))), int(random.choice(rule.patch_sizes))
+        yield rule.spec.with_(layers=depth, width=width, heads=heads, patch_size=patch_size)
 
 
 def architectures(
@@ -143,18 +128,18 @@ def _order(count: int, seed: int, passed: int) -> tuple[int, ...]:
 
 def drawn(name: SetName, hold_out: Sequence[str], ancestry: Spec) -> tuple[Spec, ...]:
     """The architectures of training: a set scaled to the ancestry model, without the held-out sizes. Raises `WrongCall`."""
-    return tuple(plain(spec, ancestry) for spec in architectures(scaled(name, ancestry), hold_out=hold_out))
+    return architectures(scaled(name, ancestry), hold_out=hold_out)
 
 
-def plain(spec: Spec, ancestry: Spec) -> Spec:
-    """The plain ViT, as hypernetworks predict it, with the size of `spec` and the images of `ancestry`.
+def plain(ancestry: Spec) -> Spec:
+    """The plain ViT, as hypernetworks predict it, with an ancestry model's size and images.
 
     None of the ancestry's tensors is inherited, so neither are its LayerScale, registers and so on.
     """
     return ViTSpec(
-        layers=spec.layers,
-        width=spec.width,
-        heads=spec.heads,
+        layers=ancestry.layers,
+        width=ancestry.width,
+        heads=ancestry.heads,
         classes=max(ancestry.classes, 1),
         image_size=ancestry.image_size,
         patch_size=ancestry.patch_size,

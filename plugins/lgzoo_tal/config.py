@@ -165,14 +165,13 @@ def outline(method: str, stage: Stage, ancestry: Spec, *, known: bool = True) ->
     if known:
         _check_reach(stage, rule, ancestry)
     details = Details(hypernet=stage.hypernet if known else None, layers=(min(rule.widths), max(rule.widths)))
-    return LearngeneConfig(method=method, spec=plain(ancestry, ancestry), details=details.json())
+    return LearngeneConfig(method=method, spec=plain(ancestry), details=details.json())
 
 
 def _check_reach(stage: Stage, rule: Rule, ancestry: Spec) -> None:
     architectures(rule, hold_out=stage.step.hold_out, count=0)  # refuses what is not a size
     for width in sorted({width for _, width in rule.sizes}):
-        widest = ancestry.with_(width=width, heads=width // ancestry.head_width)
-        check_target(stage.hypernet, plain(widest, ancestry))
+        check_target(stage.hypernet, rule.spec.with_(width=width, heads=width // ancestry.head_width))
 
 
 def work(curriculum: Curriculum, both: tuple[Stage, Stage], ancestry: Spec, images: Sequence[int]) -> list[Work]:

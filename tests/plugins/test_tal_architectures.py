@@ -30,7 +30,8 @@ def rule_of(name: SetName) -> Rule:
     bounds, layers = FORMS[name]
     three, up_to_five, more = (tuple(range(low, high + 1, STEPS[name])) for low, high in bounds)
     widths = {n: three if n == 3 else up_to_five if n <= 5 else more for n in layers}
-    return Rule(widths=widths, patch_sizes=(2, 4), image_size=32, classes=10)
+    images = ViTSpec(layers=3, width=192, heads=3, image_size=32, patch_size=2, classes=10)
+    return Rule(spec=images, widths=widths, patch_sizes=(2, 4))
 
 
 @pytest.mark.parametrize("name", NAMES)
