@@ -26,7 +26,7 @@ from learngene_zoo.training.distillation import Distilled, Teacher
 from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
 from lgzoo_pool.imitation import Imitation
-from lgzoo_pool.pool_settings import ImitationSettings, PoolSettings
+from lgzoo_pool.settings import ImitationSettings, PoolSettings
 
 MOST_TIME = 1.05
 REPEATS, ROUNDS = 2, 12  # many short rounds: the arms should meet the same machine

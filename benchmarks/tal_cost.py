@@ -28,11 +28,10 @@ from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_tal import ghn3, logah, tal
 from lgzoo_tal.architectures import drawn
 from lgzoo_tal.config import Stage
-from lgzoo_tal.guidance import Guide
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.mixture import TaskBatch
-from lgzoo_tal.objective import Lesson, MetaObjective
+from lgzoo_tal.objective import Guide, Lesson, MetaObjective
 
 ARMS = {  # arm -> the claim that describes it
     "tal": "tal-parts",

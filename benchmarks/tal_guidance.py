@@ -22,10 +22,9 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from lgzoo_tal.architectures import drawn
 from lgzoo_tal.config import Guidance
-from lgzoo_tal.guidance import Guide
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.logah import MINI
-from lgzoo_tal.objective import Lesson, MetaObjective
+from lgzoo_tal.objective import Guide, Lesson, MetaObjective
 
 TASK = open_task(SOURCE_TASK)
 RECIPE = Recipe(

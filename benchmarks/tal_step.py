@@ -39,11 +39,10 @@ from learngene_zoo.training.distillation import divergence
 from learngene_zoo.training.loop import parameter_groups
 from lgzoo_tal.config import Guidance
 from lgzoo_tal.graph import SINK, graph_of
-from lgzoo_tal.guidance import Guide, random_matrix
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.logah import SMALL
 from lgzoo_tal.mixture import TaskBatch
-from lgzoo_tal.objective import Lesson, MetaObjective, tokens_of, total_norm
+from lgzoo_tal.objective import Guide, Lesson, MetaObjective, random_matrix, tokens_of, total_norm
 
 TARGET = ViTSpec(layers=6, width=192, heads=3)
 TEACHER, HYPERNET = ARCHITECTURES["vit_base_patch16_224"], SMALL.spec()

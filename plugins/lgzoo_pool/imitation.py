@@ -23,7 +23,7 @@ from torch.nn import functional
 from learngene_zoo.plugin import Features, Spec, StateDict, derive_seed
 from lgzoo_pool.network import stitch_shapes
 from lgzoo_pool.paths import Layout
-from lgzoo_pool.pool_settings import ImitationSettings, PredReduction, paired_levels
+from lgzoo_pool.settings import ImitationSettings, PredReduction, paired_levels
 
 
 class Imitation(nn.Module):

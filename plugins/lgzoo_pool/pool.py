@@ -43,8 +43,15 @@ from learngene_zoo.plugin import (
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.expand import build, choices, choose, spec_of
 from lgzoo_pool.paths import Path
-from lgzoo_pool.pool_settings import POOL_TRAINING, AuxiliarySettings, PoolImages, PoolSettings, TuningSettings
-from lgzoo_pool.settings import DEIT, work_of
+from lgzoo_pool.settings import (
+    DEIT,
+    POOL_TRAINING,
+    AuxiliarySettings,
+    PoolImages,
+    PoolSettings,
+    TuningSettings,
+    work_of,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Part, Run, StateDict, Task

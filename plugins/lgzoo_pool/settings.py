@@ -1,22 +1,32 @@
-"""The settings that both methods have, and those of the parts of SN-Net's extraction.
+"""The settings of Learngene Pool and of the parts of both methods, and what they mean for an ancestry model.
 
 A part of a run is kept under a hash of its settings (`learngene_zoo.plugin.once`): each part gets its own record, with
 what it depends on and nothing else.
 """
 
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from __future__ import annotations
 
-from learngene_zoo.plugin import Recipe, Spec, Work
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from learngene_zoo.plugin import Bounds, Recipe, Spec, Work, WrongCall, check_bounds
+
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import Batches, InputFormat, Run, Task
 
 TeacherTargets = Literal["hard", "soft", "none"]
+Init = Literal["timm", "fan_in"]
+PredReduction = Literal["sample", "entries"]
+StitchStart = Literal["tm", "pinv", "ls"]
+LEVELS = 3  # low, middle and high
 
 # What both papers train with, but for epochs, batch size and learning rate: DeiT's settings, as SN-Net released them.
 DEIT = Recipe(min_lr=1e-6, warmup=5, drop_path=0.1, label_smoothing=0.1, mixup=0.8, cutmix=1.0, augment="rand")
 # No augmentation: the source task's attributes would not be true of images that were moved.
 TRAINING = Recipe(epochs=10, warmup=0.5, clip=1.0, augment="none")
+POOL_TRAINING = replace(TRAINING, lr=1e-3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +63,175 @@ def work_of(models: Sequence[Spec], recipe: Recipe, images: int, ancestry: Spec,
     """
     layers = [segment.layers * segment.width / ancestry.width for model in models for segment in model.segments]
     return Work(
-        images=min(recipe.images or sys.maxsize, images) * recipe.epochs,
+        images=min(recipe.images or images, images) * recipe.epochs,
         trained=sum(layers) / len(models),
         frozen=ancestry.layers if taught else 0,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSettings:
+    """The settings of an extraction. Raises `WrongCall` for those that do not fit together."""
+
+    blocks: Annotated[int, "blocks of each auxiliary model; the pool has twice as many instances", Bounds(least=1)] = 6
+    low_width: Annotated[
+        int | None, "width of the narrow model (default: a quarter of the ancestry's, in whole heads)", Bounds(least=1)
+    ] = None
+    high_width: Annotated[int | None, "width of the wide model (default: the ancestry's)", Bounds(least=1)] = None
+    init: Annotated[Init, "initialisation of the auxiliary models"] = "timm"
+    low_levels: Annotated[
+        int,
+        "levels at which the narrow model imitates the ancestry: 3, or 1 (the last), or 0",
+        Bounds(least=0, most=LEVELS),
+    ] = 3
+    high_levels: Annotated[
+        int,
+        "levels at which the wide model imitates the ancestry: 3, or 1 (the last), or 0",
+        Bounds(least=0, most=LEVELS),
+    ] = 1
+    alpha: Annotated[float, "weight of the labels' loss; with 1 there is no teacher", Bounds(least=0, most=1)] = 0.1
+    tau: Annotated[float, "temperature of the ancestry's logits", Bounds(above=0)] = 1.0
+    pred_reduction: Annotated[PredReduction, "mean over images, or over images and classes as in the authors' code"] = (
+        "sample"
+    )
+    stitch: Annotated[
+        StitchStart, "initialisation of the stitches: the matrices' transpose, their pseudo-inverse, or least squares"
+    ] = "tm"
+    stitch_images: Annotated[
+        int, "images for least squares, and for measuring how well the stitches fit", Bounds(least=1)
+    ] = 100
+    guidance: Annotated[
+        TeacherTargets | None,
+        "targets from the ancestry in the fine-tuning: its class or logits (default: soft; with alpha 1 none)",
+    ] = None
+    guidance_share: Annotated[float, "weight of the ancestry's loss in the fine-tuning", Bounds(least=0, most=1)] = 0.5
+    judged: Annotated[
+        int | None, "validation images for evaluating all paths (default: all; 0: none)", Bounds(least=0)
+    ] = None
+    training: Annotated[Recipe, "of the auxiliary models"] = POOL_TRAINING
+    tuning: Annotated[Recipe, "the fine-tuning of the pool"] = POOL_TRAINING
+    teaching: Annotated[Recipe, "the ancestry's fine-tuning if it was trained for another task"] = POOL_TRAINING
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.stitch != "ls" and (self.alpha == 1 or not self.low_levels):
+            setting = "alpha 1" if self.alpha == 1 else "low_levels 0"
+            raise WrongCall(
+                f"stitch {self.stitch} starts from the narrow model's matrices, and with {setting} it has none; "
+                "use --stitch ls"
+            )
+        self._check_levels(self.blocks, "an auxiliary model")
+
+    @property
+    def imitates(self) -> bool:
+        """Whether the auxiliary models learn from the ancestry model."""
+        return self.alpha < 1
+
+    @property
+    def guided(self) -> TeacherTargets:
+        """The ancestry's targets in the fine-tuning."""
+        return self.guidance or ("none" if self.alpha == 1 else "soft")
+
+    def auxiliaries(self, ancestry: Spec) -> tuple[Spec, Spec]:
+        """The narrow and the wide auxiliary model, with the ancestry's head width.
+
+        Raises `WrongCall` for widths that are not multiples of that or not in order, and for levels that the ancestry
+        lacks.
+        """
+        self._check_levels(ancestry.layers, "the ancestry model")
+        head = ancestry.head_width
+        low = self.low_width or math.ceil(ancestry.width / 4 / head) * head
+        high = self.high_width or ancestry.width
+        for name, width in (("low_width", low), ("high_width", high)):
+            if width % head:
+                near = max(width // head, 1) * head
+                raise WrongCall(
+                    f"{name} is {width}, which is not a multiple of the ancestry's head width of {head}; try {near}"
+                )
+        if low >= high:
+            raise WrongCall(f"low_width {low} is not below high_width {high}; stitches lead from narrow to wide")
+        if self.high_levels == 0 and self.imitates and self.stitch != "ls" and high != ancestry.width:
+            raise WrongCall(
+                f"stitch {self.stitch} leads to width {high} by the wide model's matrices, and with high_levels 0 it has "
+                "none; use --stitch ls"
+            )
+        narrow, wide = (ancestry.with_(layers=self.blocks, width=width, heads=width // head) for width in (low, high))
+        return narrow, wide
+
+    def _check_levels(self, blocks: int, whose: str) -> None:
+        for name, count in (("low_levels", self.low_levels), ("high_levels", self.high_levels)):
+            if self.imitates and blocks < count:
+                raise WrongCall(
+                    f"{name} is {count}, but {whose} has only {blocks} blocks; use a smaller --{name.replace('_', '-')}"
+                )
+
+    def distillations(self) -> list[AuxiliarySettings]:
+        """The settings of step 1, for the narrow and the wide model."""
+        alone = AuxiliarySettings(init=self.init, training=self.training)
+        if not self.imitates:
+            return [alone, alone]
+        one = ImitationSettings(levels=self.low_levels, alpha=self.alpha, tau=self.tau, reduction=self.pred_reduction)
+        return [replace(alone, imitating=replace(one, levels=count)) for count in (self.low_levels, self.high_levels)]
+
+    def fine_tuning(self) -> TuningSettings:
+        """The settings of steps 2 and 3."""
+        share = self.guidance_share if self.guided != "none" else 0.0
+        paths = PathSettings(recipe=self.tuning, guidance=self.guided, share=share, evaluated=self.judged)
+        return TuningSettings(stitch=self.stitch, stitch_images=self.stitch_images, paths=paths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImitationSettings:
+    """How an auxiliary model imitates the ancestry model: see `imitation.py`."""
+
+    levels: int
+    alpha: float
+    tau: float
+    reduction: PredReduction
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuxiliarySettings:
+    """The training of one auxiliary model; without `imitating` it learns from labels alone."""
+
+    init: Init
+    training: Recipe
+    imitating: ImitationSettings | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningSettings:
+    """How a pool's stitches start, and its fine-tuning."""
+
+    stitch: StitchStart
+    stitch_images: int
+    paths: PathSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolImages:
+    """A task's training images. Which and in which order is a function of the whole run's seed, equal for all parts."""
+
+    task: Task
+    input_format: InputFormat
+    seed: int
+
+    def batches(self, recipe: Recipe, run: Run) -> Batches:
+        """The batches of one part."""
+        from learngene_zoo.plugin import training_images
+
+        return training_images(self.task, self.input_format, recipe, replace(run, seed=self.seed))
+
+
+def levels(blocks: int, count: int) -> tuple[int, ...]:
+    """The blocks, counted from 0, at the last `count` of a model's three levels: (1, 3, 5) of 6 blocks, (5,) for one.
+
+    Low, middle and high level are a third, two thirds and all of the depth, rounded to the nearest block (Learngene
+    Pool, section "Distillation": of 12 blocks the 4th, 8th and 12th, of 6 the 2nd, 4th and 6th).
+    """
+    return tuple((2 * level * blocks + LEVELS) // (2 * LEVELS) - 1 for level in range(LEVELS - count + 1, LEVELS + 1))
+
+
+def paired_levels(student: int, ancestry: int, count: int) -> tuple[tuple[int, int], ...]:
+    """(block of the student, block of the ancestry model) at each of `count` levels, given how many blocks each has."""
+    return tuple(zip(levels(student, count), levels(ancestry, count)))

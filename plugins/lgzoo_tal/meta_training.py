@@ -27,12 +27,11 @@ from learngene_zoo.plugin import (
 from lgzoo_tal.architectures import drawn
 from lgzoo_tal.config import Curriculum, Stage
 from lgzoo_tal.embedding import Embedding, embedded
-from lgzoo_tal.guidance import Guide
 from lgzoo_tal.hypernet import Hypernet, predicted
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.learngene import TASKS, Details, is_encoder, learngene_name, prefix_of
 from lgzoo_tal.mixture import Mixture
-from lgzoo_tal.objective import Lesson, MetaObjective
+from lgzoo_tal.objective import Guide, Lesson, MetaObjective
 
 
 def tasks_of_stages(curriculum: Curriculum, tasks: Sequence[Task], run: Run) -> tuple[Task | None, tuple[Task, ...]]:

@@ -5,9 +5,10 @@ of tensors; checkpoints of the training code of GHN-3, LoGAH and TAL have them u
 tensors' shapes do not determine comes from the config, or else from the papers.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
-from math import isfinite, isqrt
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from lgzoo_tal.hypernet import check_shapes
 from lgzoo_tal.hypernet_spec import Decoder, HypernetSpec
 from lgzoo_tal.learngene import Details, Release, learngene_name
 
+_FILE_ON_HUB = re.compile(r"([^/@]+/[^/@]+)/([^@]+)(?:@(.+)?)?")
 # In the released files these are beside the layers, in the training code's inside the first one.
 _MOVED = ("centrality_embed_in.", "centrality_embed_out.", "input_dist_embed.")
 # With a low-rank decoder, the same tensor under two names, and what nothing ever reads.
@@ -70,13 +72,12 @@ def fetch(reference: str, *, offline: bool = False) -> tuple[Path, Release]:
                 "hf-hub:SamsungSAILMontreal/ghn3/ghn3tm8.pt"
             )
         return path, Release(reference=reference, sha256=sha256(path))
-    whole, _, revision = name.partition("@")
-    organisation, _, rest = whole.partition("/")
-    repository, _, filename = rest.partition("/")
-    if not (organisation and repository and filename):
+    named = _FILE_ON_HUB.fullmatch(name)
+    if named is None:
         raise WrongCall(f"expected hf-hub:organisation/name/file or .../file@revision, got {reference!r}")
-    found = fetch_from_hub(Repository(f"{organisation}/{repository}", revision or None), filename, offline=offline)
-    licence = licence_on_card(Repository(f"{organisation}/{repository}", found.commit), offline=offline)
+    repository, filename, revision = named.groups()
+    found = fetch_from_hub(Repository(repository, revision), filename, offline=offline)
+    licence = licence_on_card(Repository(repository, found.commit), offline=offline)
     return found.path, Release(reference=reference, sha256=sha256(found.path), revision=found.commit, licence=licence)
 
 
@@ -185,7 +186,6 @@ def _check_config(spec: HypernetSpec, config: Mapping[str, Any], path: Path) -> 
 
 def _numbers(stored: Stored, name: str, path: Path) -> torch.Tensor:
     tensor = stored.tensor()
-    # The sum needs no second tensor; it is finite unless a number is not, or the sum overflows.
-    if not isfinite(tensor.sum()) and not torch.isfinite(tensor).all():
+    if not torch.isfinite(tensor).all():
         raise BadFile(f"{path}: {name} holds values that are not finite; fetch or write it again")
     return tensor

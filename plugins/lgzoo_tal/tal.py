@@ -105,8 +105,8 @@ class MetaTrain(Extractor):
 def stage_1(stage: Stage, ancestry: Ancestry, source: Task, run: Run) -> tuple[StateDict, Json]:
     """Equation 4: a fresh hypernetwork on the source task, guided by the ancestry model."""
     from learngene_zoo.plugin import open_device, train
-    from lgzoo_tal.guidance import Guide
     from lgzoo_tal.meta_training import MetaTraining, starting
+    from lgzoo_tal.objective import Guide
 
     assert stage.guidance is not None
     hypernet = starting(stage.hypernet, None, run)

@@ -29,7 +29,7 @@ from lgzoo_pool.details import read_details
 from lgzoo_pool.imitation import stitch_weight
 from lgzoo_pool.network import network_of, under
 from lgzoo_pool.pool import POOL, FillPool, TakePath, distil
-from lgzoo_pool.pool_settings import PoolImages, PoolSettings
+from lgzoo_pool.settings import PoolImages, PoolSettings
 
 SMOKE = POOL.presets["smoke"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from lgzoo_pool.pool_settings import PoolSettings, levels, paired_levels
+from lgzoo_pool.settings import PoolSettings, levels, paired_levels
 
 
 def test_the_papers_levels() -> None:

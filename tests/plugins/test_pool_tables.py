@@ -11,7 +11,7 @@ import pytest
 
 from learngene_zoo.families.timm_config import architecture
 from lgzoo_pool.pool import FillPool, TakePath
-from lgzoo_pool.pool_settings import PoolSettings
+from lgzoo_pool.settings import PoolSettings
 
 # low, high, parameters, FLOPs. The paper prints 13.26 G for 0/9, which is 13.22 by its own count.
 TABLE_1 = """

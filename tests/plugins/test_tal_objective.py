@@ -23,10 +23,9 @@ from learngene_zoo.training.objectives import attribute_loss
 from lgzoo_tal import objective as objectives
 from lgzoo_tal.config import Guidance
 from lgzoo_tal.graph import SINK, graph_of
-from lgzoo_tal.guidance import Guide, random_matrix
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.mixture import Mixture, TaskBatch
-from lgzoo_tal.objective import Lesson, MetaObjective, total_norm
+from lgzoo_tal.objective import Guide, Lesson, MetaObjective, random_matrix, total_norm
 
 ZOO = tuple(
     ViTSpec(layers=layers, width=width, heads=width // 16, classes=4, image_size=16, patch_size=8)
