@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
-from learngene_zoo.tasks.tables import no_progress, task_of_tables
+from learngene_zoo.tasks.tables import quiet, task_of_tables, undecoded
 from learngene_zoo.tasks.task import Entry, HubSource, Task
 
 SCRIPT_HINT = (
@@ -94,17 +94,15 @@ def streamed(source: HubSource) -> HubStream:
 
 def first_of(split: Any, reference: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """The features of a streamed split and its first row, images undecoded. Raises `BadData` if it has none."""
-    from datasets import Features, Image
+    from datasets import Features
 
     repository, config, _ = parsed(reference)
     with in_our_words(repository, config):
-        features = split.features or split._resolve_features().features
-        for name in [name for name, kind in features.items() if isinstance(kind, Image)]:
-            split = split.cast_column(name, Image(decode=False))
-        row = next(iter(split), None)
+        split = split if split.features else split._resolve_features()
+        row = next(iter(undecoded(split)), None)
     if row is None:
         raise BadData(f"hf:{reference} has an empty split; choose another revision")
-    return Features(features), row
+    return Features(split.features), row
 
 
 def _reviewed(source: HubSource) -> tuple[str, str]:
@@ -166,11 +164,11 @@ def _pinned(repository: str, revision: str | None) -> tuple[str, str]:
 
 @contextmanager
 def in_our_words(repository: str, config: str | None = None, offline: bool = False) -> Iterator[None]:
-    """Errors that `datasets` and the Hub's library raise inside are raised as ours; no progress bars are printed."""
+    """Errors that `datasets` and the Hub's library raise inside are raised as ours; nothing is printed."""
     from datasets.exceptions import DatasetsError
 
     try:
-        with no_progress():
+        with quiet():
             yield
     except Exception as error:
         if not isinstance(error, (RuntimeError, ValueError, OSError, DatasetsError)) and not of_the_network(error):

@@ -4,6 +4,7 @@ A missing test split takes a fifth of the training images, a missing validation 
 same images every time.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -129,6 +130,30 @@ def split_name(name: str) -> str:
     return SYNONYMS.get(name.lower(), name.lower())
 
 
+def files_by_split(name: str, files: Sequence[str]) -> dict[str, list[str]]:
+    """The files of each split, by a word in their name or else their folder's; all are `train` if none has one.
+
+    Raises `BadData` if only some have one, or none is `train`.
+    """
+    words = {file: _split_in(file) for file in files}
+    lost = [file for file, word in words.items() if not word]
+    if 0 < len(lost) < len(files):
+        raise BadData(f"{lost[0]} belongs to no split; put train, val or test into its name, as in the others")
+    found: dict[str, list[str]] = {}
+    for file, word in words.items():
+        found.setdefault(word or "train", []).append(file)
+    if "train" not in found:
+        raise BadData(f"{name} has no training files, only {', '.join(sorted(found))}; name those too")
+    return found
+
+
+def _split_in(file: str) -> str:
+    """The split that the name of a file, or of its folder, says; "" if neither does."""
+    folder, _, last = file.partition("?")[0].replace("\\", "/").rpartition("/")
+    words = [*re.split("[^a-zA-Z]+", last), folder.rpartition("/")[2]]
+    return next((split_name(word) for word in words if split_name(word) in SPLITS), "")
+
+
 def in_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict[str, Stored]:
     """The stored splits by their role: `roles` says for a split which stored one is used, if that one exists.
 
@@ -180,10 +205,10 @@ def photo_task(name: str, class_names: Sequence[str], splits: Mapping[str, Split
         "std": IMAGENET_STD,
         "flip": True,
         "source": name,
+        "sizes": {split: len(splits[split]) for split in SPLITS if split in splits},
         "open_split": dict(splits).__getitem__,
     }
-    sizes = {"sizes": {split: len(splits[split]) for split in SPLITS}} if "sizes" not in fields else {}
-    return Task(**{**settings, **sizes, **fields})
+    return Task(**{**settings, **fields})
 
 
 def _check(name: str, found: Mapping[str, Labelled], class_names: Sequence[str]) -> None:

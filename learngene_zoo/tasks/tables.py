@@ -5,7 +5,6 @@ The features of a table say which columns are used. PATH is a file, or a folder 
 """
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.splits import Labelled, classes_of_train, in_roles, split_name, task_of
+from learngene_zoo.tasks.splits import Labelled, classes_of_train, files_by_split, in_roles, split_name, task_of
 from learngene_zoo.tasks.task import SPLITS, Task
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixels")
@@ -82,15 +81,9 @@ def columns(features: Mapping[str, Any], name: str, label: str | None = None) ->
     if label is not None:
         check_column(features, label, name)
     images = [key for key, kind in features.items() if isinstance(kind, Image)]
-    image = _chosen(images, IMAGE_COLUMNS) or _first(
-        [key for key in features if _holds_bytes(features[key])], IMAGE_COLUMNS
-    )
+    image = _preferred(IMAGE_COLUMNS, images, [key for key in features if _holds_bytes(features[key])])
     named = [key for key, kind in features.items() if isinstance(kind, ClassLabel)]
-    label = (
-        label
-        or _chosen(named, LABEL_COLUMNS)
-        or _first([key for key in features if _holds_labels(features[key])], LABEL_COLUMNS)
-    )
+    label = label or _preferred(LABEL_COLUMNS, named, [key for key in features if _holds_labels(features[key])])
     if image is None or label is None:
         what = "image" if image is None else "label"
         raise BadData(f"{name} has no {what} column, only {', '.join(features)}; call it {what!r}")
@@ -103,13 +96,10 @@ def check_column(features: Mapping[str, Any], column: str, name: str) -> None:
         raise BadData(f"{name} has no column {column!r}, only {', '.join(features)}")
 
 
-def _chosen(there: Sequence[str], preferred: Sequence[str]) -> str | None:
-    """The preferred one of those that exist, else the first of them."""
-    return _first(there, preferred) or (there[0] if there else None)
-
-
-def _first(there: Sequence[str], preferred: Sequence[str]) -> str | None:
-    return next((key for key in preferred if key in there), None)
+def _preferred(names: Sequence[str], certain: Sequence[str], possible: Sequence[str]) -> str | None:
+    """The first name that a certain column has, else any certain column, else the first name that a possible one has."""
+    among = [*(name for name in names if name in certain), *certain, *(name for name in names if name in possible)]
+    return among[0] if among else None
 
 
 def _holds_bytes(kind: Any) -> bool:
@@ -156,75 +146,67 @@ def _labels(table: Any, label: str, class_names: Sequence[str], name: str) -> np
 
 def rows_of(table: Any, image: str, name: str) -> TableRows:
     """The stored images of one column. Raises `BadData` if there is no such column."""
-    from datasets import Image
 
     check_column(table.features, image, name)
-    only = table.select_columns([image])
-    stored = only.cast_column(image, Image(decode=False)) if isinstance(only.features[image], Image) else only
-    return TableRows(stored, image, name)
+    return TableRows(undecoded(table.select_columns([image])), image, name)
+
+
+def undecoded(table: Any) -> Any:
+    """The same table or stream, its images encoded."""
+    from datasets import Image
+
+    for column in [column for column, kind in table.features.items() if isinstance(kind, Image)]:
+        table = table.cast_column(column, Image(decode=False))
+    return table
 
 
 @contextmanager
-def no_progress() -> Iterator[None]:
-    """Inside, `datasets` prints no progress bars; its state is restored afterwards."""
-    from datasets.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
+def quiet() -> Iterator[None]:
+    """Inside, `datasets` prints neither progress bars nor what it raises; its state is restored afterwards."""
+    from datasets.utils import logging
 
-    shown = is_progress_bar_enabled()
-    disable_progress_bar()
+    shown, before = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
+        logging.set_verbosity(before)
         if shown:
-            enable_progress_bar()
+            logging.enable_progress_bar()
 
 
 def open_parquet(path: str) -> Task:
     """The task in this file or folder. Raises `BadData` that names the file or column which is wrong."""
     from datasets import DatasetDict, load_dataset
+    from pyarrow.parquet import read_metadata
 
-    files = _files(Path(os.path.expanduser(path)))
-    with no_progress():
-        tables = DatasetDict()
-        for split, names in files.items():
-            _readable(names)
-            with _in_our_words(names):
-                tables[split] = load_dataset("parquet", data_files=names, split="train")
+    tables = DatasetDict()
+    for split, names in _files(Path(os.path.expanduser(path))).items():
+        for name in names:  # `datasets` would not say which one is wrong
+            with _in_our_words(name):
+                rows = read_metadata(name).num_rows
+            if not rows:
+                raise BadData(f"{name} has no rows; add some, or remove it")
+        with _in_our_words(names[0]):
+            tables[split] = load_dataset("parquet", data_files=names, split="train")
     return task_of_tables(f"parquet:{path}", tables)
 
 
 @contextmanager
-def _in_our_words(names: Sequence[str]) -> Iterator[None]:
-    """What `datasets` raises for files whose metadata or values it cannot use becomes `BadData`."""
+def _in_our_words(name: str) -> Iterator[None]:
+    """What is raised for files whose metadata or values cannot be used becomes `BadData`."""
     from datasets.exceptions import DatasetsError
-    from datasets.utils.logging import CRITICAL, get_verbosity, set_verbosity
     from pyarrow import ArrowException
 
-    before = get_verbosity()
-    set_verbosity(CRITICAL)  # else it prints what it raises, too
     try:
-        yield
+        with quiet():
+            yield
     except (ArrowException, DatasetsError, KeyError, OSError, TypeError, ValueError) as error:
         reason = error.__cause__ or error  # the first names what is wrong, the other only that something is
         raise BadData(
-            f"{names[0]} cannot be used ({' '.join(str(reason).split())[:160]}); correct its rows and features"
+            f"{name} cannot be read as Parquet ({' '.join(str(reason).split())[:160]}); correct or write it again"
         ) from None
-    finally:
-        set_verbosity(before)
-
-
-def _readable(names: list[str]) -> None:
-    """Raise `BadData` for the first file that is not a Parquet file: `datasets` would not name it."""
-    from pyarrow import ArrowException
-    from pyarrow.parquet import read_metadata
-
-    for name in names:
-        try:
-            rows = read_metadata(name).num_rows
-        except (ArrowException, OSError) as error:
-            reason = " ".join(str(error).split())[:120]
-            raise BadData(f"{name} cannot be read as Parquet ({reason}); write it again") from None
-        if not rows:
-            raise BadData(f"{name} has no rows; add some, or remove it")
 
 
 def _files(path: Path) -> dict[str, list[str]]:
@@ -232,14 +214,7 @@ def _files(path: Path) -> dict[str, list[str]]:
         return {"train": [str(path)]}
     if not path.is_dir():
         raise BadData(f"there is no file or folder {path}; give a .parquet file or a folder of them")
-    found: dict[str, list[str]] = {}
-    for file in sorted(path.rglob("*.parquet")):
-        word = split_name(re.split(r"[-_.0-9]", file.name, maxsplit=1)[0])
-        parent = split_name(file.parent.name)
-        split = word if word in SPLITS else parent if parent in SPLITS and file.parent != path else None
-        if split is None:
-            raise BadData(f"{file} belongs to no split; begin its name with train, validation or test")
-        found.setdefault(split, []).append(str(file))
-    if "train" not in found:
-        raise BadData(f"{path} holds no train*.parquet; begin the names with train, validation or test")
-    return found
+    files = sorted(path.rglob("*.parquet"))
+    if not files:
+        raise BadData(f"{path} holds no .parquet file; give a folder of them")
+    return files_by_split(str(path), list(map(str, files)))

@@ -271,7 +271,7 @@ def test_faults_beside_tars(tmp_path: Path, name: str, content: str, words: str)
         ("{top}/nowhere", BadData, "there is no file or folder"),
         ("{top}/train-{{000..009}}.tar", BadData, "train-004.tar"),
         ("{top}/*.zip", BadData, "matches no tar"),
-        ("{top}/val-000.tar", BadData, "no training tars, only validation"),
+        ("{top}/val-000.tar", BadData, "no training files, only validation"),
         ("{top}/note.txt", BadData, "is not a .tar"),
         ("{top}/train-{{3..0}}.tar", WrongCall, "counts down or names more"),
         ("{{0..9}}{{0..99999}}.tar", WrongCall, "more than 100000 tars"),

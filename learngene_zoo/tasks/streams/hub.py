@@ -9,10 +9,9 @@ import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks.hub_data import in_our_words, is_offline, of_the_network, parsed, streamed
-from learngene_zoo.tasks.splits import split_name
 from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, progress, stream_task
-from learngene_zoo.tasks.tables import check_column, columns, listed_classes
-from learngene_zoo.tasks.task import SPLITS, HubSource, Sample, Stream, Task
+from learngene_zoo.tasks.tables import check_column, columns, known_splits, listed_classes, undecoded
+from learngene_zoo.tasks.task import HubSource, Sample, Stream, Task
 
 Tables = Mapping[str, Any]  # `datasets.IterableDataset` by split
 LOST = (OSError, RuntimeError, ValueError, EOFError)  # what `datasets` raises for a broken file or connection
@@ -20,15 +19,14 @@ LOST = (OSError, RuntimeError, ValueError, EOFError)  # what `datasets` raises f
 
 @dataclass(frozen=True)
 class HubRows:
-    """One split, read a file at a time. `numbers` has the number of every label; None: labels are numbers."""
+    """One split, read a file at a time. `numbers` has the number of every label, as text."""
 
     table: Any
     name: str
     counts: tuple[int, ...]
     image: str
     label: str
-    numbers: Mapping[str, int] | None
-    classes: int
+    numbers: Mapping[str, int]
 
     def read(self, shard: int, wanted: np.ndarray) -> Generator[Sample | None]:
         """As every `Stream`. The rows that are not wanted come over the network too."""
@@ -40,10 +38,9 @@ class HubRows:
 
     def _sample(self, found: Mapping[str, Any], where: str) -> Sample:
         label = found[self.label]
-        number = label if self.numbers is None else self.numbers.get(str(label))
-        if number is None or not 0 <= number < self.classes:
-            raise BadData(f"{where}: label {label} is none of the {self.classes} classes")
-        return Sample(_bytes(found[self.image], where), int(number), where)
+        if str(label) not in self.numbers:
+            raise BadData(f"{where}: label {label} is none of the {len(self.numbers)} classes")
+        return Sample(_bytes(found[self.image], where), self.numbers[str(label)], where)
 
 
 def open_hub_stream(reference: str, offline: bool) -> Task:
@@ -54,39 +51,26 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
         raise Unavailable(f"{name} is read over the network; remove --offline, or download all of it as hf:{reference}")
     source = streamed(HubSource(reference=reference))
     tables = _known(reference, source.splits)
-    if "train" not in tables:
-        raise BadData(f"{name} has no train split, only {', '.join(source.splits) or 'none'}; name one of them train")
     image, label = columns(tables["train"].features, name)
     for split, table in tables.items():
         check_column(table.features, image, f"{name} {split}")
     class_names = listed_classes(tables, label, name)
     facts = _counted(reference, source.commit, label, tables)
     classes = class_names or classes_of(name, facts["labels"])
-    numbers = None if class_names else {text: place for place, text in enumerate(classes)}
-    found: dict[str, Stream] = {
-        split: HubRows(
-            table=_undecoded(table, image, label),
-            name=f"{name} {split}",
-            counts=tuple(facts["counts"][split]),
-            image=image,
-            label=label,
-            numbers=numbers,
-            classes=len(classes),
-        )
-        for split, table in tables.items()
-    }
+    numbers = {str(place) if class_names else text: place for place, text in enumerate(classes)}
+    found: dict[str, Stream] = {}
+    for split, table in tables.items():
+        rows, counts = undecoded(table.select_columns([image, label])), tuple(facts["counts"][split])
+        found[split] = HubRows(rows, f"{name} {split}", counts, image, label, numbers)
     return stream_task(name, found, classes, revision=source.commit, licence=source.licence)
 
 
 def _known(reference: str, splits: Tables) -> dict[str, Any]:
-    """The splits by the zoo's names, with known features."""
+    """The splits by the zoo's names, with known features. Raises `BadData` if there is no train split."""
     repository, config, _ = parsed(reference)
+    known = known_splits(f"hf-stream:{reference}", splits, {})
     with in_our_words(repository, config):
-        return {
-            split_name(key): table if table.features else table._resolve_features()
-            for key, table in splits.items()
-            if split_name(key) in SPLITS
-        }
+        return {split: table if table.features else table._resolve_features() for split, table in known.items()}
 
 
 def _labels_only(reference: str, commit: str, label: str, tables: Tables) -> Tables:
@@ -131,13 +115,6 @@ def _rows(table: Any, shard: int, name: str) -> Iterator[Any]:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         kind = BadData if isinstance(error, ValueError) else Unavailable
         raise kind(f"{name} file {shard} cannot be read ({reason}); check the connection and the file") from None
-
-
-def _undecoded(table: Any, image: str, label: str) -> Any:
-    from datasets import Image
-
-    only = table.select_columns([image, label])
-    return only.cast_column(image, Image(decode=False)) if isinstance(only.features[image], Image) else only
 
 
 def _bytes(stored: Any, where: str) -> Any:

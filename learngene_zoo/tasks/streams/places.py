@@ -95,31 +95,6 @@ def _local(name: str) -> list[str]:
     raise BadData(f"there is no file or folder {path}; name tars, a folder of them, or a pattern with {{000..009}}")
 
 
-def by_split(places: Sequence[str], pattern: str) -> dict[str, list[str]]:
-    """The tars of each split, by a word in their name or folder; all are `train` if none has one. Raises `BadData`."""
-    words = {place: _split(place) for place in places}
-    named = [word for word in words.values() if word]
-    if named and len(named) < len(places):
-        lost = next(place for place, word in words.items() if not word)
-        raise BadData(f"{lost} belongs to no split; put train, val or test into its name, as in the others")
-    found: dict[str, list[str]] = {}
-    for place, word in words.items():
-        found.setdefault(word or "train", []).append(place)
-    if "train" not in found:
-        raise BadData(f"wds:{pattern} has no training tars, only {', '.join(sorted(found))}; name those too")
-    return found
-
-
-def _split(place: str) -> str:
-    """The split that the name of a tar, or of its folder, says; "" if neither does."""
-    folder, _, file = place.partition("?")[0].replace("\\", "/").rpartition("/")
-    for words in (re.split("[^a-zA-Z]+", file), [folder.rpartition("/")[2]]):
-        known = [split_name(word) for word in words if split_name(word) in SPLITS]
-        if known:
-            return known[0]
-    return ""
-
-
 # The files beside the tars.
 
 

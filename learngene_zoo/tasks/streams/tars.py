@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
+from learngene_zoo.tasks.splits import files_by_split
 from learngene_zoo.tasks.streams.archive import LABELS, MASK, Group, groups
 from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, progress, stream_task
-from learngene_zoo.tasks.streams.places import by_split, class_names, is_remote, opened, places_of, sizes
+from learngene_zoo.tasks.streams.places import class_names, is_remote, opened, places_of, sizes
 from learngene_zoo.tasks.task import Sample, Stream, Task
 
 
@@ -62,7 +63,7 @@ def open_tars(pattern: str, offline: bool) -> Task:
     name, places = f"wds:{pattern}", places_of(pattern)
     if offline and any(map(is_remote, places)):
         raise Unavailable(f"{name} is not available offline; download the tars and name the files")
-    splits = by_split(places, pattern)
+    splits = files_by_split(name, places)
     masks = _first_label(name, splits["train"]) == MASK
     names, counts = class_names(splits["train"][0]), _counts_beside(splits)
     if names is None or counts is None:
