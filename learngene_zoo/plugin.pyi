@@ -109,6 +109,7 @@ from learngene_zoo.tasks.task import SPLITS as SPLITS
 from learngene_zoo.tasks.task import Attribute as Attribute
 from learngene_zoo.tasks.task import Entry as Entry
 from learngene_zoo.tasks.task import HubSource as HubSource
+from learngene_zoo.tasks.task import Sample as Sample
 from learngene_zoo.tasks.task import Samples as Samples
 from learngene_zoo.tasks.task import Split as Split
 from learngene_zoo.tasks.task import Task as Task

@@ -7,11 +7,10 @@ import torch
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks import catalogue, hub_data
-from learngene_zoo.tasks.images import decoded, decoded_indices
-from learngene_zoo.tasks.loader import Handful
+from learngene_zoo.tasks.images import decoded, decoded_indices, read
 from learngene_zoo.tasks.splits import in_roles, split_name
 from learngene_zoo.tasks.tables import check_column, columns
-from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Split, Stream, Task
+from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Sample, Stream, Task
 from learngene_zoo.tasks.transforms import checked
 
 Row = dict[str, Any]
@@ -39,8 +38,13 @@ def _on_hub(reference: str, entry: Entry | None) -> HubSource | None:
 
 def _opened(task: Task) -> Row:
     """Of data on this machine: its sizes, and the first training image with its label or mask."""
-    split = task.split("train") if task.open_stream is None else _beginning(task.stream("train"))
-    samples = checked(split.__getitems__([0]), task, [0])
+    if task.open_stream is None:
+        split = task.split("train")
+        got, label = split.__getitems__([0]), int(split.labels[0])
+    else:
+        sample = _beginning(task.stream("train"))
+        got, label = read([sample]), sample.label
+    samples = checked(got, task, [0])
     image = samples.images[0]
     row: Row = {"task": task.name, "source": task.source, "classes": task.classes}
     row |= {part: task.sizes[part] for part in SPLITS}
@@ -50,7 +54,6 @@ def _opened(task: Task) -> Row:
         row["columns"].append(f"mask: {_type(samples.masks[0])}")
         row["first_mask"] = _mask_facts(samples.masks[0])
     else:
-        label = int(split.labels[0])
         row["columns"].append(f"label: one of {task.classes}")
         row |= {"first_label": label, "first_class": task.class_names[label]}
     if samples.attributes is not None:
@@ -59,13 +62,13 @@ def _opened(task: Task) -> Row:
     return {**row, "licence": task.licence, "revision": task.revision, "notes": list(task.notes), "missing": []}
 
 
-def _beginning(stream: Stream) -> Split:
-    """The first image of a stream, as a split."""
+def _beginning(stream: Stream) -> Sample:
+    """The first image of a stream."""
     shard = next(number for number, count in enumerate(stream.counts) if count)
     wanted = np.arange(stream.counts[shard]) == 0
     sample = next(iter(stream.read(shard, wanted)))
     assert sample is not None, "a stream returns what is wanted"
-    return Handful({0: sample})
+    return sample
 
 
 def _streamed(reference: str, source: HubSource, entry: Entry | None) -> Row:

@@ -11,7 +11,7 @@ import numpy as np
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.images import SUFFIXES
 from learngene_zoo.tasks.splits import Labelled, in_roles, split_name, task_of
-from learngene_zoo.tasks.task import SPLITS, Task
+from learngene_zoo.tasks.task import SPLITS, Sample, Task
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,9 @@ class Files:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def image(self, row: int) -> str:
-        """The file's path."""
-        return self.paths[row]
-
-    def where(self, row: int) -> str:
-        """The file's path."""
-        return self.paths[row]
+    def __getitem__(self, row: int, /) -> Sample:
+        """The file by its path."""
+        return Sample(self.paths[row], self.paths[row])
 
 
 def open_folder(path: str, roles: Mapping[str, str] | None = None, **fields: Any) -> Task:

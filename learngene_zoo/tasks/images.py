@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,19 @@ import numpy as np
 import torch
 
 from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.task import Sample, Samples
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+
+
+def read(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
+    """uint8 (3, H, W) each, with uint8 (H, W) masks if they have some. Raises `BadData` that names the sample."""
+    images, masks = [], []
+    for sample in samples:
+        images.append(decoded(sample.image, sample.where))
+        if sample.mask is not None:
+            masks.append(decoded_mask(sample.mask, sample.where))
+    return Samples(images, masks) if masks else images
 
 
 def decoded(image: Any, where: str) -> torch.Tensor:

@@ -9,7 +9,7 @@ held in memory.
 """
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
@@ -23,10 +23,10 @@ from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.run import rank, world
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.tasks.images import decoded, decoded_mask
+from learngene_zoo.tasks.images import read
 from learngene_zoo.tasks.splits import balanced
 from learngene_zoo.tasks.streams.order import Order, beginning, shown
-from learngene_zoo.tasks.task import Sample, Samples, Split, Stream, Task
+from learngene_zoo.tasks.task import Sample, Split, Stream, Task
 from learngene_zoo.tasks.transforms import AUGMENTS, Augment, augmented, checked, normalised
 
 WINDOW = 1_000
@@ -73,29 +73,7 @@ class Share(NamedTuple):
     epoch: int
     indices: list[int]
     labels: list[int]
-    samples: dict[int, Sample] | None = None
-
-
-@dataclass(frozen=True)
-class Handful:
-    """A few samples that were read, as a split, by their index; they are decoded when they are needed."""
-
-    samples: Mapping[int, Sample]
-
-    @property
-    def labels(self) -> np.ndarray:
-        """The class of every image."""
-        return np.array([sample.label for sample in self.samples.values()], dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor] | Samples:
-        """uint8 (3, H, W) each, with uint8 (H, W) masks if they have some. Raises `BadData`."""
-        chosen = [self.samples[index] for index in indices]
-        images = [decoded(sample.image, sample.where) for sample in chosen]
-        masks = [decoded_mask(sample.mask, sample.where) for sample in chosen if sample.mask is not None]
-        return Samples(images, masks) if masks else images
+    samples: list[Sample] | None = None
 
 
 @dataclass(frozen=True)
@@ -130,7 +108,7 @@ class Streamed:
     stream: Stream
     used: tuple[int, ...]
     order: Order
-    split: ClassVar[Split] = Handful({})  # workers get no way to the data
+    split: ClassVar[None] = None  # workers get no way to the data
 
     @cached_property
     def images(self) -> int:
@@ -144,11 +122,12 @@ class Streamed:
         def mine(places: np.ndarray) -> np.ndarray:
             return (places >= first) & (places < last) & (places % batch_size % world() == rank())
 
-        read = shown(self.stream, self.used, self.order, epoch, mine)
+        following = shown(self.stream, self.used, self.order, epoch, mine)
         for step in steps:
             size = min(batch_size, self.images - step * batch_size)
-            samples = dict(islice(read, len(range(rank(), size, world()))))
-            yield Share(epoch, list(samples), [sample.label for sample in samples.values()], samples)
+            share = list(islice(following, len(range(rank(), size, world()))))
+            samples = [sample for _, sample in share]
+            yield Share(epoch, [index for index, _ in share], [sample.label for sample in samples], samples)
 
 
 # Batches.
@@ -159,7 +138,7 @@ class Pictures:
     """What a worker does: decode, check, fit and augment. An item is one whole batch, its images and masks still uint8."""
 
     task: Task
-    split: Split
+    split: Split | None  # None: every share has its samples
     size: int
     seed: int
     augment: Augment
@@ -175,8 +154,12 @@ class Pictures:
         """The images as this epoch shows them; with several processes there may be none. Raises `BadData`."""
         if not share.indices:
             return self._none()
-        split = self.split if share.samples is None else Handful(share.samples)
-        samples = checked(split.__getitems__(share.indices), self.task, share.indices)
+        if share.samples is not None:
+            got = read(share.samples)
+        else:
+            assert self.split is not None, "a share of a stream has its samples"
+            got = self.split.__getitems__(share.indices)
+        samples = checked(got, self.task, share.indices)
         how = self.seed, share.epoch, share.indices, self.task.flip
         images, masks = augmented(samples.images, samples.masks, self.augment, self.size, how)
         labels = torch.tensor(share.labels, dtype=torch.int64) if masks is None else masks

@@ -15,8 +15,8 @@ from torch.nn import functional
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.seeds import derive_seed, uniform
-from learngene_zoo.tasks.images import decoded
-from learngene_zoo.tasks.task import SPLITS, Split, Task
+from learngene_zoo.tasks.images import read
+from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SYNONYMS = {"val": "validation", "valid": "validation", "dev": "validation", "eval": "validation"}
@@ -86,15 +86,12 @@ class PixelSplit:
 
 
 class Rows(Protocol):
-    """Encoded images in order, and words for each that name it in errors."""
+    """Encoded images in order."""
 
     def __len__(self) -> int: ...
 
-    def image(self, row: int) -> Any:
-        """What `images.decoded` takes."""
-
-    def where(self, row: int) -> str:
-        """A path, or a file and a row."""
+    def __getitem__(self, row: int, /) -> Sample:
+        """The image, and the path, or the file and the row, that names it in errors."""
 
 
 @dataclass(frozen=True)
@@ -116,10 +113,9 @@ class DecodedSplit:
     def __len__(self) -> int:
         return len(self.members)
 
-    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
+    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor] | Samples:
         """uint8 (3, H, W) each, of the size it is stored in."""
-        places = [int(self.members[index]) for index in indices]
-        return [decoded(self.rows.image(place), self.rows.where(place)) for place in places]
+        return read(self.rows[int(self.members[index])] for index in indices)
 
 
 # The splits of a task.
@@ -221,7 +217,7 @@ def _check(name: str, found: Mapping[str, Labelled], class_names: Sequence[str])
         if len(outside):
             row = int(outside[0])
             got = part.labels[row]
-            raise BadData(f"{part.rows.where(row)} in {split}: expected a label 0 to {len(class_names) - 1}, got {got}")
+            raise BadData(f"{part.rows[row].where} in {split}: expected a label 0 to {len(class_names) - 1}, got {got}")
     empty = set(range(len(class_names))) - set(found["train"].labels.tolist())
     if empty:
         first = class_names[min(empty)]

@@ -1,7 +1,7 @@
 """Images and labels in the columns of `datasets` tables, and `parquet:PATH`: such tables in Parquet files.
 
-The features of a table say which columns are used. PATH is a file, or a folder of `train*.parquet`, `validation*.parquet` and
-`test*.parquet`.
+The features of a table say which columns are used. PATH is a file, or a folder of files in whose names stands `train`, `validation`
+or `test`.
 """
 
 import os
@@ -15,7 +15,7 @@ import numpy as np
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.splits import Labelled, classes_of_train, files_by_split, in_roles, split_name, task_of
-from learngene_zoo.tasks.task import SPLITS, Task
+from learngene_zoo.tasks.task import SPLITS, Sample, Task
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixels")
 LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
@@ -33,13 +33,9 @@ class TableRows:
     def __len__(self) -> int:
         return len(self.table)
 
-    def image(self, row: int) -> Any:
-        """{"bytes", "path"}, as stored."""
-        return self.table[row][self.column]
-
-    def where(self, row: int) -> str:
-        """The data's name and its row."""
-        return f"{self.name} row {row}"
+    def __getitem__(self, row: int, /) -> Sample:
+        """{"bytes", "path"}, as stored, called by the data's name and the row."""
+        return Sample(self.table[row][self.column], f"{self.name} row {row}")
 
 
 def task_of_tables(

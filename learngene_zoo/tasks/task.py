@@ -61,11 +61,11 @@ class Split(Protocol):
 
 
 class Sample(NamedTuple):
-    """One encoded image and its label."""
+    """One encoded image; of a stream with its label or mask."""
 
     image: Any  # what `tasks.images.decoded` takes
-    label: int
     where: str  # names the image in errors
+    label: int = 0
     mask: bytes | None = None  # an encoded picture of classes, in a segmentation task
 
 

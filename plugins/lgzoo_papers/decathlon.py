@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from learngene_zoo.plugin import BadData, Files, Labelled, Task, task_of
+from learngene_zoo.plugin import BadData, Files, Labelled, Sample, Task, task_of
 from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT
 
 if TYPE_CHECKING:
@@ -203,16 +203,12 @@ class Packed:
     def __len__(self) -> int:
         return len(self.names)
 
-    def image(self, row: int) -> bytes:
-        """The member's bytes."""
+    def __getitem__(self, row: int, /) -> Sample:
+        """The member's bytes, called by the tar file and its own name."""
         start, size = self.spans[row]
         with open(self.tar, "rb") as file:
             file.seek(start)
-            return file.read(size)
-
-    def where(self, row: int) -> str:
-        """The tar file and the member."""
-        return f"{self.tar}:{self.names[row]}"
+            return Sample(file.read(size), f"{self.tar}:{self.names[row]}")
 
 
 def spans(tar: Path) -> dict[str, tuple[int, int]]:

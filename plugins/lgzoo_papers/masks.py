@@ -17,6 +17,7 @@ from learngene_zoo.plugin import (
     Files,
     Labelled,
     Rows,
+    Sample,
     Samples,
     Task,
     completed,
@@ -52,13 +53,9 @@ class Pairs:
     def __len__(self) -> int:
         return len(self.pictures)
 
-    def image(self, row: int) -> Any:
-        """The picture, as `decoded` takes it."""
-        return self.pictures.image(row)
-
-    def where(self, row: int) -> str:
-        """What names the picture."""
-        return self.pictures.where(row)
+    def __getitem__(self, row: int, /) -> Sample:
+        """The picture alone."""
+        return self.pictures[row]
 
 
 @dataclass(frozen=True)
@@ -80,13 +77,13 @@ class MaskedSplit:
     def __getitems__(self, indices: Sequence[int]) -> Samples:
         """Images uint8 (3, H, W) each and masks uint8 (H, W) each. Raises `BadData` naming the file that is wrong."""
         rows = [int(self.members[index]) for index in indices]
-        images = [decoded(self.pairs.image(row), self.pairs.where(row)) for row in rows]
+        images = [decoded(*self.pairs[row][:2]) for row in rows]
         masks = [self._mask(row, image) for row, image in zip(rows, images, strict=True)]
         return Samples(images, masks)
 
     def _mask(self, row: int, image_CHW: torch.Tensor) -> torch.Tensor:
-        where = self.pairs.masks.where(row)
-        mask_HW = read_mask(self.pairs.masks.image(row), where, self.reading)
+        stored, where, *_ = self.pairs.masks[row]
+        mask_HW = read_mask(stored, where, self.reading)
         if mask_HW.shape != image_CHW.shape[1:]:
             sizes = "x".join(map(str, mask_HW.shape)), "x".join(map(str, image_CHW.shape[1:]))
             raise BadData(f"{where}: the mask is {sizes[0]} and the picture {sizes[1]} pixels; replace or remove both")

@@ -16,21 +16,19 @@ from learngene_zoo.tasks.splits import (
     interleaved,
     stratified_parts,
 )
+from learngene_zoo.tasks.task import Sample
 
 LABELS = np.array([0, 1, 2, 0, 1, 0, 0, 1, 2, 0, 1, 0] * 4)  # 24, 16 and 8 images
 
 
 class Rows:
-    """Images that nobody looks at."""
+    """Places of images that nobody looks at."""
 
     def __len__(self) -> int:
         return len(LABELS)
 
-    def image(self, row: int) -> Any:
-        raise AssertionError(row)
-
-    def where(self, row: int) -> str:
-        return f"row {row}"
+    def __getitem__(self, row: int) -> Sample:
+        return Sample(None, f"row {row}")
 
 
 def made(labels: np.ndarray = LABELS, counts: dict[str, int] | None = None, **others: np.ndarray) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class HubRows:
         label = found[self.label]
         if str(label) not in self.numbers:
             raise BadData(f"{where}: label {label} is none of the {len(self.numbers)} classes")
-        return Sample(_bytes(found[self.image], where), self.numbers[str(label)], where)
+        return Sample(_bytes(found[self.image], where), where, self.numbers[str(label)])
 
 
 def open_hub_stream(reference: str, offline: bool) -> Task:

@@ -44,12 +44,12 @@ class Tars:
         if self.numbers is None:
             if MASK not in group.data:
                 raise BadData(f"{group.where} has no mask; add {group.key}.{MASK}")
-            return Sample(image, 0, group.where, group.data[MASK])
+            return Sample(image, group.where, mask=group.data[MASK])
         label = group.label()
         if label not in self.numbers:
             classes = len(set(self.numbers.values()))
             raise BadData(f"{group.where} has the label {label}, which is none of the {classes} classes")
-        return Sample(image, self.numbers[label], group.where)
+        return Sample(image, group.where, self.numbers[label])
 
 
 def read(place: str, wanted: Callable[[int, str], bool]) -> Generator[Group]:
