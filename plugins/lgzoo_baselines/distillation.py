@@ -30,7 +30,7 @@ from learngene_zoo.plugin import (
     derive_seed,
     once,
 )
-from lgzoo_baselines.stored_sizes import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, stored, work_of
+from lgzoo_baselines.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, stored, work_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task

@@ -22,21 +22,19 @@ from learngene_zoo.plugin import (
     task_of_tables,
 )
 from lgzoo_papers.decathlon import open_archive
-from lgzoo_papers.entries import NO_TEST, ROWS
 from lgzoo_papers.fashion_mnist import open_fashion_mnist
 from lgzoo_papers.masks import VOC_CLASSES, Pairs, Reading, open_ade20k, open_voc, task_of_masks
-from lgzoo_papers.places import Place
+from lgzoo_papers.places import NO_TEST, Place
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
 
 
-def open_task(entry: Entry, offline: bool) -> Task:
-    """The task of this catalogue entry.
+def open_from(place: Place, entry: Entry, offline: bool) -> Task:
+    """The task of this catalogue entry, whose data is at `place`.
 
     Raises `Unavailable`, saying where to get it, if it is not found; `BadData` if what is found is not what it should be.
     """
-    place = ROWS[entry.name].place
     if place.layout is None:
         return open_hub(entry.source, offline, entry)
     folder, archive, source = place.folder(), place.archive(), place.hub_source()

@@ -8,6 +8,7 @@ from typing import Literal
 
 from learngene_zoo.plugin import BadData, HubSource
 
+NO_TEST = "its test labels are withheld, so its validation split is the test and validation is cut from train"
 ARCHIVE = "LGZOO_DECATHLON"  # the folder in which the Visual Decathlon's devkit and data are unpacked
 DECATHLON_DEVKIT = "http://www.robots.ox.ac.uk/~vgg/share/decathlon-1.0-devkit.tar.gz"
 DECATHLON_DATA = "http://www.robots.ox.ac.uk/~vgg/share/decathlon-1.0-data.tar.gz"

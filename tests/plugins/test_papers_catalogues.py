@@ -17,9 +17,8 @@ from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import find_entry, open_task, suite
 from learngene_zoo.tasks.first_row import first_row
 from learngene_zoo.tasks.task import Entry
-from lgzoo_papers import entries
-from lgzoo_papers.entries import ROWS
-from lgzoo_papers.opening import open_task as open_entry
+from lgzoo_papers.suite import ROWS, Row
+from lgzoo_papers.suite import open_task as open_entry
 
 COMMIT = "e18a7c9" + "0" * 33
 SUITES = {name: suite(name).tasks for name in ("decathlon", "lsamd12", "tal_unseen")}
@@ -151,7 +150,7 @@ def test_small_pictures_of_the_hub_keep_the_catalogue_s_size(
 ) -> None:
     entry, place = ROWS[name]
     entry = replace(entry, sizes={**entry.sizes, "validation": 10})
-    monkeypatch.setitem(entries.ROWS, name, entries.Row(entry, replace(place, usual=str(tmp_path / "nowhere"))))
+    monkeypatch.setitem(ROWS, name, Row(entry, replace(place, usual=str(tmp_path / "nowhere"))))
     hub(parquet(tmp_path / "repository", {"train": 40, "test": 10}, {"image": "image", "label": "class"}, ["a", "b"]))
     task = open_entry(entry, offline=False)
     assert (task.name, task.image_size, task.mean[0]) == (name, 32, 0.5)

@@ -16,9 +16,9 @@ from PIL import Image
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
-from lgzoo_papers.entries import ROWS
 from lgzoo_papers.masks import Reading, read_mask, voc_colours
-from lgzoo_papers.opening import open_task as open_entry
+from lgzoo_papers.suite import ROWS
+from lgzoo_papers.suite import open_task as open_entry
 
 ADE = ROWS["ade20k"].entry
 
