@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 Z95 = 1.959964
 
 
-@dataclass(frozen=True)
-class Gain:
+class Gain(NamedTuple):
     """A difference of two accuracies and its 95 % interval, as fractions."""
 
     value: float
@@ -23,11 +22,8 @@ def paired_gain(ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]]
     mean; it generalises over images of the same kind, not over trainings.
     """
     images = len(ours[0])
-    differences = []
-    for image in range(images):
-        a = sum(run[image] for run in ours) / len(ours)
-        b = sum(run[image] for run in theirs) / len(theirs)
-        differences.append(a - b)
+    means = ([sum(flags) / len(runs) for flags in zip(*runs, strict=True)] for runs in (ours, theirs))
+    differences = [a - b for a, b in zip(*means, strict=True)]
     mean = sum(differences) / images
     variance = sum((difference - mean) ** 2 for difference in differences) / max(images - 1, 1)
     half = Z95 * math.sqrt(variance / images)

@@ -4,6 +4,7 @@ All claims of one folder share its results file and its learngenes: a cell of tw
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, ClaimBudget
 from learngene_zoo.bench.contrasts import Finding
 from learngene_zoo.bench.executors import Executor
-from learngene_zoo.bench.results import RESULTS, Row, read_rows
+from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.runner import run_grid
+from learngene_zoo.bench.statistics import extremes
 from learngene_zoo.bench.verdict import Verdict, judge
 from learngene_zoo.errors import BadFile
 from learngene_zoo.runs.run import Run
@@ -45,13 +47,13 @@ def run_claim(
     if tuning:
         say(f"{claim.name}: learning rates, {len(tuning)} cells on validation images")
         run_grid(tuning, out, run, executor, say)
-    choices, missing = rates_of(claim, _rows(out), _config_of(out))
+    choices, missing = rates_of(claim, read_rows(out / RESULTS), _config_of(out))
     if not missing:
         cells = cells_of(claim, {name: choice.lr for name, choice in choices.items()})
         if cells:
             say(f"{claim.name}: {len(cells)} cells")
             run_grid(cells, out, run, executor, say)
-    verdict = judge(claim, _rows(out), _config_of(out))
+    verdict = judge(claim, read_rows(out / RESULTS), _config_of(out))
     if verdict.verdict != "incomplete":
         with new_file(verdict_path(claim, out, budget), force=True) as draft:
             write_json(draft, {"claim": to_json(claim), "verdict": to_json(verdict)})
@@ -72,22 +74,16 @@ def read_verdict(path: Path) -> tuple[Claim, Verdict]:
     return (from_json(Claim, data["claim"], f"{path}: claim"), from_json(Verdict, data["verdict"], f"{path}: verdict"))
 
 
-def _rows(out: Path) -> list[Row]:
-    return read_rows(out / RESULTS)
-
-
 def _config_of(out: Path) -> Callable[[Cell], LearngeneConfig]:
-    """A function that reads the config of a cell's learngene, each file once."""
-
-    @cache
-    def read(folder: Path) -> LearngeneConfig:
-        return read_config(folder)
-
+    """A function that reads the config of a cell's learngene."""
+    read = cache(read_config)  # each file once
     return lambda cell: read(cell.extraction.folder(out))
 
 
 def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
     """The lines that the command prints: the claim, the results by task, the intervals, and the verdict."""
+    more = len(verdict.missing) - SHOWN_MISSING
+    missing = [*verdict.missing[:SHOWN_MISSING], *([f"and {more} more"] if more > 0 else [])]
     return [
         f"{claim.name}: {verdict.verdict}",
         "",
@@ -101,7 +97,7 @@ def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
         *_block("One task left out", [_without(found) for found in verdict.findings if found.without]),
         *_block("Learning rates, chosen on validation images", list(_rates(verdict))),
         *_block("Notes", list(verdict.notes)),
-        *_block(f"Missing: {len(verdict.missing)} cells; run the claim again", _cut(verdict.missing)),
+        *_block(f"Missing: {len(verdict.missing)} cells; run the claim again", missing),
         "",
         *_last(claim, verdict),
     ]
@@ -109,27 +105,17 @@ def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
 
 def _design(claim: Claim) -> str:
     """What is measured, in one line."""
-    sizes = f"{len(claim.sizes)} sizes" if claim.sizes else f"{_listed(claim.layers)} layers"
+    sizes = f"{len(claim.sizes)} sizes" if claim.sizes else f"{', '.join(map(str, claim.layers))} layers"
     sizes = f"{len(claim.targets)} {'task' if len(claim.targets) == 1 else 'tasks'}, {sizes}, {claim.seeds} seeds"
     if claim.measure == "extraction":
         return f"{sizes}; the extraction itself"
     budgets = sorted({claim.epochs_of(name) for name in claim.arms})
     images = f"{claim.recipe.images} images" if claim.recipe.images else "all images"
-    return f"{sizes}; {_listed(budgets)} epochs of {images} in batches of {claim.recipe.batch_size}"
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    *most, last = map(str, numbers)
-    return f"{', '.join(most)} and {last}" if most else last
+    return f"{sizes}; {', '.join(map(str, budgets))} epochs of {images} in batches of {claim.recipe.batch_size}"
 
 
 def _block(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, *(f"  {line}" for line in lines)] if lines else []
-
-
-def _cut(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - SHOWN_MISSING
-    return [*lines[:SHOWN_MISSING], f"and {more} more"] if more > 0 else list(lines)
 
 
 def _last(claim: Claim, verdict: Verdict) -> Iterator[str]:
@@ -151,11 +137,11 @@ def _sentence(verdict: Verdict) -> str:
 
 
 def _line(found: Finding, claim: Claim) -> str:
-    exact = claim.compare.kind == "exact"
-    text = f"{found.what}: {sum_text(found)}" if exact else f"{found.what}: {found.value:+.2f} points"
-    if not exact:
-        text += f" {interval_text(found)}"
-        here = f"[{found.low_here:+.2f}, {found.high_here:+.2f}]" if found.low_here is not None else "[no interval]"
+    if claim.compare.kind == "exact":
+        text = f"{found.what}: {sum_text(found)}"
+    else:
+        text = f"{found.what}: {found.value:+.2f} points {interval_text(found)}"
+        here = interval_text(replace(found, low=found.low_here, high=found.high_here))
         text += f", over seeds only {here}" if claim.scope == "tasks" else ""
     if claim.compare.kind == "ordering" and found.p is not None:
         text += f", p = {found.p:.3f} (Holm)"
@@ -175,8 +161,8 @@ def interval_text(found: Finding) -> str:
 
 
 def _without(found: Finding) -> str:
-    least, most = (pick(found.without, key=lambda task: found.without[task]) for pick in (min, max))
-    return f"{found.what}: {found.without[least]:+.2f} (without {least}) to {found.without[most]:+.2f} (without {most})"
+    (low, least), (high, most) = extremes(found.without)
+    return f"{found.what}: {least:+.2f} (without {low}) to {most:+.2f} (without {high})"
 
 
 def _rates(verdict: Verdict) -> Iterator[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from learngene_zoo.bench import tables
@@ -87,7 +88,7 @@ class Bill:
         return min((epochs for epochs, found in self.values.items() if found >= value), default=None)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Match:
     """A method against one rival, each with a budget."""
 
@@ -100,8 +101,7 @@ class Match:
     def pays_from(self, unit: CostUnit) -> int | None:
         """The smallest number of descendants from which on ours is cheaper; None if there is none."""
         each, their_each = self.ours.each(self.epochs), self.theirs.each(self.their_epochs)
-        parts = (self.ours.once, each, self.theirs.once, their_each)
-        return crossing(*(getattr(part, unit) for part in parts))
+        return crossing(*(getattr(part, unit) for part in (self.ours.once, each, self.theirs.once, their_each)))
 
 
 def crossing(once: float, each: float, their_once: float, their_each: float) -> int | None:
@@ -154,16 +154,16 @@ def bills(rows: Sequence[Row]) -> list[Bill]:
     shared = [place for place in places if all((arm, n, *place) in found for arm in arms for n in budgets)]
     if not shared:
         raise WrongCall("a cost curve needs a task, size and seed on which every arm was measured with every budget")
-    runs = [[[found[arm, n, *place] for place in shared] for n in budgets] for arm in arms]
+    runs = [{n: [found[arm, n, *place] for place in shared] for n in budgets} for arm in arms]
     return [_bill(own, [other for other in runs if _work(other) == _work(own)]) for own in runs]
 
 
-_Runs = Sequence[Sequence[Row]]  # of one arm: a list per budget, all over the same places
+_Runs = Mapping[int, Sequence[Row]]  # of one arm: a list per budget, all over the same places
 
 
 def _work(runs: _Runs) -> list[tuple[int, int]]:
     """The amount of computing of each fine-tuning."""
-    return [(row.flops, row.images * row.epochs) for rows in runs for row in rows]
+    return [(row.flops, row.images * row.epochs) for rows in runs.values() for row in rows]
 
 
 def _bill(runs: _Runs, alike: Sequence[_Runs]) -> Bill:
@@ -171,19 +171,17 @@ def _bill(runs: _Runs, alike: Sequence[_Runs]) -> Bill:
 
     These seconds vary with what else the machine does; otherwise it would be chance whether an arm pays.
     """
-    first = runs[0][0]
-    before = _mean([Effort(row.extraction_seconds, row.extraction_images) for row in runs[0]])
-    repeated, free = first.method in PER_SIZE, first.method == SCRATCH
+    shortest = next(iter(runs.values()))
+    arm, method = shortest[0].arm, shortest[0].method
+    before = _mean([Effort(row.extraction_seconds, row.extraction_images) for row in shortest])
+    each = {n: [Effort(row.seconds, row.images * row.epochs) for one in alike for row in one[n]] for n in runs}
     return Bill(
-        arm=first.arm,
-        method=first.method,
-        once=Effort() if repeated or free else before,
-        size=before if repeated else Effort(),
-        tuning={
-            rows[0].epochs: _mean([Effort(row.seconds, row.images * row.epochs) for one in alike for row in one[index]])
-            for index, rows in enumerate(runs)
-        },
-        values={rows[0].epochs: sum(row.value or 0.0 for row in rows) / len(rows) for rows in runs},
+        arm=arm,
+        method=method,
+        once=Effort() if method in (*PER_SIZE, SCRATCH) else before,
+        size=before if method in PER_SIZE else Effort(),
+        tuning={n: _mean(efforts) for n, efforts in each.items()},
+        values={n: sum(row.value or 0.0 for row in rows) / len(rows) for n, rows in runs.items()},
     )
 
 
@@ -197,15 +195,14 @@ def matches(found: Sequence[Bill]) -> list[Match]:
     Equal quality is the best that both reach: the lower of their two best means.
     """
     made = []
-    for ours in (bill for bill in found if not bill.is_rival):
-        for theirs in (bill for bill in found if bill.is_rival):
-            longest = ours.longest
-            made.append(Match(ours=ours, theirs=theirs, kind="equal budget", epochs=longest, their_epochs=longest))
-            level = min(max(ours.values.values()), max(theirs.values.values()))
-            epochs, others = ours.reaches(level), theirs.reaches(level)
-            assert epochs is not None, "both reach the lower of their best means"
-            assert others is not None, "both reach the lower of their best means"
-            made.append(Match(ours=ours, theirs=theirs, kind="equal quality", epochs=epochs, their_epochs=others))
+    for ours, theirs in product(
+        [bill for bill in found if not bill.is_rival], [bill for bill in found if bill.is_rival]
+    ):
+        level = min(max(ours.values.values()), max(theirs.values.values()))
+        epochs, others = ours.reaches(level), theirs.reaches(level)
+        assert epochs is not None and others is not None, "both reach the lower of their best means"  # noqa: PT018
+        made.append(Match(ours, theirs, "equal budget", ours.longest, ours.longest))
+        made.append(Match(ours, theirs, "equal quality", epochs, others))
     return made
 
 
@@ -222,11 +219,11 @@ def cost_tables(found: Sequence[Bill]) -> list[Table]:
 
 
 def _pays(one: Match) -> tuple[str, ...]:
-    values = (one.ours.values[one.epochs], one.theirs.values[one.their_epochs])
-    counts = (one.pays_from(unit) for unit in UNITS)
-    shown = ("never" if count is None else str(count) for count in counts)
-    epochs = (str(one.epochs), str(one.their_epochs))
-    return (one.ours.arm, one.theirs.arm, one.kind, *epochs, *map(tables.percent, values), *shown)
+    values = list(_flat_match(one).values())[1:]
+    return tuple(
+        "never" if value is None else tables.percent(value) if isinstance(value, float) else str(value)
+        for value in values
+    )
 
 
 def _costs(bill: Bill) -> tuple[str, ...]:
@@ -237,8 +234,8 @@ def _costs(bill: Bill) -> tuple[str, ...]:
 
 
 def _effort(one: Effort) -> str:
-    nothing = not one.seconds and not one.images
-    return tables.NONE if nothing else f"{tables.duration(one.seconds)}, {human_count(round(one.images))}"
+    none = one == Effort()
+    return tables.NONE if none else f"{tables.duration(one.seconds)}, {human_count(round(one.images))}"
 
 
 def flat_costs(found: Sequence[Bill]) -> list[dict[str, Json]]:

@@ -12,6 +12,7 @@ from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.grid import cells, family, standard_arms
 from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.tables import Table, markdown_table, percent
 from learngene_zoo.method import BUNDLED
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
@@ -84,15 +85,13 @@ def sentence(line: dict[str, Json]) -> str:
 
 def markdown(lines: Sequence[dict[str, Json]]) -> str:
     """The table for README.md: test accuracies in per cent, and the gains with their 95 % intervals in points."""
-    heads = ["layers", "params", "FLOPs", *ARMS, *(f"gain over {rival}" for rival in GAINS.values())]
+    heads = ("layers", "params", "FLOPs", *ARMS, *(f"gain over {rival}" for rival in GAINS.values()))
     rows = []
     for line in lines:
-        sizes = [str(line["layers"]), human_count(line["params"]), human_count(line["flops"])]
-        accuracies = [f"{100 * line[name.replace(' ', '_')]:.1f}" for name in ARMS]
-        rows.append([*sizes, *accuracies, *(" ".join(_points(line, name)) for name in GAINS)])
-    return "\n".join(
-        [f"| {' | '.join(heads)} |", "|" + "---:|" * len(heads), *(f"| {' | '.join(row)} |" for row in rows)]
-    )
+        sizes = (str(line["layers"]), human_count(line["params"]), human_count(line["flops"]))
+        accuracies = (percent(line[name.replace(" ", "_")]) for name in ARMS)
+        rows.append((*sizes, *accuracies, *(" ".join(_points(line, name)) for name in GAINS)))
+    return markdown_table(Table("", heads, tuple(rows), texts=0))
 
 
 def _points(line: dict[str, Json], name: str) -> tuple[str, str]:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from learngene_zoo.bench.cell import Cell, Extraction
@@ -70,9 +69,7 @@ class Executor(ABC):
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -113,13 +110,14 @@ class Workers(Executor):
         """Send it to an idle process."""
         worker = self._idle.pop() if self._idle else Worker(self._out, self._run)
         self._busy[worker] = job
-        worker.send(job)
+        with suppress(OSError):  # it has died meanwhile, and there will be no answer
+            worker.answers.send(job)
 
     def wait(self) -> tuple[Job, Outcome]:
         """The first answer or the first death: both make a connection readable."""
         ready = wait([worker.answers for worker in self._busy])
         worker = next(worker for worker in self._busy if worker.answers in ready)
-        job, outcome = self._busy.pop(worker), worker.answer()
+        job, outcome = self._busy.pop(worker), received(worker.answers)
         if outcome is None:
             return job, worker.death()
         self._idle.append(worker)
@@ -148,17 +146,6 @@ class Worker:
         self.process = context.Process(target=serve, args=(theirs, out, run), daemon=True)
         self.process.start()
         theirs.close()  # else its death would leave our end open
-
-    def send(self, job: Job) -> None:
-        """Give it a job. If it has died meanwhile, `answer` returns None."""
-        try:
-            self.answers.send(job)
-        except OSError:
-            self.process.join(PATIENCE)
-
-    def answer(self) -> Outcome | None:
-        """The outcome of its job; None if the process died."""
-        return received(self.answers)
 
     def death(self) -> Failure:
         """Why there is no answer."""

@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Annotated
 
 from learngene_zoo.atomic import nearest_parent
@@ -122,9 +121,7 @@ class Results:
     def __enter__(self) -> Results:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def rows(self) -> list[Row]:
@@ -162,13 +159,10 @@ def read_rows(path: Path) -> list[Row]:
     Raises `BadFile`, with the line's number, if another line cannot be read.
     """
     found: dict[str, Row] = {}
-    lines = _lines(path)
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(_split(path)[0], start=1):
         try:
             data = parse_json(line)
         except ValueError as error:
-            if number == len(lines) and not _ends_whole(path):
-                break
             raise BadFile(
                 f"{path}, line {number} is not valid JSON: {error}; remove the line, and its cell will be computed again"
             ) from error
@@ -183,45 +177,38 @@ def select(rows: Iterable[Row], keys: Iterable[str]) -> list[Row]:
     return [of[key] for key in dict.fromkeys(keys) if key in of]
 
 
-def _lines(path: Path) -> list[bytes]:
+def _split(path: Path) -> tuple[list[bytes], bytes]:
+    """The lines of the file, and what is there of one that was cut short: by a kill, which changes nothing before it."""
     if not path.exists():
-        return []
+        return [], b""
     if not path.is_file():
         raise BadFile(f"{path} is not a file; choose another folder with -o")
-    lines = path.read_bytes().split(b"\n")
-    return lines if lines[-1] else lines[:-1]
-
-
-def _ends_whole(path: Path) -> bool:
-    """Whether the last line was written to its end: a line is cut short by a kill, never changed by one."""
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read() == b"\n"
+    *lines, rest = path.read_bytes().split(b"\n")
+    try:
+        parse_json(rest)
+    except ValueError:
+        return lines, rest
+    return [*lines, rest], b""  # it lacks its end alone
 
 
 def _repair(path: Path) -> str | None:
     """Terminate a complete last line; move an incomplete one to `*.broken`. Returns what was done."""
-    lines = _lines(path)
-    if not lines or _ends_whole(path):
-        return None
-    whole = sum(len(line) + 1 for line in lines[:-1])
-    try:
-        parse_json(lines[-1])
-    except ValueError:
+    lines, rest = _split(path)
+    whole = b"".join(line + b"\n" for line in lines)
+    if rest:
         broken = path.with_name(path.name + ".broken")
-        _write_at_end(broken, lines[-1] + b"\n")
-        with path.open("r+b") as file:
-            file.truncate(whole)
-            os.fsync(file.fileno())
-        return (
-            f"the last line of {path} was incomplete; it was moved to {broken.name} and its cell will be computed again"
-        )
-    _write_at_end(path, b"\n")
-    return None
+        _write(broken, "ab", rest + b"\n")
+    if path.exists() and path.stat().st_size != len(whole):
+        _write(path, "r+b", whole)
+    if not rest:
+        return None
+    return f"the last line of {path} was incomplete; it was moved to {broken.name} and its cell will be computed again"
 
 
-def _write_at_end(path: Path, data: bytes) -> None:
-    with path.open("ab") as file:
+def _write(path: Path, mode: str, data: bytes) -> None:
+    """Write the data, end the file there, and sync it to disk."""
+    with path.open(mode) as file:
         file.write(data)
+        file.truncate()
         file.flush()
         os.fsync(file.fileno())

@@ -146,6 +146,11 @@ def leave_one_out(table: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {task: (sum(means.values()) - mean) / (len(means) - 1) for task, mean in means.items()}
 
 
+def extremes(means: Mapping[str, float]) -> tuple[tuple[str, float], tuple[str, float]]:
+    """The task of the lowest mean and the task of the highest, each with its mean."""
+    return min(means.items(), key=lambda item: item[1]), max(means.items(), key=lambda item: item[1])
+
+
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     """Holm's adjusted p-values: rejecting those below alpha keeps the family-wise error rate at alpha."""
     adjusted, largest = {}, 0.0

@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 from learngene_zoo.bench.contrasts import Values, stronger
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.statistics import Average, average, complete
+from learngene_zoo.bench.statistics import Average, Key, average, complete
 from learngene_zoo.settings import Json
 
 SCRATCH = "scratch"  # the method of the baseline arms
 CONTROL = "shuffled"  # the suffix of the arm that is a method's own control
-FRACTION = (0.0, 1.0)  # the range of a metric
 
 
 class Condition(NamedTuple):
@@ -48,7 +47,9 @@ class Line:
     method: str
     control: str | None
     task: str | None  # None: the average over tasks
+    lacks: tuple[str, ...] = ()  # tasks missing from an average, because a cell failed or is not measured yet
     condition: Condition
+    images: int | None  # training images; None if the tasks have different numbers of them
     value: Average
     untrained: Average | None  # the metric before any training
     probe: Average | None  # nearest class mean of the features before any training
@@ -61,8 +62,6 @@ class Line:
     extraction_images: int
     extraction_seconds: float
     seconds: float  # of one fine-tuning
-    images: int | None  # training images; None if the tasks have different numbers of them
-    lacks: tuple[str, ...] = ()  # tasks missing from an average, because a cell failed or is not measured yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,15 +128,13 @@ def _lines(condition: Condition, arms: Mapping[str, Sequence[Row]], order: Seque
     usual = _usual_tasks(arms)
     found = []
     for arm in (arm for arm in order if arm in arms):
-        rows = arms[arm]
-        rivals = {} if rows[0].method == SCRATCH else scratch
-        for task in [*dict.fromkeys(row.task for row in rows), None]:
-            seen = [row for row in rows if row.task == task or (task is None and row.task in usual)] or list(rows)
+        rivals = {} if arms[arm][0].method == SCRATCH else scratch
+        for task in [*dict.fromkeys(row.task for row in arms[arm]), None]:
+            rows = [row for row in arms[arm] if row.task == task or (task is None and row.task in usual)]
             over = _gain(values[arm], rivals, task)
             knows = _gain(values[arm], values.get(f"{arm} {CONTROL}", {}), task)
-            line = _line(condition, seen, task, over, chosen.get(task) if over else None, knows)
-            absent = sorted(usual - set(line.value.tasks)) if task is None else ()
-            found.append(replace(line, lacks=tuple(absent)))
+            line = _line(condition, rows or arms[arm], task, over, chosen.get(task) if over else None, knows)
+            found.append(replace(line, lacks=tuple(sorted(usual - set(line.value.tasks)))) if task is None else line)
     return found
 
 
@@ -152,9 +149,7 @@ def _usual_tasks(arms: Mapping[str, Sequence[Row]]) -> frozenset[str]:
 
 def _strongest(scratch: Mapping[str, Values]) -> tuple[Values, dict[str | None, str]]:
     """The values of the stronger scratch arm per task, where all scratch arms have a number, and its name."""
-    if not scratch:
-        return {}, {}
-    shared = set.intersection(*(set(values) for values in scratch.values()))
+    shared = set.intersection(*(set(values) for values in scratch.values())) if scratch else set()
     if not shared:
         return {}, {}
     found, chosen = stronger({arm: {unit: values[unit] for unit in shared} for arm, values in scratch.items()})
@@ -175,7 +170,7 @@ def _line(
     inherited: Average | None,
 ) -> Line:
     first = rows[0]
-    value = _level({(row.task, row.seed): row.value for row in rows if row.value is not None})
+    value = _level({(row.task, row.seed): row.value for row in rows})
     assert value is not None, "only rows with a value come here"
     sizes = {row.images for row in rows}
     return Line(
@@ -185,8 +180,8 @@ def _line(
         task=task,
         condition=condition,
         value=value,
-        untrained=_level({(r.task, r.seed): r.untrained for r in rows if r.untrained is not None}),
-        probe=_level({(r.task, r.seed): r.probe for r in rows if r.probe is not None}),
+        untrained=_level({(row.task, row.seed): row.untrained for row in rows}),
+        probe=_level({(row.task, row.seed): row.probe for row in rows}),
         over_scratch=over,
         scratch=scratch,
         inherited=inherited,
@@ -200,42 +195,29 @@ def _line(
     )
 
 
-def _level(values: Mapping[tuple[str, int], float]) -> Average | None:
-    return average(values, "seeds", FRACTION)
+def _level(values: Mapping[Key, float | None]) -> Average | None:
+    """The mean of a metric over the rows that have it."""
+    return average({key: value for key, value in values.items() if value is not None}, "seeds", (0.0, 1.0))
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
+_WITH_INTERVAL = ("value", "untrained", "probe", "over_scratch", "inherited")
+
+
 def flat(line: Line) -> dict[str, Json]:
     """A line as one flat object of raw numbers, for CSV and JSON. docs/bench.md explains the keys."""
-    return {
-        "arm": line.arm,
-        "method": line.method,
-        "control": line.control,
-        "task": line.task,
-        "tasks": len(line.value.tasks),
-        "seeds": line.value.seeds,
-        "lacks": list(line.lacks),
-        **line.condition._asdict(),
-        "images": line.images,
-        **_flat("value", line.value),
-        **_flat("untrained", line.untrained),
-        **_flat("probe", line.probe),
-        **_flat("over_scratch", line.over_scratch),
-        "scratch": line.scratch,
-        **_flat("inherited", line.inherited),
-        "params": line.params,
-        "flops": line.flops,
-        "stored_params": line.stored_params,
-        "extraction_images": line.extraction_images,
-        "extraction_seconds": line.extraction_seconds,
-        "seconds": line.seconds,
-    }
-
-
-def _flat(name: str, found: Average | None) -> dict[str, Json]:
-    """The mean, its interval, and the lowest and highest mean without one task."""
-    keys = ("low", "high", "least", "most")
-    return {name: found and found.value, **{f"{name}_{key}": found and getattr(found, key) for key in keys}}
+    found: dict[str, Json] = {}
+    for name, value in vars(line).items():
+        if name == "condition":
+            found |= line.condition._asdict()
+        elif name in _WITH_INTERVAL:  # the mean, its interval, and the lowest and highest mean without one task
+            keys = ("low", "high", "least", "most")
+            found |= {name: value and value.value, **{f"{name}_{key}": value and getattr(value, key) for key in keys}}
+        else:
+            found[name] = list(value) if isinstance(value, tuple) else value
+        if name == "task":
+            found |= {"tasks": len(line.value.tasks), "seeds": line.value.seeds}
+    return found

@@ -1,9 +1,9 @@
 """The summary of a bench as tables for people: in per cent, gains in points, each with its 95 % interval."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
-from learngene_zoo.bench.statistics import Average
+from learngene_zoo.bench.statistics import Average, extremes
 from learngene_zoo.bench.summary import Condition, Line, Summary
 from learngene_zoo.text import human_count, human_seconds
 from learngene_zoo.text import markdown as escaped
@@ -51,31 +51,32 @@ def _compact(summary: Summary, split: str, metric: str) -> Table:
     rows = []
     for (size, width, arm), found in groups.items():
         last = found[max(found)]
-        before = [percent(one.value) if one else NONE for one in (last.untrained, last.probe)]
-        values = [percent(found[epochs].value.value) if epochs in found else NONE for epochs in budgets]
-        gains = [points(last.over_scratch), points(last.inherited)]
+        values = [last.untrained, last.probe, *(found[epochs].value if epochs in found else None for epochs in budgets)]
+        gains = [shown(gain, "+.1f") for gain in (last.over_scratch, last.inherited)]
         marked = f"{arm} *" if last.lacks else arm  # the star: see `lacking`
-        rows.append((marked, size, str(width), human_count(last.params), *before, *values, *gains))
+        params = human_count(last.params)
+        rows.append(
+            (marked, size, str(width), params, *((one and percent(one.value)) or NONE for one in values), *gains)
+        )
     budget_names = (f"{epochs} ep" for epochs in budgets)
     columns = ("arm", "layers", "width", "params", "untrained", "probe", *budget_names, "over scratch", "inherited")
     title = (
         f"{metric} on {split} images, %: mean of {_many(max(len(line.value.tasks) for line in lines), 'task')} and "
         f"{_many(max(line.value.seeds for line in lines), 'seed')}; gains in points after {_many(budgets[-1], 'epoch')}"
     )
-    table = Table(title, columns, tuple(rows))
-    return _without(table, [name for name in columns if _says_nothing(table, name)])
+    return _telling(Table(title, columns, tuple(rows)))
 
 
-def _says_nothing(table: Table, column: str) -> bool:
-    """Whether a column is empty, or is the width that all rows share."""
-    values = {row[table.columns.index(column)] for row in table.rows}
-    return values == {NONE} or (column == "width" and len(values) == 1)
-
-
-def _without(table: Table, columns: Sequence[str]) -> Table:
-    kept = [index for index, name in enumerate(table.columns) if name not in columns]
-    rows = tuple(tuple(row[index] for index in kept) for row in table.rows)
-    return Table(table.title, tuple(table.columns[index] for index in kept), rows, table.texts)
+def _telling(table: Table) -> Table:
+    """Without the columns that say nothing: they are empty, or the width that all rows share."""
+    values = [set(column) for column in zip(*table.rows)]
+    kept = [
+        index
+        for index, name in enumerate(table.columns)
+        if values[index] != {NONE} and (name != "width" or len(values[index]) > 1)
+    ]
+    columns, *rows = (tuple(row[index] for index in kept) for row in (table.columns, *table.rows))
+    return replace(table, columns=columns, rows=tuple(rows))
 
 
 def lacking(summary: Summary) -> list[str]:
@@ -117,8 +118,8 @@ def _by_task(summary: Summary, condition: Condition) -> Table:
     rows = []
     for task in [*tasks, *([None] if len(tasks) > 1 else [])]:
         found = {arm: lines.get((arm, task)) for arm in arms}
-        values = [interval(line.value) if line else NONE for line in found.values()]
-        gains = [points(line.over_scratch) if (line := found[arm]) else NONE for arm in methods]
+        values = [shown(line.value if line else None) for line in found.values()]
+        gains = [shown(line.over_scratch if (line := found[arm]) else None, "+.1f") for arm in methods]
         rows.append((task or "average", *values, *gains))
     size = f"{condition.layers} layers" + (f" ({condition.size})" if condition.size else "")
     title = f"{condition.metric} on {condition.split} images, %: {size}, {_many(condition.epochs, 'epoch')}"
@@ -131,9 +132,9 @@ def without_one(summary: Summary) -> Table | None:
     for line in _of_methods(summary):
         for words, gain in (("over scratch", line.over_scratch), ("inherited", line.inherited)):
             if gain and gain.without:
-                ends = [pick(gain.without, key=lambda task: gain.without[task]) for pick in (min, max)]
-                shown = [text for task in ends for text in (f"{100 * gain.without[task]:+.1f}", task)]
-                rows.append((line.arm, words, line.condition.named, str(line.condition.epochs), points(gain), *shown))
+                ends = [text for task, mean in extremes(gain.without) for text in (f"{100 * mean:+.1f}", task)]
+                about = (line.condition.named, str(line.condition.epochs), shown(gain, "+.1f"))
+                rows.append((line.arm, words, *about, *ends))
     columns = ("arm", "gain", "layers", "epochs", "all tasks", "least", "without", "most", "without")
     return Table("gains in points, with one task left out", columns, tuple(rows), texts=2) if rows else None
 
@@ -181,20 +182,12 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def interval(found: Average) -> str:
-    """A fraction in per cent, with its interval if it has one."""
-    if found.low is None or found.high is None:
-        return percent(found.value)
-    return f"{percent(found.value)} [{percent(found.low)}, {percent(found.high)}]"
-
-
-def points(gain: Average | None) -> str:
-    """A difference of fractions in points, with its interval if it has one."""
-    if gain is None:
+def shown(found: Average | None, form: str = ".1f") -> str:
+    """A fraction in per cent, or with the form `+.1f` a difference in points; with its interval if it has one."""
+    if found is None:
         return NONE
-    if gain.low is None or gain.high is None:
-        return f"{100 * gain.value:+.1f}"
-    return f"{100 * gain.value:+.1f} [{100 * gain.low:+.1f}, {100 * gain.high:+.1f}]"
+    value, *ends = (f"{100 * number:{form}}" for number in (found.value, found.low, found.high) if number is not None)
+    return f"{value} [{', '.join(ends)}]" if ends else value
 
 
 def duration(seconds: float) -> str:
@@ -204,10 +197,11 @@ def duration(seconds: float) -> str:
 
 def markdown(tables: Iterable[Table]) -> str:
     """Tables one below the other, each with its title."""
-    return "\n\n".join(f"### {escaped(table.title)}\n\n{_markdown(table)}" for table in tables) + "\n"
+    return "\n\n".join(f"### {escaped(table.title)}\n\n{markdown_table(table)}" for table in tables) + "\n"
 
 
-def _markdown(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """A table without its title."""
     rule = tuple(":---" if index < table.texts else "---:" for index in range(len(table.columns)))
     columns, *rows = (tuple(map(escaped, row)) for row in (table.columns, *table.rows))
     return "\n".join(f"| {' | '.join(row)} |" for row in (columns, rule, *rows))
