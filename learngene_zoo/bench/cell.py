@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from learngene_zoo.artifacts.records import Control
+from learngene_zoo.method import METHODS, Expander, Extractor
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json, Recipe, fingerprint, to_json
+from learngene_zoo.settings import Json, Recipe, fingerprint, to_json, with_settings
 
 LEARNGENES = "learngenes"  # the folder of a bench that holds what was extracted
 
@@ -27,6 +28,16 @@ class Arm:
     ancestries: tuple[str, ...] = ()  # () is the bundled one
     tasks: tuple[str, ...] = ()  # of the extraction; () is the method's default
     leave_out: bool = False  # the extraction does not see the cell's own task
+
+    @property
+    def extractor(self) -> Extractor:
+        """The extractor: the preset with the settings."""
+        return with_settings(METHODS.load(self.method).preset(self.preset), self.settings)
+
+    @property
+    def expander(self) -> Expander:
+        """The expander with the settings."""
+        return with_settings(METHODS.load(self.method).expander, self.expand)
 
     def tasks_for(self, task: str) -> tuple[str, ...]:
         """The tasks of the extraction for a cell on `task`."""

@@ -19,18 +19,17 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.cell import Cell, Extraction
 from learngene_zoo.errors import Refused
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.cache import taken
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import from_json, to_json, with_settings
+from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import Tensors, read_json, write_json
 from learngene_zoo.tasks import catalogue
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.shelf import Learngene
-    from learngene_zoo.method import Extractor
 
 ANCESTRIES, PARTS = "ancestries.json", "parts"
 FORWARD = 3  # times cheaper than a training step
@@ -78,7 +77,7 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
             arm.method,
             ancestries=arm.ancestries,
             tasks=arm.tasks,
-            extractor=extractor_of(arm),
+            extractor=arm.extractor,
             out=place,
             run=replace(run, folder=None, seed=extraction.seed, resume=True, shared=out / PARTS),
             force=True,  # a folder without a record of its cost is incomplete
@@ -98,11 +97,6 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
             write_json(draft, to_json(now))
 
 
-def extractor_of(arm: Arm) -> Extractor:
-    """The extractor of an arm: its preset with its settings."""
-    return with_settings(METHODS.load(arm.method).preset(arm.preset), arm.settings)
-
-
 def _stored(learngene: Learngene) -> int:
     state = learngene.state
     if isinstance(state, Tensors):
@@ -112,7 +106,7 @@ def _stored(learngene: Learngene) -> int:
 
 def planned(extraction: Extraction, offline: bool = False) -> float:
     """The training images of an extraction times the layers that each passes; 0 where its method does not say."""
-    arm, extractor = extraction.arm, extractor_of(extraction.arm)
+    arm, extractor = extraction.arm, extraction.arm.extractor
     method = METHODS.load(arm.method)
     specs = [ancestry_spec(source, offline=offline) for source in method.sources(arm.ancestries)]
     tasks = method.references(arm.tasks) if extractor.needs_tasks() else []

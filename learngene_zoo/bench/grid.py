@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Literal
 
 from learngene_zoo import lifecycle
@@ -11,7 +11,7 @@ from learngene_zoo.artifacts.records import CONTROLS
 from learngene_zoo.bench.cell import Arm, Cell, Size, is_plain, label
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.method import METHODS, Member
-from learngene_zoo.settings import Json, Recipe, from_json, to_json, with_settings
+from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
 
 SCRATCH = (
@@ -56,22 +56,12 @@ def standard_arms(
     for name in dict.fromkeys(methods):
         if name == "scratch":
             raise WrongCall(f"{name} is an arm of every grid; name the methods to compare it with")
-        method = METHODS.load(name)
         changed = dict((settings or {}).get(name, {}))
-        extractor = with_settings(method.preset(preset), changed)
-        many = method.tasks == "many" and extractor.needs_tasks()
-        seen = tuple(tasks) if many else ()
-        if many and leave_out:
-            seen = seen or tuple(method.references(()))
-        own = Arm(
-            name=name,
-            method=name,
-            preset=preset or "mini",
-            settings=changed,
-            ancestries=tuple(ancestries),
-            tasks=seen,
-            leave_out=many and leave_out,
-        )
+        own = Arm(name=name, method=name, preset=preset or "mini", settings=changed, ancestries=tuple(ancestries))
+        method = METHODS.load(name)
+        if own.extractor.needs_tasks() and method.tasks == "many":
+            seen = tuple(tasks) or tuple(method.references(()) if leave_out else ())
+            own = replace(own, tasks=seen, leave_out=leave_out)
         arms += [own, *(replace(own, name=f"{name} {control}", control=control) for control in CONTROLS)]
     if not arms:
         raise WrongCall("a grid needs at least one method, as --method lsamd")
@@ -204,15 +194,8 @@ def family(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
 @cache
 def _family(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
     arm = from_json(Arm, json.loads(arm_as_json), "arm")
-    method = METHODS.load(arm.method)
-    members = lifecycle.plan(
-        arm.method,
-        extractor=with_settings(method.preset(arm.preset), arm.settings),
-        expander=with_settings(method.expander, arm.expand),
-        ancestries=arm.ancestries,
-        offline=offline,
-    )
-    return tuple(members)
+    planned = partial(lifecycle.plan, extractor=arm.extractor, expander=arm.expander, ancestries=arm.ancestries)
+    return tuple(planned(arm.method, offline=offline))
 
 
 def _built(arm: Arm, size: Mapping[str, Json], offline: bool) -> str:

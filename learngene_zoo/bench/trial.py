@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from learngene_zoo.bench.cell import Cell, label
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import named
 from learngene_zoo.bench.results import Row, packed
-from learngene_zoo.method import METHODS, Expander, Target
+from learngene_zoo.method import Expander, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, from_json, to_json, with_settings
@@ -125,7 +126,7 @@ def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expan
 
     Of several members with these layers it is the largest one of the learngene's own width.
     """
-    expander = with_settings(METHODS.load(cell.arm.method).expander, {**cell.arm.expand, **cell.size})
+    expander = with_settings(cell.arm.expander, cell.size)
     target = Target(layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task)
     members = named(lifecycle.family(learngene.config, expander, replace(target, task=None)), cell.size)
     spec = learngene.config.spec
@@ -225,9 +226,6 @@ def machine(device: str) -> str:
 
 
 def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (text.partition(":")[2].strip() for text in lines if text.startswith("model name"))
-    return next(named, platform.processor() or platform.machine())
+    about = Path("/proc/cpuinfo")
+    named = re.search(r"model name\s*:\s*(.+)", about.read_text(encoding="utf-8") if about.is_file() else "")
+    return named[1] if named else platform.processor() or platform.machine()

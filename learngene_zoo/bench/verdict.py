@@ -73,8 +73,6 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
         return Verdict(claim=claim.name, verdict="incomplete", choices=choices, missing=tuple(missing), cells=count)
     evidence = _evidence(claim, cells, done, config_of)
     findings, notes = _DECIDE[claim.compare.kind](evidence)
-    if claim.compare.kind == "ordering":
-        findings = _corrected(findings, claim.smallest)
     own = [done[cell.key] for cell in cells]
     return Verdict(
         claim=claim.name,
@@ -133,7 +131,7 @@ def _over(of: _Evidence) -> tuple[list[Finding], list[str]]:
 
 
 def _ordering(of: _Evidence) -> tuple[list[Finding], list[str]]:
-    return [_finding(of, pair) for pair in pairwise(of.claim.compare.arms)], []
+    return _corrected([_finding(of, pair) for pair in pairwise(of.claim.compare.arms)], of.claim.smallest), []
 
 
 def _trend(of: _Evidence) -> tuple[list[Finding], list[str]]:
