@@ -24,6 +24,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, settings_of
 
 ConfigOf = Callable[[Cell], LearngeneConfig]  # reads the config of a cell's learngene
+OF_THE_CLAIM = ("draw_tasks", "epochs", "sizes")  # fields of a `Competitor` that its cells or seeds settle
 _RANDOM = re.compile(r"random (\d+) of (\d+)")
 
 
@@ -48,17 +49,8 @@ def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
     settings = {key: _resolved(value, seed) for key, value in _settings(arm).items()}
     if claim.measure == "extraction" and lr is not None:
         settings["lr"] = lr
-    return Arm(
-        name=name,
-        method=arm.method,
-        preset=arm.preset,
-        settings=settings,
-        expand=arm.expand,
-        control=arm.control,
-        ancestries=arm.ancestries,
-        tasks=tasks,
-        leave_out=arm.leave_out,
-    )
+    own = {field: value for field, value in vars(arm).items() if field not in OF_THE_CLAIM}
+    return Arm(**{**own, "name": name, "settings": settings, "tasks": tasks})
 
 
 def _settings(arm: Competitor) -> dict[str, Json]:

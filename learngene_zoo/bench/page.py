@@ -1,6 +1,6 @@
 """A bench as one HTML page that any browser opens offline: tables that sort, pictures, settings, failures.
 
-`page.css` and `page.js` beside this file are copied into the page.
+`page.html` beside this file is its frame, into which `page.css` and `page.js` are copied.
 """
 
 import base64
@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from string import Template
 
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, cost_tables
@@ -55,16 +56,8 @@ def page(summary: Summary, grid: Grid, pictures: Mapping[str, str], costs: Seque
     shown = [_section(title, parts) for title, parts in sections.items() if parts]
     methods = dict.fromkeys(line.arm for line in summary.lines if line.control is None and line.method != SCRATCH)
     title = html(f"lgzoo bench: {', '.join(methods) or SCRATCH}")
-    return "\n".join([
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">',
-        f'<meta name="color-scheme" content="light dark">\n<title>{title}</title>',
-        f"<style>{_beside('page.css')}</style>\n</head>\n<body>",
-        f"<header><h1>{title}</h1><p>{html(_facts(summary))}</p></header>\n<main>",
-        *shown,
-        f"</main>\n<script>{_beside('page.js')}</script>\n</body>\n</html>\n",
-    ])  # fmt: skip
+    parts = {"title": title, "policy": _policy(), "facts": html(_facts(summary)), "sections": "\n".join(shown)}
+    return Template(_beside("page.html")).substitute(parts, css=_beside("page.css"), js=_beside("page.js"))
 
 
 def _policy() -> str:

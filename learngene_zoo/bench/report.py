@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +116,16 @@ def write_report(out: Path) -> list[Path]:
     if costs:
         texts["cost.md"] = tables.markdown(cost_tables(costs)) + "".join(f"\n- {line}" for line in ASSUMPTIONS) + "\n"
         texts["cost.json"] = json_text(flat_costs(costs))
-    for name, text in texts.items():
-        with new_file(out / name, force=True) as draft:
-            draft.write_text(text, encoding="utf-8")
-    shown = {name: out / PICTURES / f"{name}.png" for name in drawn}
-    for stale in set((out / PICTURES).glob("*.png")) - set(shown.values()):
-        stale.unlink()
-    for name, path in shown.items():
+    files: dict[Path, Callable[[Path], Any]] = {
+        out / name: partial(Path.write_text, data=text, encoding="utf-8") for name, text in texts.items()
+    }
+    files |= {out / PICTURES / f"{name}.png": partial(plotting.save, figure) for name, figure in drawn.items()}
+    for path, write in files.items():
         with new_file(path, force=True) as draft:
-            plotting.save(drawn[name], draft)
-    return [*(out / name for name in texts), *shown.values()]
+            write(draft)
+    for stale in set((out / PICTURES).glob("*.png")) - set(files):
+        stale.unlink()
+    return list(files)
 
 
 def _markdown(summary: Summary) -> str:

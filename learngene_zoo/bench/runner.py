@@ -125,10 +125,7 @@ class _Conductor:
 
     def conduct(self) -> None:
         """Keep every slot busy."""
-        while True:
-            self._fill()
-            if not self.begun:
-                return
+        while self._fill():
             job, outcome = self.executor.wait()
             seconds = time.monotonic() - self.begun.pop(job.key)
             if isinstance(job, Extraction):
@@ -136,15 +133,14 @@ class _Conductor:
             else:
                 self._finished(job, outcome, seconds)
 
-    def _fill(self) -> None:
-        while len(self.begun) < self.executor.slots:
-            job = self.schedule.next()
-            if job is None:
-                return
+    def _fill(self) -> bool:
+        """Start jobs while there is a slot for one; whether any is running."""
+        while len(self.begun) < self.executor.slots and (job := self.schedule.next()):
             if isinstance(job, Extraction):
                 self.say(f"extracting {job.arm.method}, seed {job.seed}")
             self.begun[job.key] = time.monotonic()
             self.executor.start(job)
+        return bool(self.begun)
 
     def _extracted(self, extraction: Extraction, outcome: Outcome, seconds: float) -> None:
         self.estimate.extractions.did(1, seconds)

@@ -89,11 +89,6 @@ class Summary:
         """The tasks, in the order of the grid."""
         return list(dict.fromkeys(line.task for line in self.lines if line.task is not None))
 
-    @property
-    def budgets(self) -> list[int]:
-        """The numbers of epochs, ascending."""
-        return sorted({line.condition.epochs for line in self.lines})
-
 
 def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
     """The summary of the rows of a grid. Of two rows of one arm, task, size, budget and seed the newer one counts."""

@@ -86,7 +86,7 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
     tuned = fit(start, task, cell.recipe, run, watch=lambda model: ends.append(time.monotonic()), judge=False)
     found = evaluate(tuned.model(), task, cell.split, tuned.input_format, run)
     cost = tuned.cost()
-    measured = {
+    return Row(**_identity(cell, run) | {
         "width": tuned.spec.width,
         "images": int(tuned.provenance["metrics"]["training_images"]),
         "metric": found.metric,
@@ -101,8 +101,7 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
         "extraction_seconds": spent.seconds,
         "extraction_images": spent.images,
         "seconds": ends[-1] - ends[0],
-    }
-    return Row(**{**_identity(cell, run), **measured})
+    })  # fmt: skip
 
 
 def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:

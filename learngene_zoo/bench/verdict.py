@@ -165,18 +165,15 @@ def _overlap(of: _Evidence) -> tuple[list[Finding], list[str]]:
     ours, theirs = of.claim.compare.arms
     kept = {name: {seed: _kept(config) for seed, config in of.configs[name].items()} for name in (ours, theirs)}
     total = next(iter(of.configs[ours].values())).ancestries[0].spec.layers
-    points = []
-    for seed in kept[ours]:
-        a, b = kept[ours][seed], kept[theirs][seed]
-        points.append(100 * (jaccard(a, b) - jaccard_by_chance(len(a), len(b), total)))
+    pairs = [(kept[ours][seed], kept[theirs][seed]) for seed in kept[ours]]
+    points = [100 * (jaccard(a, b) - jaccard_by_chance(len(a), len(b), total)) for a, b in pairs]
     what = f"Jaccard index of the kept blocks of {ours} and {theirs}, beyond chance, times 100"
     notes = [
         f"{name} keeps {'; '.join(' '.join(map(str, sorted(blocks))) for blocks in kept[name].values())}; "
-        f"its seeds among themselves have a Jaccard index of {_among(kept[name]):.2f}"
+        f"its seeds among themselves have a Jaccard index of {_mean_jaccard(combinations(kept[name].values(), 2)):.2f}"
         for name in (ours, theirs)
     ]
-    whole = [jaccard(kept[ours][seed], kept[theirs][seed]) for seed in kept[ours]]
-    notes.append(f"the Jaccard index itself is {sum(whole) / len(whole):.2f}")
+    notes.append(f"the Jaccard index itself is {_mean_jaccard(pairs):.2f}")
     step = 100 / min(len(blocks) for by_seed in kept.values() for blocks in by_seed.values())  # a block more in common
     return [finding(what, {"kept blocks": points}, claim=of.claim, units=len(points), step=step)], notes
 
@@ -188,9 +185,9 @@ def _kept(config: LearngeneConfig) -> set[int]:
     return set(kept)
 
 
-def _among(kept: Mapping[int, set[int]]) -> float:
-    pairs = [jaccard(a, b) for a, b in combinations(kept.values(), 2)]
-    return sum(pairs) / len(pairs)
+def _mean_jaccard(pairs: Iterable[tuple[set[int], set[int]]]) -> float:
+    found = [jaccard(a, b) for a, b in pairs]
+    return sum(found) / len(found)
 
 
 _DECIDE: dict[str, Callable[[_Evidence], tuple[list[Finding], list[str]]]] = {
