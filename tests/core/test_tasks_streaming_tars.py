@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from streaming_toy import by_index, encoded, loader, pairs, pixels, shards, write_tar
 
+from learngene_zoo.atomic import _machine
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.streams import tars
@@ -86,6 +87,18 @@ def test_files_beside_the_tars_save_the_counting(
     task = open_task(f"wds:{tmp_path}")
     assert dict(task.sizes) == {"train": 10, "validation": 10, "test": 10}
     assert sorted(by_index(loader(task, batch_size=5).epoch(0))) == list(range(10))
+
+
+def test_counts_are_kept_and_what_a_killed_process_left_of_them_goes(stored: Path, cache: Path) -> None:
+    open_task(f"wds:{stored}")
+    (kept,) = cache.rglob("*.json")
+    text = kept.read_text()
+    dead = kept.with_name(f".{kept.name}.{_machine()}-{2**30}-1-abcdef.draft.json")  # no process has this number
+    dead.write_text(text[:5])
+    kept.write_text(text[:5])
+    open_task(f"wds:{stored}")
+    assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+    assert kept.read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -115,17 +115,18 @@ def _watch(where: Path, log: Path, kill: int | None) -> None:
 
 def trials(story: Story, top: Path, kills: int | None, seed: int) -> tuple[int, list[str]]:
     """Kill one story at its operations, or at a sample of them. Returns how many kills, and what went wrong."""
-    before, whole = top / "before", fresh(top / "start", top / "whole")
+    place = fresh(top / "start", top / "place")  # the same for all calls: some remember the paths of their data
     if story.old:
-        done(story.old, whole)
-    fresh(whole, before)
-    ops = done(story.line, whole, story.renames)
+        done(story.old, place)
+    before = fresh(place, top / "before")
+    ops = done(story.line, place, story.renames)
+    whole = fresh(place, top / "whole")
     chosen = list(range(len(ops)))
     if kills is not None and kills < len(chosen):
         chosen = sorted(random.Random(f"{seed}/{story.name}").sample(chosen, kills))
     wrong = []
     for number in chosen:
-        place = fresh(before, top / "trial")
+        fresh(before, place)
         for problem in _trial(story, number, place, before, whole):
             wrong.append(f"{story.name}: killed before operation {number} ({ops[number]}): {problem}")
     return len(chosen), wrong
@@ -253,6 +254,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "LGZOO_CACHE": "cache"}
     sys.exit(main())

@@ -74,6 +74,7 @@ STORIES = (
     Story("expand", REPLACED),
     Story("finetune-force", f"finetune model --task {TASK} {SMALL} -o out --force", old=REPLACED),
     Story("train", f"train --task {TASK} --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out"),
+    Story("train-stream", f"train --task wds:shards --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out"),
     Story("extract-keep", "extract lsamd --ancestry ancestry --keep 1,2 -o out"),
     Story("extract", f"{SEARCH} -o out"),
     Story("extract-force", f"{SEARCH} -o out --force", old="extract lsamd --ancestry ancestry --keep 1,2 -o out"),
@@ -120,8 +121,10 @@ def make_world(top: Path) -> None:
     """The files that every story starts from, before the lines of `SETUP` add theirs."""
     sys.path.insert(0, str(TOYS))
     import bench_toy
+    import streaming_toy
 
     bench_toy.make_world(top)
+    streaming_toy.shards(top / "shards", count=2)
     (top / "photos").symlink_to("images")
     (top / "toy.toml").write_text(CLAIM, encoding="utf-8")
 

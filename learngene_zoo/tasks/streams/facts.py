@@ -13,7 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.atomic import new_file
+from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.tasks.splits import classes_of_train, photo_task
 from learngene_zoo.tasks.streams.order import completed, made_splits
@@ -34,11 +35,8 @@ def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
         if isinstance(facts, dict):
             return facts
     facts = find()
-    draft = file.with_suffix(f".{os.getpid()}.tmp")
-    with suppress(OSError):  # a folder that cannot be written only makes the next time slower
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(ZooError), new_file(file, force=True) as draft:  # a folder that cannot be written only costs time
         draft.write_text(json.dumps(facts), encoding="utf-8")
-        os.replace(draft, file)
     return facts
 
 
