@@ -25,7 +25,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,25 +133,24 @@ def keep(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[str, Any]]]:
-    """Each mutant with its result. Exits if tests fail without any mutant."""
-    suites = sorted({mutant.tests for mutant in mutants})
+    """Each mutant with its result, those of one set of tests together. Exits if tests fail without any mutant."""
+    suites: dict[tuple[str, ...], list[Mutant]] = {}
+    for mutant in mutants:
+        suites.setdefault(mutant.tests, []).append(mutant)
     with copies(jobs) as trees, ThreadPoolExecutor(jobs) as pool:
 
-        def within(function: Any, *arguments: Any) -> Any:
+        def tried_in_one(tests: tuple[str, ...]) -> list[tuple[Mutant, dict[str, Any]]]:
             tree = trees.get()
             try:
-                return function(tree, *arguments)
+                failed, usual = run(tree, tests, 600.0)
+                if failed:
+                    sys.exit(f"without any mutant, {' '.join(tests)} fails: {failed}")
+                return [(one, judged(tree, one, PATIENCE + TIMES * usual)) for one in suites[tests]]
             finally:
                 trees.put(tree)
 
-        usual = {}
-        for tests, (failed, seconds) in zip(suites, pool.map(lambda tests: within(run, tests, 600.0), suites)):
-            if failed:
-                sys.exit(f"without any mutant, {' '.join(tests)} fails: {failed}")
-            usual[tests] = seconds
-        print(f"{len(suites)} sets of tests pass on the whole code, in {sum(usual.values()):.0f} s", flush=True)
-        results = pool.map(lambda one: within(judged, one, PATIENCE + TIMES * usual[one.tests]), mutants)
-        yield from zip(mutants, results)
+        for done in as_completed([pool.submit(tried_in_one, tests) for tests in suites]):
+            yield from done.result()
 
 
 def judged(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
