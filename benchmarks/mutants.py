@@ -149,8 +149,11 @@ def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[s
             finally:
                 trees.put(tree)
 
-        for done in as_completed([pool.submit(tried_in_one, tests) for tests in suites]):
-            yield from done.result()
+        try:
+            for done in as_completed([pool.submit(tried_in_one, tests) for tests in suites]):
+                yield from done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def judged(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
