@@ -96,12 +96,6 @@ class Stored:
         return numbers.as_strided(self.shape, self.strides, self.offset).to(torch.float32, copy=True).contiguous()
 
 
-def contiguous(span: Span, shape: tuple[int, ...], *, columns_first: bool = False) -> Stored:
-    """A tensor that fills a span, in C order or with `columns_first` in Fortran order."""
-    strides = [math.prod(shape[:axis] if columns_first else shape[axis + 1 :]) for axis in range(len(shape))]
-    return Stored(span, 0, shape, tuple(strides))
-
-
 def rebuilt(span: Any, offset: Any, shape: Any, strides: Any, *_rest: Any) -> Stored:
     """The result of torch's `_rebuild_tensor_v2`, without gradients and hooks. Raises `ValueError`."""
     if type(span) is not Span or type(shape) is not tuple or type(strides) is not tuple:
@@ -149,9 +143,10 @@ class _Array(StandIn):
             raise BadFile(f"{cursor.where} holds an array of an impossible shape")
         if state.get("numpy_array_alignment_bytes") is not None:
             cursor.take(cursor.number("<B"))
-        kind, count = state["dtype"].kind, math.prod(shape)
+        kind, count, columns_first = state["dtype"].kind, math.prod(shape), state["order"] == "F"
         data = cursor.take(count * WIDTHS[kind])
-        return contiguous(Span(kind, count, lambda _: data), shape, columns_first=state["order"] == "F")
+        strides = (math.prod(shape[:axis] if columns_first else shape[axis + 1 :]) for axis in range(len(shape)))
+        return Stored(Span(kind, count, lambda _: data), 0, shape, tuple(strides))
 
 
 def _number_type(name: Any, *_rest: Any) -> _NumberType:

@@ -14,7 +14,7 @@ once for all linear layers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -144,18 +144,13 @@ class Region:
 def regions(extents: Sequence[Size]) -> list[Region]:
     """Rectangles, row by row, each inside or outside of the first o rows and i columns of every group, which they cover."""
     found = []
-    for low, high in _steps(rows for rows, _ in extents):
-        for left, right in _steps(columns for _, columns in extents):
+    rows_of, columns_of = ([0, *sorted(set(ends))] for ends in zip(*extents))
+    for low, high in pairwise(rows_of):
+        for left, right in pairwise(columns_of):
             members = tuple(k for k, (rows, columns) in enumerate(extents) if rows >= high and columns >= right)
             if members:
                 found.append(Region((slice(low, high), slice(left, right)), members))
     return found
-
-
-def _steps(ends: Iterable[int]) -> list[Size]:
-    """Neighbouring intervals between 0 and all ends."""
-    marks = [0, *sorted(set(ends))]
-    return list(pairwise(marks))
 
 
 def assembled(

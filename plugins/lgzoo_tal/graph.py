@@ -92,11 +92,6 @@ class Graph:
                     found[name.removesuffix("weight") + "bias"] = node
         return found
 
-    @property
-    def edges(self) -> Tensor:
-        """(E, 2) the direct edges: start and end."""
-        return (self.distances == 1).nonzero()
-
     def to(self, device: torch.device | str) -> Graph:
         """The same graph with its tensors on a device."""
         tensors = ("types", "distances", "in_degree", "out_degree")

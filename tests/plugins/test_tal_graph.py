@@ -43,10 +43,15 @@ def by_hand(layers: int, msa: bool, sink: bool) -> list[tuple[int, int]]:
     return edges + ([(node + 1, node + 4), (node + 4, node + 5)] if sink else [])
 
 
+def edges_of(graph: Graph) -> Tensor:
+    """(E, 2) the direct edges: start and end."""
+    return (graph.distances == 1).nonzero()
+
+
 def searched(graph: Graph) -> Tensor:
     """Distances by breadth-first search along the direct edges."""
     following: list[list[int]] = [[] for _ in range(len(graph))]
-    for start, end in graph.edges.tolist():
+    for start, end in edges_of(graph).tolist():
         following[start].append(end)
     found = torch.zeros(len(graph), len(graph), dtype=torch.int64)
     for start in range(len(graph)):
@@ -90,7 +95,7 @@ def test_twelve_layers_have_the_counts_of_the_released_code(
     msa: bool, nodes: int, edges: int, paths: int, longest: int
 ) -> None:
     graph = graph_of(ViTSpec(layers=12, width=192, heads=3), msa=msa)
-    assert (len(graph), len(graph.edges)) == (nodes, edges)
+    assert (len(graph), len(edges_of(graph))) == (nodes, edges)
     assert (int((graph.distances > 0).sum()), int(graph.distances.max())) == (paths, longest)
 
 
@@ -100,7 +105,7 @@ def test_nodes_and_edges_of_any_depth(layers: int, msa: bool) -> None:
     for sink in (False, True):
         graph = graph_of(small(layers), msa=msa, sink=(7, 24) if sink else None)
         assert len(graph) == 8 + (13 if msa else 12) * layers + 2 * sink == len(graph.types) == len(graph.shapes)
-        assert sorted(map(tuple, graph.edges.tolist())) == sorted(by_hand(layers, msa, sink))
+        assert sorted(map(tuple, edges_of(graph).tolist())) == sorted(by_hand(layers, msa, sink))
 
 
 @BOTH
@@ -123,9 +128,9 @@ def test_every_path_is_one_edge_longer_than_the_best_one_to_a_node_before_its_en
 
 def test_degrees_count_direct_edges() -> None:
     graph = graph_of(small(4), sink=(3, 24))
-    assert graph.in_degree.tolist() == torch.bincount(graph.edges[:, 1], minlength=len(graph)).tolist()
-    assert graph.out_degree.tolist() == torch.bincount(graph.edges[:, 0], minlength=len(graph)).tolist()
-    assert graph.in_degree.sum() == graph.out_degree.sum() == len(graph.edges)
+    assert graph.in_degree.tolist() == torch.bincount(edges_of(graph)[:, 1], minlength=len(graph)).tolist()
+    assert graph.out_degree.tolist() == torch.bincount(edges_of(graph)[:, 0], minlength=len(graph)).tolist()
+    assert graph.in_degree.sum() == graph.out_degree.sum() == len(edges_of(graph))
 
 
 def test_the_class_head_is_marked_by_name_and_a_sink_leaves_all_else_as_it_was() -> None:
