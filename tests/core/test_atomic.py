@@ -76,6 +76,7 @@ def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str
         ({"config.json": "[]"}, "something else"),
         ({"README.md": "mine"}, "README.md"),
         ({"config.json": json.dumps(CONFIG), "data/1.png": "mine"}, "data"),
+        ({"config.json": json.dumps(CONFIG), "README.md/1.png": "mine"}, "README.md"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

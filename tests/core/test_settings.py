@@ -1,5 +1,6 @@
 """One reading of frozen dataclasses: options, JSON, fingerprints."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,17 @@ import pytest
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.settings import FLAT, Recipe, fingerprint, from_json, settings_of, to_json, with_settings
+from learngene_zoo.settings import (
+    FLAT,
+    Bounds,
+    Recipe,
+    check_bounds,
+    fingerprint,
+    from_json,
+    settings_of,
+    to_json,
+    with_settings,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +62,47 @@ def test_a_taken_name_is_prefixed() -> None:
         inner: Inner = Inner()
 
     assert [s.name for s in settings_of(Clash())] == ["lr", "inner_lr", "steps"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    warm: Annotated[float, Bounds(above=0, below=1)] = 0.5
+    parts: Annotated[tuple[int, ...], Bounds(least=1, most=3)] = ()
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+def test_later_nested_settings_have_a_prefix_whatever_their_names() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Two:
+        training: Inner = Inner()
+        schedule: Schedule = Schedule()
+
+    assert [s.name for s in settings_of(Two())] == ["lr", "steps", "schedule_warm", "schedule_parts"]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"warm": 0.0}, "warm is 0.0; it must be above 0 and below 1"),
+        ({"warm": 1.0}, "warm is 1.0"),
+        ({"warm": math.inf}, "warm is inf; it must be a finite number"),
+        ({"warm": math.nan}, "warm is nan; it must be a finite number"),
+        ({"parts": (1, 4)}, "parts is 4; it must be at least 1 and at most 3"),
+        ({"parts": (0,)}, "parts is 0"),
+    ],
+)
+def test_bounds(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(WrongCall, match=said):
+        Schedule(**values)
+    assert Schedule(warm=0.99, parts=(1, 3)).parts == (1, 3)
+
+
+def test_a_number_of_a_setting_without_bounds_is_finite_too() -> None:
+    for value in (math.inf, -math.inf, math.nan):
+        with pytest.raises(WrongCall, match=r"power is .*; it must be a finite number"):
+            Recipe(power=value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +188,7 @@ def test_json_and_back(value: Any) -> None:
         ({"name": 3}, "a value of type str"),
         ({"name": "x", "nmae": 1}, "unknown key 'nmae'"),
         ({"name": "x", "pair": [1]}, "expected 2 values, got"),
+        ({"name": "x", "pair": [1, 2, 3]}, "expected 2 values, got 3"),
         ({"name": "x", "pair": 3}, "expected a list"),
         ({"name": "x", "pair": [1, True]}, "a value of type int"),
         ({"name": "x", "rest": []}, "expected an object"),

@@ -1,6 +1,7 @@
 """Folders are written whole or not at all; what is read is checked before it is used."""
 
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -53,6 +54,20 @@ def test_tensors_that_share_memory_are_written_each(tmp_path: Path) -> None:
     assert load_file(tmp_path / "t.safetensors").keys() == state.keys()
     with pytest.raises(KeyError):
         read["none"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_tensors_may_be_read_by_whoever_may_read_the_rest(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_tensors(tmp_path / "t.safetensors", {"x": torch.zeros(1)})
+        write_json(tmp_path / "t.json", {})
+        after = os.umask(mask)
+    finally:
+        os.umask(before)
+    assert after == mask, "the process keeps its own"
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("t.safetensors", "t.json")]
+    assert modes == [0o666 & ~mask] * 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

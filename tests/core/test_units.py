@@ -47,3 +47,4 @@ def test_for_people() -> None:
         "17.58G",
     ]
     assert [human_seconds(value) for value in (0.012, 3.44, 306, 3720)] == ["12ms", "3.4s", "5m 06s", "1h 02m"]
+    assert [human_seconds(value) for value in (119.6, 3599.7)] == ["2m 00s", "1h 00m"], "rounded, not cut"
