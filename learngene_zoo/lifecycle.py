@@ -37,7 +37,7 @@ from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, to_json, with_settings
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, find_entry, is_own_data, open_task
 from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
@@ -312,9 +312,9 @@ def _for_task(target: Target, run: Run) -> Target:
     """The target with the classes of its task, and one of them per pixel or per image as the task has it."""
     if target.task is None or not (target.classes is None or target.dense is None):
         return target
-    data = open_task(target.task, offline=run.offline)
-    classes = data.classes if target.classes is None else target.classes
-    return replace(target, classes=classes, dense=data.dense if target.dense is None else target.dense)
+    found = find_entry(target.task) or open_task(target.task, offline=run.offline)
+    dense = found.kind == "segmentation" if target.dense is None else target.dense
+    return replace(target, classes=found.classes if target.classes is None else target.classes, dense=dense)
 
 
 def _provenance(gene: Learngene, expander: Expander, control: Control | None, run: Run) -> dict[str, Any]:

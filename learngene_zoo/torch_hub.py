@@ -12,7 +12,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.method import METHODS, SYNONYMS
+from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
 
 if TYPE_CHECKING:
@@ -69,25 +69,10 @@ def build(
     `ancestry` is where the ancestry model lies, for the methods that embed an unseen task with it (see `Run.ancestry`).
     """
     gene = shelf.open_learngene(learngene)
-    sizes = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
-    if task is not None:
-        classes, dense = head_for(task)
-        sizes = {"task": task, "classes": classes, "dense": dense, **sizes}
-    made = lifecycle.expand(gene, run=Run(seed=seed, device=device, ancestry=ancestry), **sizes)
+    made = lifecycle.expand(gene, run=Run(seed=seed, device=device, ancestry=ancestry), **{"task": task, **sizes})
     if not pretrained:
         made = _without_weights(made, seed)
     return made.model().to(device)
-
-
-def head_for(task: str) -> tuple[int, bool]:
-    """The number of classes of a task, and whether every pixel has one; read off the catalogue if the task is there."""
-    from learngene_zoo.tasks.catalogue import find_entry, open_task
-
-    entry = find_entry(task)
-    if entry is not None:
-        return entry.classes, entry.kind == "segmentation"
-    opened = open_task(task)
-    return opened.classes, opened.dense
 
 
 def _without_weights(made: Any, seed: int) -> Any:

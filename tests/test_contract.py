@@ -13,9 +13,9 @@ import torch
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.tensors import take_blocks, without_head
-from learngene_zoo.method import METHODS, Member, Method
+from learngene_zoo.method import METHODS, Extractor, Member, Method
 from learngene_zoo.runs.cache import Part, once
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
@@ -160,12 +160,22 @@ class Renaming(Keep):
         ({"presets": {"mini": Keep()}}, "lacks the preset smoke"),
         ({"presets": {}}, "lacks the preset mini and smoke"),
         ({"presets": {"mini": Keep(), "smoke": Shadowing()}}, "presets are of several types, Keep, Shadowing"),
-        ({"presets": {"mini": Shadowing(), "smoke": Shadowing()}}, "shadows the common option layers"),
-        ({"presets": {"mini": Renaming(), "smoke": Renaming()}}, "shadows the common option num_classes"),
     ],
 )
-def test_a_wrong_record_is_caught(breaks: Any, changes: dict[str, Any], says: str) -> None:
-    breaks(replace(TOY, **changes), says)
+def test_a_wrong_record_cannot_be_made(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadPlugin, match=f"the record of the method 'toy' is wrong: .*{says}"):
+        replace(TOY, **changes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (Shadowing(), "shadows the common option layers"),
+        (Renaming(), "shadows the common option num_classes"),
+    ],
+)
+def test_a_setting_that_shadows_a_common_option_is_caught(breaks: Any, settings: Extractor, says: str) -> None:
+    breaks(replace(TOY, presets={"mini": settings, "smoke": settings}), says)
 
 
 # Its extraction.

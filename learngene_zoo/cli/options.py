@@ -66,9 +66,18 @@ def size_options(*without: str) -> list[click.Option]:
 def budget_options() -> list[click.Option]:
     """The fields of a `Budget`."""
     return [
-        BudgetOption(["--max-params"], type=Count(), help="at most this many parameters, e.g. 20M"),
-        BudgetOption(["--max-flops"], type=Count(), help="at most this many FLOPs per image, e.g. 3G"),
-        BudgetOption(["--max-latency"], type=Seconds(), help="at most this time per image on this machine, e.g. 15ms"),
+        BudgetOption(
+            ["--max-params"], type=parse_count, metavar="COUNT", help="at most this many parameters, e.g. 20M"
+        ),
+        BudgetOption(
+            ["--max-flops"], type=parse_count, metavar="COUNT", help="at most this many FLOPs per image, e.g. 3G"
+        ),
+        BudgetOption(
+            ["--max-latency"],
+            type=parse_seconds,
+            metavar="DURATION",
+            help="at most this time per image on this machine, e.g. 15ms",
+        ),
     ]
 
 
@@ -191,26 +200,6 @@ def parsed(settings: Any, name: str, text: str, option: str) -> Any:
         return SettingType(setting).convert(text, None, None)
     except click.BadParameter as error:
         raise WrongCall(f"{option}: {error.message}") from None
-
-
-class Count(click.ParamType):
-    """A number of things as people write it: 20M."""
-
-    name = "count"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """`20M` to 20,000,000. Raises `WrongCall`."""
-        return parse_count(value) if isinstance(value, str) else value
-
-
-class Seconds(click.ParamType):
-    """A duration as people write it: 15ms."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """`15ms` to 0.015. Raises `WrongCall`."""
-        return parse_seconds(value) if isinstance(value, str) else value
 
 
 class MethodGroup(LazyGroup):

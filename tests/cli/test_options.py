@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from learngene_zoo.cli.options import Count, Seconds, SettingsCommand, chosen, options_of
+from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, options_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 
@@ -125,8 +125,10 @@ def test_the_help_shows_choices_and_defaults_and_keeps_settings_apart() -> None:
 
 
 def test_quantities_are_read_as_people_write_them() -> None:
-    assert Count().convert("20M", None, None) == 20_000_000
-    assert Seconds().convert("15ms", None, None) == 0.015
+    read = click.Command("read", params=[*budget_options()]).make_context(
+        "read", ["--max-params", "20M", "--max-latency", "15ms"]
+    )
+    assert read.params == {"max_params": 20_000_000, "max_flops": None, "max_latency": 0.015}
 
 
 def test_a_flag_that_says_no_has_a_plain_opposite() -> None:
