@@ -39,7 +39,7 @@ from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.tasks.splits import balanced
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
-from lgzoo_mini.suite import Generated, generator
+from lgzoo_mini.suite import generator
 
 NAME = "mini_suite"
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
@@ -114,7 +114,7 @@ def scratch(task: Task, setting: Setting, recipe: Recipe) -> float:
 
 def plenty(task: Task, setting: Setting) -> float:
     """The same ViT on `PLENTY` pictures of the task's classes, each seen once."""
-    more = replace(task, open_split=lambda name: Generated(generator(task.name), "plenty", PLENTY))
+    more = replace(task, open_split=lambda name: generator(task.name).split("plenty", PLENTY))
     both = replace(task, open_split=lambda name: (more if name == "train" else task).split(name))
     return scratch(both, setting, replace(RECIPE, epochs=1, warmup=0.1))
 

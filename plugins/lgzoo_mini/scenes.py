@@ -9,8 +9,6 @@ A picture is a function of (split, index), drawn whenever it is read. Shapes: N 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +17,7 @@ import torch
 from learngene_zoo.plugin import IGNORED, Samples, Task, built_in, derive_seed, noise, uniform
 from lgzoo_mini.canvas import Dice, any_colour, apart, finish, middle, mix, over, plain, shade, stripes, value_noise
 from lgzoo_mini.shapes import PICTURE, Frame, box, contour, convex, cover, ellipse, frame, wide
-from lgzoo_mini.suite import GRAIN
+from lgzoo_mini.suite import GRAIN, Drawn
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
@@ -30,25 +28,10 @@ THINGS = 3  # at most; the first is always there
 STREAMS = 32 + 20 * THINGS
 
 
-@dataclass(frozen=True)
-class SceneSplit:
-    """`images` scenes. It holds no pictures, so it is cheap to pickle."""
-
-    name: str
-    images: int
-
-    @property
-    def labels(self) -> np.ndarray:
-        """Zeros: the masks are the labels."""
-        return np.zeros(self.images, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return self.images
-
-    def __getitems__(self, indices: Sequence[int]) -> Samples:
-        """Images uint8 (N, 3, SIZE, SIZE) and masks uint8 (N, SIZE, SIZE)."""
-        key, indices_N = derive_seed(0, "scenes", self.name), np.asarray(indices, dtype=np.int64)
-        return scenes(uniform(key, indices_N, STREAMS), noise(derive_seed(key, "grain"), indices_N, GRAIN))
+def draw(split: str, indices_N: np.ndarray) -> Samples:
+    """Images uint8 (N, 3, SIZE, SIZE) and masks uint8 (N, SIZE, SIZE)."""
+    key = derive_seed(0, "scenes", split)
+    return scenes(uniform(key, indices_N, STREAMS), noise(derive_seed(key, "grain"), indices_N, GRAIN))
 
 
 def scenes(draws_NK: np.ndarray, grain: np.ndarray) -> Samples:
@@ -132,5 +115,5 @@ def border(inside: np.ndarray) -> np.ndarray:
 
 
 def open_task(entry: Entry) -> Task:
-    """The task of its catalogue entry. Nothing is drawn yet."""
-    return built_in(entry, CLASSES, lambda name: SceneSplit(name, entry.sizes[name]))
+    """The task of its catalogue entry; the masks are its labels. Nothing is drawn yet."""
+    return built_in(entry, CLASSES, lambda name: Drawn(name, entry.sizes[name], draw, np.zeros_like))

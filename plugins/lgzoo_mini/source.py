@@ -9,8 +9,6 @@ meaning (the lobes of a texture) its value is NaN, and the losses leave it out. 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +16,7 @@ import numpy as np
 import torch
 
 from learngene_zoo.plugin import Attribute, Samples, Task, built_in, derive_seed
-from lgzoo_mini.suite import SIZE, Generator, generator
+from lgzoo_mini.suite import SIZE, Drawn, Generator, generator
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Entry
@@ -89,38 +87,24 @@ def labels_of(indices_N: np.ndarray) -> np.ndarray:
     return table.first[turn_N] + (round_N * table.turns[turn_N] + table.rank[turn_N]) % table.classes[turn_N]
 
 
-@dataclass(frozen=True)
-class SourceSplit:
-    """`images` pictures of every family in turn. It holds no pictures, so it is cheap to pickle."""
-
-    name: str
-    images: int
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int64 (N,)."""
-        return labels_of(np.arange(self.images))
-
-    def __len__(self) -> int:
-        return self.images
-
-    def __getitems__(self, indices: Sequence[int]) -> Samples:
-        """uint8 (N, 3, SIZE, SIZE) with attributes (N, A). Each family's pictures are made together, then put in order."""
-        indices_N = np.asarray(indices, dtype=np.int64)
-        labels_N, table = labels_of(indices_N), timetable()
-        turns_N = indices_N % len(table.family)
-        images = torch.empty(len(indices_N), 3, SIZE, SIZE, dtype=torch.uint8)
-        attributes_NA = np.full((len(indices_N), len(ATTRIBUTES)), np.nan, dtype=np.float32)
-        for number in np.unique(table.family[turns_N]):
-            family, places = families()[number], np.flatnonzero(table.family[turns_N] == number)
-            local = labels_N[places] - table.first[turns_N[places]] + len(family.classes)
-            made = family.pictures(local, derive_seed(0, "source", self.name, family.name), indices_N[places])
-            images[torch.from_numpy(places)] = made.images
-            for name, values in made.attributes.items():
-                attributes_NA[places, COLUMN[name]] = values
-        return Samples(images, attributes=torch.from_numpy(attributes_NA))
+def draw(split: str, indices_N: np.ndarray) -> Samples:
+    """uint8 (N, 3, SIZE, SIZE) with attributes (N, A). Each family's pictures are made together, then put in order."""
+    labels_N, table = labels_of(indices_N), timetable()
+    turns_N = indices_N % len(table.family)
+    images = torch.empty(len(indices_N), 3, SIZE, SIZE, dtype=torch.uint8)
+    attributes_NA = np.full((len(indices_N), len(ATTRIBUTES)), np.nan, dtype=np.float32)
+    for number in np.unique(table.family[turns_N]):
+        family, places = families()[number], np.flatnonzero(table.family[turns_N] == number)
+        local = labels_N[places] - table.first[turns_N[places]] + len(family.classes)
+        made = family.pictures(local, derive_seed(0, "source", split, family.name), indices_N[places])
+        images[torch.from_numpy(places)] = made.images
+        for name, values in made.attributes.items():
+            attributes_NA[places, COLUMN[name]] = values
+    return Samples(images, attributes=torch.from_numpy(attributes_NA))
 
 
 def open_task(entry: Entry) -> Task:
     """The task of its catalogue entry. Nothing is drawn yet."""
-    return built_in(entry, class_names(), lambda name: SourceSplit(name, entry.sizes[name]), attributes=ATTRIBUTES)
+    return built_in(
+        entry, class_names(), lambda name: Drawn(name, entry.sizes[name], draw, labels_of), attributes=ATTRIBUTES
+    )

@@ -1,7 +1,7 @@
 """The suite `mini`: nine generated target tasks, the source task made of their like, `scenes` for segmentation, and `digits`.
 
 A `Generator` draws one family of pictures: the classes of its target task and, after them, held-out classes of the same family,
-which only the task `source` shows. `Generated` is a split of such a task. Every picture is a function of (task, split, index).
+which only the task `source` shows. Every picture is a function of (task, split, index).
 Shapes: N pictures, K draws.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,10 +18,38 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from learngene_zoo.plugin import Samples
+
 
 SIZE = 32  # pixels of a picture's side
 GRAIN = 3 * SIZE * SIZE  # values of noise per picture
 TRIES = 20_000  # rows that are drawn at most for a table of classes
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A split whose pictures are drawn whenever they are read. It holds none, so it is cheap to pickle."""
+
+    name: str
+    images: int
+    draw: Callable[[str, np.ndarray], torch.Tensor | Samples]  # the split's name, indices int64 (N,) -> their pictures
+    label: Callable[[np.ndarray], np.ndarray]  # indices int64 (N,) -> their classes, int64 (N,)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 (images,)."""
+        import numpy as np
+
+        return self.label(np.arange(self.images, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return self.images
+
+    def __getitems__(self, indices: Sequence[int]) -> torch.Tensor | Samples:
+        """uint8 (N, 3, SIZE, SIZE)."""
+        import numpy as np
+
+        return self.draw(self.name, np.asarray(indices, dtype=np.int64))
 
 
 class Picture(NamedTuple):
@@ -49,35 +76,17 @@ class Generator:
         grain = noise(derive_seed(key, "grain"), indices, GRAIN)
         return self.paint(classes_N, uniform(key, indices, self.streams), grain)
 
+    def target(self, split: str, indices_N: np.ndarray) -> torch.Tensor:
+        """The target task's pictures: its classes in turn."""
+        return self.pictures(self.labels(indices_N), derive_seed(0, self.name, split), indices_N).images
 
-@dataclass(frozen=True)
-class Generated:
-    """`images` pictures of a generator's target classes, in equal numbers. It holds no pictures, so it is cheap to pickle."""
+    def labels(self, indices_N: np.ndarray) -> np.ndarray:
+        """Their classes."""
+        return indices_N % len(self.classes)
 
-    generator: Generator
-    name: str  # of the split
-    images: int
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int64 (N,)."""
-        import numpy as np
-
-        return np.arange(self.images, dtype=np.int64) % len(self.generator.classes)
-
-    @cached_property
-    def _key(self) -> int:
-        return derive_seed(0, self.generator.name, self.name)
-
-    def __len__(self) -> int:
-        return self.images
-
-    def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
-        """uint8 (N, 3, SIZE, SIZE)."""
-        import numpy as np
-
-        indices_N = np.asarray(indices, dtype=np.int64)
-        return self.generator.pictures(indices_N % len(self.generator.classes), self._key, indices_N).images
+    def split(self, name: str, images: int) -> Drawn:
+        """A split of the target task."""
+        return Drawn(name, images, self.target, self.labels)
 
 
 def generator(name: str) -> Generator:
@@ -185,7 +194,7 @@ def open_task(entry: Entry, offline: bool) -> Task:
         task: Task = import_module(f"lgzoo_mini.{entry.name}").open_task(entry)
         return task
     drawn = generator(entry.name)
-    return built_in(entry, drawn.classes, lambda name: Generated(drawn, name, entry.sizes[name]))
+    return built_in(entry, drawn.classes, lambda name: drawn.split(name, entry.sizes[name]))
 
 
 MINI = Suite(

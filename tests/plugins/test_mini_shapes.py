@@ -15,7 +15,7 @@ from lgzoo_mini.canvas import Dice
 from lgzoo_mini.shapes import Outline, moulded, moulds
 from lgzoo_mini.source import ATTRIBUTES
 from lgzoo_mini.strokes import either, exchanged, joined, turned, whirled
-from lgzoo_mini.suite import GRAIN, SIZE, Generated, Generator, varieties
+from lgzoo_mini.suite import GRAIN, SIZE, Generator, varieties
 
 GENERATORS = (objects.OBJECTS, wings.WINGS, figures.FIGURES, petals.PETALS)
 CATEGORIES = {attribute.name: attribute.classes for attribute in ATTRIBUTES}
@@ -235,7 +235,7 @@ def test_a_picture_does_not_depend_on_its_company(generator: Generator) -> None:
 
 @every_generator
 def test_pictures_are_bytes_of_the_right_shape_and_use_their_range(generator: Generator) -> None:
-    images = Generated(generator, "train", 300).__getitems__(range(200))
+    images = generator.split("train", 300).__getitems__(range(200))
     assert images.shape == (200, 3, SIZE, SIZE)
     assert images.dtype == torch.uint8
     assert images.float().std(dim=(1, 2, 3)).min() > 3  # none is empty
@@ -244,7 +244,7 @@ def test_pictures_are_bytes_of_the_right_shape_and_use_their_range(generator: Ge
 
 @every_generator
 def test_splits_and_indices_differ(generator: Generator) -> None:
-    train, test = Generated(generator, "train", 500), Generated(generator, "test", 500)
+    train, test = generator.split("train", 500), generator.split("test", 500)
     same_class = [0, len(generator.classes)]
     pair = train.__getitems__(same_class)
     assert (pair[0].int() - pair[1].int()).abs().float().mean() > 5
@@ -294,7 +294,7 @@ def test_classes_are_as_many_as_announced() -> None:
 
 
 def test_figures_are_grey() -> None:
-    images = Generated(figures.FIGURES, "train", 100).__getitems__(range(40))
+    images = figures.FIGURES.split("train", 100).__getitems__(range(40))
     assert torch.equal(images[:, 0], images[:, 1])
     assert torch.equal(images[:, 0], images[:, 2])
 
@@ -320,7 +320,7 @@ def test_a_flower_is_where_its_attributes_say() -> None:
 )
 def test_the_mean_picture_of_a_class_says_little(generator: Generator) -> None:
     """Were the mean pictures far apart, a linear probe could solve the task: nearest mean is one."""
-    task, count = Generated(generator, "train", 600), len(generator.classes)
+    task, count = generator.split("train", 600), len(generator.classes)
     images = task.__getitems__(range(600)).float().flatten(1) / 255
     labels = torch.from_numpy(task.labels)
     means = torch.stack([images[:400][labels[:400] == label].mean(0) for label in range(count)])
@@ -329,7 +329,7 @@ def test_the_mean_picture_of_a_class_says_little(generator: Generator) -> None:
 
 
 def test_figures_cannot_be_told_by_the_mean_picture() -> None:
-    task = Generated(figures.FIGURES, "train", 1_000)
+    task = figures.FIGURES.split("train", 1_000)
     images = task.__getitems__(range(1_000)).float().flatten(1) / 255
     labels = torch.from_numpy(task.labels)
     means = torch.stack([images[:600][labels[:600] == label].mean(0) for label in (0, 1)])

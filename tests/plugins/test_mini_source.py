@@ -13,10 +13,10 @@ from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.transforms import checked
 from lgzoo_mini import contours, source
 from lgzoo_mini.contours import CONTOURS
-from lgzoo_mini.source import ATTRIBUTES, SourceSplit, class_names, families, labels_of
-from lgzoo_mini.suite import MINI, generator
+from lgzoo_mini.source import ATTRIBUTES, class_names, draw, families, labels_of
+from lgzoo_mini.suite import MINI, Drawn, generator
 
-TRAIN = SourceSplit("train", 1_000_000)
+TRAIN = Drawn("train", 1_000_000, draw, labels_of)
 SAMPLE = np.random.default_rng(3).permutation(1_000_000)[:96]
 
 

@@ -14,7 +14,7 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.task import Samples
 from lgzoo_mini.canvas import finish, plain
 from lgzoo_mini.source import TURNS
-from lgzoo_mini.suite import GENERATED, MINI, Generated, Generator, Picture
+from lgzoo_mini.suite import GENERATED, MINI, Generator, Picture
 
 ROWS = {entry.name: entry for entry in MINI.entries}
 PICTURES = json.loads((Path(__file__).parents[1] / "data" / "mini_pictures.json").read_text())
@@ -50,7 +50,8 @@ def test_a_generator_needs_no_held_out_classes() -> None:
     def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Picture:
         return Picture(finish(plain(draws_NK[:, :3] * classes_N[:, None].astype(np.float32)), grain))
 
-    split = Generated(Generator(name="greys", classes=("black", "coloured"), streams=3, paint=paint), "train", 10)
+    greys = Generator(name="greys", classes=("black", "coloured"), streams=3, paint=paint)
+    split = greys.split("train", 10)
     assert split.labels.tolist() == [0, 1] * 5
     images = split.__getitems__(range(10))
     assert images[::2].float().mean() < 10 < images[1::2].float().mean()
