@@ -16,24 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import (
-    FLAT,
-    Bounds,
-    Json,
-    Learngene,
-    Method,
-    Part,
-    Recipe,
-    Spec,
-    Work,
-    check_bounds,
-    derive_seed,
-    once,
-)
+from learngene_zoo.plugin import FLAT, Bounds, Method, Part, Recipe, check_bounds, derive_seed, once
 from lgzoo_baselines.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, stored, work_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Learngene, Run, Spec, StateDict, Task, Work
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,15 +17,12 @@ from learngene_zoo.plugin import (
     Bounds,
     Expander,
     Extractor,
-    Json,
     Learngene,
     LearngeneConfig,
     Member,
     Method,
     Part,
     Recipe,
-    Spec,
-    Target,
     Work,
     WrongCall,
     derive_seed,
@@ -35,7 +32,7 @@ from learngene_zoo.plugin import (
 )
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
 
 
 # As for the ancestry model: the source task's attributes would not be true of images that were moved.

@@ -19,20 +19,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from learngene_zoo.plugin import (
-    BadFile,
-    Json,
-    Learngene,
-    LearngeneConfig,
-    Spec,
-    WrongCall,
-    details_of,
-    table_of,
-    to_json,
-)
+from learngene_zoo.plugin import BadFile, WrongCall, details_of, table_of, to_json
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Descendant, StateDict
+    from learngene_zoo.plugin import Descendant, Json, Learngene, LearngeneConfig, Spec, StateDict
 
 Shape = tuple[int, ...]
 Stage = tuple[int, ...]

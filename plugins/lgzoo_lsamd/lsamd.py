@@ -26,15 +26,12 @@ from learngene_zoo.plugin import (
     Bounds,
     Expander,
     Extractor,
-    Json,
     Learngene,
     LearngeneConfig,
     Member,
     Method,
     Part,
     Recipe,
-    Spec,
-    Target,
     Work,
     WrongCall,
     check_bounds,
@@ -60,7 +57,7 @@ from lgzoo_lsamd.blocks import (
 )
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Run, StateDict, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
 
 log = logging.getLogger(__name__)
 POLY = Recipe(schedule="poly", power=0.9)  # the paper names the schedule, not its power

@@ -17,9 +17,7 @@ from learngene_zoo.plugin import (
     Files,
     Labelled,
     Rows,
-    Sample,
     Samples,
-    Task,
     completed,
     decoded,
     decoded_indices,
@@ -29,7 +27,7 @@ from learngene_zoo.plugin import (
 from lgzoo_papers.places import Place
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Entry
+    from learngene_zoo.plugin import Entry, Sample, Task
 
 
 PALETTE_BITS = 8

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.plugin import (
     BadData,
-    HubSource,
-    Task,
     Unavailable,
     hub_tables,
     known_splits,
@@ -27,7 +25,7 @@ from lgzoo_papers.masks import VOC_CLASSES, Pairs, Reading, open_ade20k, open_vo
 from lgzoo_papers.places import NO_TEST, Place
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Entry
+    from learngene_zoo.plugin import Entry, HubSource, Task
 
 
 def open_from(place: Place, entry: Entry, offline: bool) -> Task:

@@ -11,25 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from learngene_zoo.plugin import (
-    BadFile,
-    Json,
-    Learngene,
-    LearngeneConfig,
-    Member,
-    Segment,
-    Spec,
-    Target,
-    WrongCall,
-    table_of,
-)
+from learngene_zoo.plugin import BadFile, Json, Member, Segment, WrongCall, table_of
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.paths import Path
 
 if TYPE_CHECKING:
     import torch
 
-    from learngene_zoo.plugin import Descendant, StateDict
+    from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Spec, StateDict, Target
 
 # From a path's number and the path to the expander's settings that lead to it.
 Names = Callable[[int, Path], Mapping[str, Json]]

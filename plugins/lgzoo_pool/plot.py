@@ -11,20 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.plugin import (
-    BadFile,
-    Cost,
-    Expander,
-    Json,
-    Learngene,
-    LearngeneConfig,
-    Member,
-    WrongCall,
-    human_count,
-    plotting,
-    proportion,
-    settings_of,
-)
+from learngene_zoo.plugin import BadFile, WrongCall, human_count, plotting, proportion, settings_of
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.paths import Path
 from lgzoo_pool.plot_grid import HIGHLIGHT, colour_of, draw_grid, grid_legend
@@ -33,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+    from learngene_zoo.plugin import Cost, Expander, Json, Learngene, LearngeneConfig, Member
 
 WIDTH = 12.0  # inches
 EDGE, LABELS, GAP, SCORES = 0.2, 1.05, 0.95, 4.1  # across: the margins, the labels of rows, the gap, the scores

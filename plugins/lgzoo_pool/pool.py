@@ -25,21 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import (
-    FLAT,
-    BadFile,
-    Expander,
-    Extractor,
-    Json,
-    Learngene,
-    LearngeneConfig,
-    Member,
-    Method,
-    Spec,
-    Target,
-    Work,
-    once,
-)
+from learngene_zoo.plugin import FLAT, BadFile, Expander, Extractor, Learngene, LearngeneConfig, Method, once
 from lgzoo_pool.details import StitchedDetails, read_details
 from lgzoo_pool.expand import build, choices, choose, spec_of
 from lgzoo_pool.paths import Path
@@ -54,7 +40,7 @@ from lgzoo_pool.settings import (
 )
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Part, Run, StateDict, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Member, Part, Run, Spec, StateDict, Target, Task, Work
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,15 +28,10 @@ from learngene_zoo.plugin import (
     Bounds,
     Expander,
     Extractor,
-    Json,
     Learngene,
     LearngeneConfig,
-    Member,
     Method,
     Recipe,
-    Spec,
-    Target,
-    Work,
     WrongCall,
     derive_seed,
     once,
@@ -55,7 +50,7 @@ from lgzoo_pool.settings import (
 )
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Part, Run, StateDict, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Member, Part, Run, Spec, StateDict, Target, Task, Work
 
 _TRAINING = replace(TRAINING, lr=2e-4)
 

@@ -13,28 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from learngene_zoo.plugin import (
-    Ancestry,
-    BadFile,
-    InputFormat,
-    Json,
-    Learngene,
-    LearngeneConfig,
-    Loader,
-    Run,
-    StateDict,
-    Task,
-    WrongCall,
-    gathered,
-    join,
-    open_device,
-    open_task,
-    reopen_ancestry,
-)
+from learngene_zoo.plugin import BadFile, Loader, WrongCall, gathered, join, open_device, open_task, reopen_ancestry
 from lgzoo_tal.learngene import TASKS, Details
 
 if TYPE_CHECKING:
     from timm.models.vision_transformer import VisionTransformer
+
+    from learngene_zoo.plugin import Ancestry, InputFormat, Json, Learngene, LearngeneConfig, Run, StateDict, Task
 
 BATCH = 64
 

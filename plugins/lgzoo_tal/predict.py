@@ -9,24 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import (
-    BadFile,
-    Bounds,
-    Expander,
-    Learngene,
-    LearngeneConfig,
-    Member,
-    Spec,
-    Target,
-    WrongCall,
-    details_of,
-)
+from learngene_zoo.plugin import BadFile, Bounds, Expander, Member, WrongCall, details_of
 from lgzoo_tal.architectures import widths
 from lgzoo_tal.hypernet_spec import check_target
 from lgzoo_tal.learngene import Details, hypernet_names
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Descendant, Run
+    from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target
     from lgzoo_tal.hypernet import Hypernet
 
 
