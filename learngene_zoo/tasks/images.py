@@ -46,7 +46,7 @@ def decoded_mask(image: Any, where: str) -> torch.Tensor:
 
 
 def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     source = _source(image)
     if source is None:
@@ -58,14 +58,7 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
             warnings.simplefilter("error", Image.DecompressionBombWarning)  # 89 megapixels; raised before decoding
             with Image.open(source) as opened:
                 return np.array(convert(opened))
-    except (
-        OSError,
-        UnidentifiedImageError,
-        SyntaxError,
-        ValueError,
-        Image.DecompressionBombError,
-        Image.DecompressionBombWarning,
-    ) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise BadData(f"{where}: the image cannot be read ({reason}); replace or remove it") from None
 

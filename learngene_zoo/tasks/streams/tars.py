@@ -96,11 +96,11 @@ def _counts_beside(splits: Mapping[str, Sequence[str]]) -> dict[str, int] | None
     for places in splits.values():
         beside = sizes(places[0])
         for place in places:
-            parts = place.partition("?")[0].replace("\\", "/").split("/")
-            known = next((beside[name] for name in ("/".join(parts[-2:]), parts[-1]) if name in beside), None)
-            if known is None:
+            *_, folder, name = ("", *place.partition("?")[0].replace("\\", "/").split("/"))
+            count = beside.get(f"{folder}/{name}", beside.get(name))
+            if count is None:
                 return None
-            counts[place] = known
+            counts[place] = count
     return counts
 
 
