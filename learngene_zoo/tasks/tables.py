@@ -53,11 +53,14 @@ def task_of_tables(
     """
     known = known_splits(name, tables, roles or {})
     image, label = columns(known["train"].features, name, label)
-    class_names = _class_names(known, label, name)
-    found = {
-        split: Labelled(rows_of(table, image, f"{name} {split}"), _labels(table, label, class_names, f"{name} {split}"))
-        for split, table in known.items()
-    }
+    listed = listed_classes(known, label, name)
+    values = {split: _values(table, label, f"{name} {split}") for split, table in known.items()}
+    class_names = listed or tuple(map(str, sorted(classes_of_train(name, values))))
+    number = {text: place for place, text in enumerate(class_names)}
+    found = {}
+    for split, table in known.items():
+        labels = values[split] if listed else [number[str(value)] for value in values[split]]
+        found[split] = Labelled(rows_of(table, image, f"{name} {split}"), np.array(labels, dtype=np.int64))
     return task_of(name, found, class_names, **fields)
 
 
@@ -106,15 +109,6 @@ def _holds_labels(kind: Any) -> bool:
     return str(getattr(kind, "dtype", "")).removeprefix("u") in LABEL_TYPES
 
 
-def _class_names(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...]:
-    """From the feature if it lists them, else the sorted values of the training labels."""
-    listed = listed_classes(tables, label, name)
-    if listed:
-        return listed
-    values = {split: _values(table, label, f"{name} {split}") for split, table in tables.items()}
-    return tuple(str(value) for value in sorted(classes_of_train(name, values)))
-
-
 def listed_classes(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...] | None:
     """As the features list them, None if they do not. Raises `BadData` for splits that differ."""
     names = getattr(tables["train"].features[label], "names", None)
@@ -130,14 +124,6 @@ def _values(table: Any, label: str, name: str) -> list[Any]:
     if None in values:
         raise BadData(f"{name} row {values.index(None)}: column {label!r} is empty; fill it or remove the row")
     return list(values)
-
-
-def _labels(table: Any, label: str, class_names: Sequence[str], name: str) -> np.ndarray:
-    values = _values(table, label, name)
-    if getattr(table.features[label], "names", None):
-        return np.array(values, dtype=np.int64)
-    number = {text: place for place, text in enumerate(class_names)}
-    return np.array([number[str(value)] for value in values], dtype=np.int64)
 
 
 def rows_of(table: Any, image: str, name: str) -> TableRows:
