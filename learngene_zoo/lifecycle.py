@@ -185,11 +185,10 @@ def expand(
 
     Sizes, budgets and the expander's settings can also be given by name (`layers=7`, `max_params=20_000_000`, and
     timm's words `depth`, `embed_dim`, `num_heads`, `num_classes`, `img_size`). `control` replaces what is inherited,
-    see `artifacts/controls.py`. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
+    see `artifacts.descendant.controlled`. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
     `BadPlugin` if the expander builds another one than it was given.
     """
-    from learngene_zoo.artifacts.controls import controlled
-    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.descendant import Descendant, controlled
 
     run = run or Run()
     gene = shelf.open_learngene(learngene)

@@ -5,24 +5,12 @@ from its module when it is first used, so a cold module of a plugin stays cold a
 functions. Which names there are, and where they come from, is said once: by `plugin.pyi`, which type checkers read too.
 """
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+from learngene_zoo import homes
 
-def _homes() -> dict[str, tuple[str, str]]:
-    """For every name its module, and what it is called there."""
-    imports = ast.parse(Path(__file__).with_suffix(".pyi").read_bytes()).body
-    return {
-        alias.asname or alias.name: (node.module or "", alias.name)
-        for node in imports
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-
-
-_HOME_OF = _homes()
+_HOME_OF = homes(__file__)
 __all__ = sorted(_HOME_OF)
 
 

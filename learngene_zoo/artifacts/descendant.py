@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from learngene_zoo.artifacts.records import FORMAT, joint_licence, read_provenance
+from learngene_zoo.artifacts.records import CONTROLS, FORMAT, Control, joint_licence, read_provenance
 from learngene_zoo.atomic import new_folder
-from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import Convention, Cost, cost, table_of
 from learngene_zoo.families.spec import InputFormat, Spec
-from learngene_zoo.families.tensors import Model, Scheme, check_state, filled, model_of, shapes
+from learngene_zoo.families.tensors import Model, Scheme, check_state, filled, initial, model_of, shapes
 from learngene_zoo.families.timm_config import (
     check_agreement,
     check_keys,
@@ -242,3 +242,26 @@ def fingerprint_of(descendant: Descendant) -> str:
     """A hash of its function: spec, normalisation and every tensor. A resumed run compares it."""
     settings = [to_json(descendant.spec), descendant.mean, descendant.std]
     return fingerprint([*settings, fingerprint_of_state(descendant.state)])
+
+
+def controlled(descendant: Descendant, control: Control, seed: int) -> Descendant:
+    """The descendant without what it inherited, in one way or another, and otherwise the same; a function of the seed.
+
+    `shuffled` permutes the entries of every inherited tensor: what a method gains over it is inherited knowledge, and what it
+    gains over random weights is the scale of the inherited numbers. `stem` keeps the inherited stem and final norm and draws
+    every other inherited tensor. Raises `WrongCall` for a control that does not exist.
+    """
+    if control not in CONTROLS:
+        raise unknown("control", control, CONTROLS)
+    return {"shuffled": _shuffled, "stem": _stem_only}[control](descendant, seed)
+
+
+def _shuffled(descendant: Descendant, seed: int) -> Descendant:
+    return descendant.with_state(tensors.shuffled(descendant.state, descendant.inherited, seed))
+
+
+def _stem_only(descendant: Descendant, seed: int) -> Descendant:
+    table = table_of(descendant.spec)
+    kept = {name for name in descendant.inherited if table.is_stem(name) or table.is_final_norm(name)}
+    drawn = initial(descendant.spec, seed, names=descendant.inherited - kept)
+    return descendant.with_state({**descendant.state, **drawn}, inherited=frozenset(kept))

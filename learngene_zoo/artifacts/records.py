@@ -15,7 +15,7 @@ from learngene_zoo.settings import Bounds, Json, check_bounds, from_json
 from learngene_zoo.version import __version__
 
 FORMAT = 1
-Control = Literal["shuffled", "stem"]  # see controls.py
+Control = Literal["shuffled", "stem"]  # see `descendant.controlled`
 CONTROLS: tuple[Control, ...] = get_args(Control)
 
 

@@ -106,7 +106,7 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
 
 def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     """The descendant before training, under its arm's control; a head that is not inherited is the same in all arms."""
-    from learngene_zoo.artifacts.controls import controlled
+    from learngene_zoo.artifacts.descendant import controlled
     from learngene_zoo.families.family import table_of
     from learngene_zoo.families.tensors import initial
 

@@ -6,7 +6,6 @@ import ast
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,17 +18,6 @@ def test_every_public_name_is_there() -> None:
     assert set(learngene_zoo.__all__) <= set(dir(learngene_zoo))
     with pytest.raises(AttributeError, match="nothing_like_that"):
         _ = learngene_zoo.nothing_like_that
-
-
-def test_type_checkers_see_the_same_names() -> None:
-    tree = ast.parse(Path(learngene_zoo.__file__).read_text(encoding="utf-8"))
-    [block] = [node for node in tree.body if isinstance(node, ast.If)]
-    seen: dict[str, set[str]] = {}
-    for node in block.body:
-        assert isinstance(node, ast.ImportFrom)
-        home = (node.module or "").removeprefix("learngene_zoo.")
-        seen.setdefault(home, set()).update(alias.name for alias in node.names)
-    assert seen == {home: set(names) for home, names in learngene_zoo._HOMES.items()}
 
 
 def test_importing_it_imports_nothing_else() -> None:

@@ -168,8 +168,9 @@ COLD = (
     "tasks.catalogue bench cli"
 )
 HOT_OF_OURS = {
-    *("learngene_zoo.artifacts.controls", "learngene_zoo.artifacts.descendant", "learngene_zoo.bench.probe"),
-    *("learngene_zoo.families.vit.host", "learngene_zoo.families.vit.modules"),
+    "learngene_zoo.artifacts.descendant",
+    "learngene_zoo.families.vit.host",
+    "learngene_zoo.families.vit.modules",
 }
 
 

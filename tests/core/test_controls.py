@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 import learngene_zoo
 from learngene_zoo import torch_hub
-from learngene_zoo.artifacts.controls import controlled
-from learngene_zoo.artifacts.descendant import Descendant, assemble, fingerprint_of, load_descendant
+from learngene_zoo.artifacts.descendant import Descendant, assemble, controlled, fingerprint_of, load_descendant
 from learngene_zoo.artifacts.records import CONTROLS, Control, LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main

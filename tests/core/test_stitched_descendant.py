@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, spec_at
-from learngene_zoo.artifacts.controls import controlled
 from learngene_zoo.artifacts.descendant import (
     Descendant,
     assemble,
+    controlled,
     fingerprint_of,
     load_descendant,
 )

@@ -11,7 +11,7 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer
 
 from learngene_zoo import lifecycle, torch_hub
-from learngene_zoo.artifacts.controls import controlled
+from learngene_zoo.artifacts.descendant import controlled
 from learngene_zoo.artifacts.shelf import Learngene, find, load_learngene
 from learngene_zoo.method import details_of
 from learngene_zoo.runs.run import Run

@@ -1,0 +1,27 @@
+"""The public names of the package, and the modules that they come from."""
+
+from learngene_zoo.artifacts.descendant import Descendant as Descendant
+from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
+from learngene_zoo.artifacts.shelf import Learngene as Learngene
+from learngene_zoo.artifacts.shelf import load as load
+from learngene_zoo.errors import ZooError as ZooError
+from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
+from learngene_zoo.lifecycle import evaluate as evaluate
+from learngene_zoo.lifecycle import expand as expand
+from learngene_zoo.lifecycle import extract as extract
+from learngene_zoo.lifecycle import finetune as finetune
+from learngene_zoo.lifecycle import plan as plan
+from learngene_zoo.lifecycle import plot as plot
+from learngene_zoo.lifecycle import train as train
+from learngene_zoo.method import Budget as Budget
+from learngene_zoo.method import Expander as Expander
+from learngene_zoo.method import Extractor as Extractor
+from learngene_zoo.method import Member as Member
+from learngene_zoo.method import Method as Method
+from learngene_zoo.method import Target as Target
+from learngene_zoo.runs.run import Run as Run
+from learngene_zoo.settings import Recipe as Recipe
+from learngene_zoo.tasks.catalogue import open_task as open_task
+from learngene_zoo.version import __version__ as __version__
+
+def homes(module: str) -> dict[str, tuple[str, str]]: ...
