@@ -2,15 +2,15 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks import catalogue, hub_data
 from learngene_zoo.tasks.images import decoded, decoded_indices, read
 from learngene_zoo.tasks.splits import in_roles, split_name
+from learngene_zoo.tasks.streams.order import Order, shown
 from learngene_zoo.tasks.tables import check_column, columns
-from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Sample, Stream, Task
+from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Task
 from learngene_zoo.tasks.transforms import checked
 
 Row = dict[str, Any]
@@ -42,7 +42,8 @@ def _opened(task: Task) -> Row:
         split = task.split("train")
         got, label = split.__getitems__([0]), int(split.labels[0])
     else:
-        sample = _beginning(task.stream("train"))
+        stream = task.stream("train")
+        _, sample = next(shown(stream, stream.counts, Order(seed=0, window=None), 0, lambda places: places == 0))
         got, label = read([sample]), sample.label
     samples = checked(got, task, [0])
     image = samples.images[0]
@@ -60,15 +61,6 @@ def _opened(task: Task) -> Row:
         kinds = {part.name: f"one of {part.classes}" if part.classes else "number" for part in task.attributes}
         row["columns"] += [f"{name}: {kind}" for name, kind in kinds.items()]
     return {**row, "licence": task.licence, "revision": task.revision, "notes": list(task.notes), "missing": []}
-
-
-def _beginning(stream: Stream) -> Sample:
-    """The first image of a stream."""
-    shard = next(number for number, count in enumerate(stream.counts) if count)
-    wanted = np.arange(stream.counts[shard]) == 0
-    sample = next(iter(stream.read(shard, wanted)))
-    assert sample is not None, "a stream returns what is wanted"
-    return sample
 
 
 def _streamed(reference: str, source: HubSource, entry: Entry | None) -> Row:
