@@ -105,13 +105,18 @@ def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
 
 def _design(claim: Claim) -> str:
     """What is measured, in one line."""
-    sizes = f"{len(claim.sizes)} sizes" if claim.sizes else f"{' and '.join(map(str, claim.layers))} layers"
+    sizes = f"{len(claim.sizes)} sizes" if claim.sizes else f"{_listed(claim.layers)} layers"
     sizes = f"{len(claim.targets)} {'task' if len(claim.targets) == 1 else 'tasks'}, {sizes}, {claim.seeds} seeds"
     if claim.measure == "extraction":
         return f"{sizes}; the extraction itself"
     budgets = sorted({claim.epochs_of(name) for name in claim.arms})
     images = f"{claim.recipe.images} images" if claim.recipe.images else "all images"
-    return f"{sizes}; {' and '.join(map(str, budgets))} epochs of {images} in batches of {claim.recipe.batch_size}"
+    return f"{sizes}; {_listed(budgets)} epochs of {images} in batches of {claim.recipe.batch_size}"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _block(title: str, lines: Sequence[str]) -> list[str]:

@@ -195,12 +195,12 @@ def matches(found: Sequence[Bill]) -> list[Match]:
     Equal quality is the best that both reach: the lower of their two best means.
     """
     made = []
-    for ours, theirs in product(
-        [bill for bill in found if not bill.is_rival], [bill for bill in found if bill.is_rival]
-    ):
+    rivals = [bill for bill in found if bill.is_rival]
+    for ours, theirs in product([bill for bill in found if not bill.is_rival], rivals):
         level = min(max(ours.values.values()), max(theirs.values.values()))
         epochs, others = ours.reaches(level), theirs.reaches(level)
-        assert epochs is not None and others is not None, "both reach the lower of their best means"  # noqa: PT018
+        assert epochs is not None, "both reach the lower of their best means"
+        assert others is not None, "both reach the lower of their best means"
         made.append(Match(ours, theirs, "equal budget", ours.longest, ours.longest))
         made.append(Match(ours, theirs, "equal quality", epochs, others))
     return made
