@@ -159,18 +159,14 @@ def predicted(hypernet: Hypernet, spec: Spec, embedding: Tensor | None, run: Run
     return {name: tensor.cpu() for name, tensor in hypernet.predict(graph_of(spec), task=task, head=head).items()}
 
 
+@lru_cache(maxsize=64)
 def class_position(width: int) -> Tensor:
     """(d,) the row of the position embedding for the class token: fixed normal numbers with a standard deviation of 0.02.
 
     A function of the width alone; a narrow model's are the first of a wide one's. They are not zeros although the token is:
-    the gradient of the first norm at a row of zeros is a thousand times larger than anywhere else.
+    the gradient of the first norm at a row of zeros is a thousand times larger than anywhere else. By Box and Muller, each
+    from two uniform numbers, so that it depends on its own index only. Cached: do not write into it.
     """
-    return _class_position(width).clone()
-
-
-@lru_cache(maxsize=64)
-def _class_position(width: int) -> Tensor:
-    """By Box and Muller, each normal number from two uniform ones, so that each depends on its own index only."""
     first_d, second_d = uniform(derive_seed(0, "class position"), range(width), 2).astype(np.float64).T
     normal_d = np.sqrt(-2 * np.log1p(-first_d)) * np.cos(2 * np.pi * second_d)
     with torch.inference_mode(False):
