@@ -10,7 +10,7 @@ import pytest
 import torch
 from tal_toy import SIZE, ancestry, extracted
 
-from learngene_zoo import inputs, lifecycle, torch_hub
+from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene
@@ -99,7 +99,7 @@ def reopened(learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assemble(made.spec, made.state, seed=0).save(tmp_path / "ancestry")
     record = open_ancestry(str(tmp_path / "ancestry")).record
     learngene.with_config(ancestries=(record,)).save(tmp_path / "learngene")
-    for module in (inputs, embeddings):
+    for module in (lifecycle, embeddings):
         monkeypatch.setattr(module, "open_task", lambda reference, **_: tiny_task(reference, classes=5))
     return load_learngene(tmp_path / "learngene")
 
@@ -239,7 +239,7 @@ def test_a_hypernetwork_larger_than_any_is_not_built(learngene: Learngene) -> No
 
 
 def test_torch_hub_builds_for_the_task_that_is_named(reopened: Learngene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_hub, "head_for", lambda task: (3, False))
+    monkeypatch.setattr(lifecycle, "open_task", lambda reference, **_: tiny_task(reference, classes=3))
     model = torch_hub.method_vit("tal", "tiny-a", learngene=reopened.folder, depth=4)
     wanted = expand(reopened, "tiny-a", layers=4).state
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
