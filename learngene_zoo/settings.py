@@ -23,9 +23,8 @@ from learngene_zoo.errors import BadFile, WrongCall, unknown
 T = TypeVar("T")
 Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
 NO_OPTION = {"option": False}  # metadata of a field that is in files and in Python, and has no option
-FLAT = {
-    "flat": True
-}  # metadata of a nested record, with a default, whose options and JSON keys are as if it were not nested
+# Metadata of a nested record, with a default, whose options and JSON keys are as if it were not nested.
+FLAT = {"flat": True}
 
 
 @dataclass(frozen=True, kw_only=True)
