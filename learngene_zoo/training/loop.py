@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,13 +95,11 @@ def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
 
     A group with an `lr_scale` gets the schedule's learning rate times that. Raises `WrongCall` if nothing is trainable.
     """
-    decayed: list[nn.Parameter] = []
-    others: list[nn.Parameter] = []
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad:
-            plain = parameter.dim() < 2 or name.rpartition(".")[2] in UNDECAYED
-            (others if plain else decayed).append(parameter)
-    if not decayed and not others:
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    plain = {name for name, p in trained.items() if p.dim() < 2 or name.rpartition(".")[2] in UNDECAYED}
+    decayed = [parameter for name, parameter in trained.items() if name not in plain]
+    others = [parameter for name, parameter in trained.items() if name in plain]
+    if not trained:
         raise WrongCall("this objective has no trainable parameter; unfreeze some, or train for 0 epochs")
     groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
@@ -223,15 +222,9 @@ class Engine:
             start = max(done - epoch * self.loader.steps, 0)
             for number, batch in enumerate(self.loader.epoch(epoch, start=start), start=start + 1):
                 step = epoch * self.loader.steps + number
-                lr = learning_rate(self.recipe, step, self.loader.steps)
-                yield Step(
-                    epoch=epoch,
-                    step=step,
-                    steps=self.steps,
-                    losses=self._step(batch, step, lr),
-                    lr=lr,
-                    end_of_epoch=number == self.loader.steps,
-                )
+                lr, last = learning_rate(self.recipe, step, self.loader.steps), number == self.loader.steps
+                losses = self._step(batch, step, lr)
+                yield Step(epoch=epoch, step=step, steps=self.steps, losses=losses, lr=lr, end_of_epoch=last)
 
     def _step(self, batch: Any, step: int, lr: float) -> dict[str, float]:
         seed_step(self.run.seed, step, rank())
@@ -276,10 +269,8 @@ class Engine:
     def _check_finite(self, losses: dict[str, float], step: int) -> None:
         for name, value in losses.items():
             if not math.isfinite(value):
-                raise TrainingFailed(
-                    f"the loss {name} is {value} at step {step} of {self.steps}, which was not taken; "
-                    "try a lower --lr, or --clip 1"
-                )
+                what = f"the loss {name} is {value} at step {step} of {self.steps}, which was not taken"
+                raise TrainingFailed(f"{what}; try a lower --lr, or --clip 1")
 
     def save(self, step: int) -> float:
         """Write a checkpoint and return how many seconds that took."""
@@ -324,17 +315,18 @@ def stochastic_depth(module: nn.Module, rate: float) -> Iterator[None]:
     if not rate:
         yield
         return
-    before = [(block, place, getattr(block, place)) for block, place, _ in _places(module, rate)]
-    if not before:
+    places = list(_places(module, rate))
+    if not places:
         raise WrongCall("drop_path needs blocks with drop_path1 and drop_path2, as timm's ViTs have; set it to 0")
     from timm.layers import DropPath
 
+    before = [getattr(block, place) for block, place, _ in places]
     try:
-        for block, place, probability in list(_places(module, rate)):
+        for block, place, probability in places:
             setattr(block, place, DropPath(probability) if probability else nn.Identity())
         yield
     finally:
-        for block, place, layer in before:
+        for (block, place, _), layer in zip(places, before):
             setattr(block, place, layer)
 
 
@@ -345,7 +337,6 @@ def _places(module: nn.Module, rate: float) -> Iterator[tuple[nn.Module, str, fl
         if not isinstance(layers, (nn.Sequential, nn.ModuleList)):
             continue
         for i, layer in enumerate(layers):
-            for block in layer.modules():
-                for place in PLACES:
-                    if hasattr(block, place):
-                        yield block, place, rate * i / max(len(layers) - 1, 1)
+            for block, place in product(layer.modules(), PLACES):
+                if hasattr(block, place):
+                    yield block, place, rate * i / max(len(layers) - 1, 1)
