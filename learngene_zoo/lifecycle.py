@@ -13,7 +13,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.records import Control, LearngeneConfig, versions
+from learngene_zoo.artifacts.records import Control, versions
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.atomic import claim, digest_of, new_file
 from learngene_zoo.errors import BadPlugin, WrongCall
@@ -198,7 +198,9 @@ def expand(
         claim(Path(out), force or run.resume)
     target = _for_task(target, run)
     if budget:
-        member = _largest(gene.config, expander, target, budget, run)
+        from learngene_zoo.latency import choose, latency
+
+        member = choose(family(gene.config, expander, target), budget, lambda member: latency(member.spec, run))
         expander = with_settings(expander, member.settings)
         target = replace(member.target, task=target.task)
     check_axes(expander, gene.config.spec, target)
@@ -326,12 +328,6 @@ def _provenance(gene: Learngene, expander: Expander, control: Control | None, ru
         "seed": run.seed,
         "versions": versions(),
     }
-
-
-def _largest(config: LearngeneConfig, expander: Expander, target: Target, budget: Budget, run: Run) -> Member:
-    from learngene_zoo.latency import choose, latency
-
-    return choose(family(config, expander, target), budget, lambda member: latency(member.spec, run))
 
 
 def _written(made: Descendant, out: str | Path | None, run: Run, force: bool) -> Descendant:

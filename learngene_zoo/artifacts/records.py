@@ -162,13 +162,9 @@ def _leaves(value: Any) -> list[Any]:
 OWN_PACKAGES = ("learngene_zoo", "torch", "timm", "safetensors", "accelerate", "datasets")
 
 
-def versions() -> dict[str, str]:
-    """The versions of this package and of those whose numerics it depends on, as far as they are installed."""
-    return dict(_versions())
-
-
 @cache
-def _versions() -> dict[str, str]:
+def versions() -> Mapping[str, str]:
+    """The versions of this package and of those whose numerics it depends on, as far as they are installed."""
     found = {"learngene_zoo": __version__}
     for package in OWN_PACKAGES[1:]:
         try:
