@@ -102,7 +102,7 @@ def test_the_rival_of_equal_storage_learns_from_labels_alone() -> None:
 def test_pools_of_unequal_depth_meet_at_equal_numbers_of_high_blocks() -> None:
     claim = load_claim("pool-18")
     pairs = list(zip(sizes_of(claim, "pool"), sizes_of(claim, "pool 18")))
-    assert all(ours.settings["high"] == theirs.settings["high"] for ours, theirs in pairs)
+    assert all(ours.size["high"] == theirs.size["high"] for ours, theirs in pairs)
     assert all(theirs.layers - ours.layers == 3 for ours, theirs in pairs)
 
 
