@@ -1,7 +1,7 @@
 """Twelve kinds of texture as fields: 1 where ink is, -1 where paper is, with edges about two pixels wide.
 
 A texture lives in a frame whose unit is one repeat: places with equal fractions look alike, but for what the manner
-leaves to chance. `_far` is a number's distance from the nearest whole number. Shapes as in `canvas`.
+leaves to chance. `_far` is a number's distance from the nearest whole number. Shapes as in `shapes`.
 """
 
 from collections.abc import Callable
