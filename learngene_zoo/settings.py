@@ -312,12 +312,12 @@ class Recipe:
     lr: Annotated[float, "peak learning rate", Bounds(above=0)] = 5e-4
     min_lr: Annotated[float, "learning rate at the end", Bounds(least=0)] = 0.0
     schedule: Annotated[Literal["cosine", "poly", "constant"], "how the learning rate decays after warm-up"] = "cosine"
-    power: Annotated[float, "exponent of the poly schedule: lr (1 - t/T)^power"] = 0.9
+    power: Annotated[float, "exponent of the poly schedule: lr (1 - t/T)^power", Bounds(least=0)] = 0.9
     warmup: Annotated[float, "epochs of linear warm-up", Bounds(least=0)] = 0.0
     weight_decay: Annotated[
         float, "AdamW's weight decay of matrices (biases, norms and tokens have none)", Bounds(least=0)
     ] = 0.05
-    clip: Annotated[float | None, "clip the gradient to this norm"] = None
+    clip: Annotated[float | None, "clip the gradient to this norm", Bounds(above=0)] = None
     drop_path: Annotated[
         float, "stochastic depth, rising linearly to this rate at the last block", Bounds(least=0, below=1)
     ] = 0.0

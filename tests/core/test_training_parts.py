@@ -237,3 +237,12 @@ def test_no_checkpoints(tmp_path):
     assert checkpoint.newest(tmp_path, {}) is None
     checkpoint.forget_drafts(tmp_path)
     assert [place.name for place in tmp_path.iterdir()] == ["checkpoint-x"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [("clip", 0.0, "clip is 0.0; it must be above 0"), ("power", -1.0, "power is -1.0; it must be at least 0")],
+)
+def test_a_recipe_refuses_a_clip_of_nothing_and_a_schedule_that_rises(field: str, value: float, words: str) -> None:
+    with pytest.raises(WrongCall, match=words):
+        Recipe(**{field: value})
