@@ -5,10 +5,11 @@
     python tests/kill/harness.py --total 40           forty, divided among all stories
 
 A file operation is what Python announces to audit hooks under the working folder: opening for writing, making, renaming,
-removing, changing mode. Each trial is a fork of one process that has imported everything, so a trial takes a second. A trial
-passes if, right after the kill, the place holds the old artifact or the new one, whole (a bench's: the rows that were there, and
-of the new ones those that were finished); if the same call with --resume (of a bench: the same call) exits with 0 and leaves
-exactly what the uninterrupted run left, with no other name beside it; and if neither call prints "unexpected".
+removing, changing mode. Where opening empties a file, there is a kill before it and one after it. Each trial is a fork of one
+process that has imported everything, so a trial takes a second. A trial passes if, right after the kill, the place holds the
+old artifact or the new one, whole (a bench's: the rows that were there, and of the new ones those that were finished); if the
+same call with --resume (of a bench: the same call) exits with 0 and leaves exactly what the uninterrupted run left, with no
+other name beside it; and if neither call prints "unexpected".
 """
 
 from __future__ import annotations
@@ -90,25 +91,30 @@ def _watch(where: Path, log: Path, kill: int | None) -> None:
     """Write down every file operation below `where`, and die before number `kill`."""
     top, handle, count, busy = str(where), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 0, False
 
+    def passed(what: str, path: str) -> bool:
+        nonlocal count
+        if count == kill:
+            return False
+        os.write(handle, f"{what} {os.path.relpath(path, top)}\n".encode())
+        count += 1
+        return True
+
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        nonlocal count, busy
+        nonlocal busy
         if busy or not (event in CHANGES or event == "open"):
             return
-        if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & WRITING):
-            return
-        path = arguments[0]
-        if not isinstance(path, (str, bytes, os.PathLike)):
+        flags = arguments[2] if event == "open" and isinstance(arguments[2], int) else 0
+        if (event == "open" and not flags & WRITING) or not isinstance(arguments[0], (str, bytes, os.PathLike)):
             return
         busy = True
-        try:
-            full = os.path.join(top, os.fsdecode(path))
-            if full.startswith(top + os.sep):
-                if count == kill:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                os.write(handle, f"{event} {os.path.relpath(full, top)}\n".encode())
-                count += 1
-        finally:
-            busy = False
+        full = os.path.join(top, os.fsdecode(arguments[0]))
+        if full.startswith(top + os.sep):
+            if not passed(event, full):
+                os.kill(os.getpid(), signal.SIGKILL)
+            if flags & os.O_TRUNC and not passed("after open", full):
+                os.open(full, flags)
+                os.kill(os.getpid(), signal.SIGKILL)
+        busy = False
 
     sys.addaudithook(hook)
 
@@ -230,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = [story.name for story in STORIES]
     parser.add_argument("stories", nargs="*", choices=[*names, []], help="their names; all if none is given")
-    parser.add_argument("--kills", type=int, help="kills of each story (default: all of two, 40 of most others)")
+    parser.add_argument("--kills", type=int, help="kills of each story (default: all of two, 4 to 40 of the others)")
     parser.add_argument("--total", type=int, help="instead: kills of all stories together")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
