@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import importlib
 import json
 import os
 import shutil
@@ -25,22 +26,28 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
 from machine import RESULTS, write
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST, ROWS = Path(__file__).with_name("mutants.toml"), RESULTS / "mutants.jsonl"
 LEAST = 0.95  # of all mutants
-PATIENCE, TIMES = (
-    60.0,
-    5.0,
-)  # seconds, and times what the tests take on the whole code, after which a mutant counts as killed
+PRELOADED = (
+    *("torch", "timm", "accelerate", "datasets", "safetensors.torch", "torchvision.transforms.v2", "matplotlib.pyplot"),
+    *("sklearn.datasets", "PIL.Image", "click.testing", "rich.progress", "pytest"),
+)
+# After so many seconds, and so many times what the tests take on the whole code, a mutant counts as killed.
+PATIENCE, TIMES = 60.0, 5.0
+
+
+class Red(Exception):
+    """Tests that fail without any mutant can tell nothing."""
 
 
 @dataclass(frozen=True)
@@ -110,10 +117,13 @@ def main() -> None:
     rows = read()
     chosen = [mutant for mutant in mutants if given.only in f"{mutant.file} {mutant.old} {mutant.new}"]
     waiting = [mutant for mutant in chosen if given.fresh or not _is_killed(mutant, rows)]
-    for mutant, row in tried(waiting, given.jobs):
-        rows[mutant.key(ROOT)] = row
-        keep([rows[key] for one in mutants if (key := one.key(ROOT)) in rows])
-        print(f"{row['status']:9} {row['seconds']:6.1f} s   {mutant.name}", flush=True)
+    try:
+        for mutant, row in tried(waiting, given.jobs):
+            rows[row["key"]] = row
+            keep([rows[key] for one in mutants if (key := one.key(ROOT)) in rows])
+            print(f"{row['status']:9} {row['seconds']:6.1f} s   {mutant.name}", flush=True)
+    except Red as error:
+        sys.exit(str(error))
     report(mutants, rows)
 
 
@@ -133,27 +143,38 @@ def keep(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def tried(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, dict[str, Any]]]:
-    """Each mutant with its result, those of one set of tests together. Exits if tests fail without any mutant."""
+    """Each mutant with its result, those of one set of tests together. Raises `Red` if tests fail without any mutant."""
     suites: dict[tuple[str, ...], list[Mutant]] = {}
     for mutant in mutants:
         suites.setdefault(mutant.tests, []).append(mutant)
-    with copies(jobs) as trees, ThreadPoolExecutor(jobs) as pool:
-
-        def tried_in_one(tests: tuple[str, ...]) -> list[tuple[Mutant, dict[str, Any]]]:
-            tree = trees.get()
-            try:
-                failed, usual = run(tree, tests, 600.0)
-                if failed:
-                    sys.exit(f"without any mutant, {' '.join(tests)} fails: {failed}")
-                return [(one, judged(tree, one, PATIENCE + TIMES * usual)) for one in suites[tests]]
-            finally:
-                trees.put(tree)
-
+    preload()
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
+        pool = ProcessPoolExecutor(jobs, get_context("fork"))
         try:
-            for done in as_completed([pool.submit(tried_in_one, tests) for tests in suites]):
+            for done in as_completed([pool.submit(of_suite, folder, tests, own) for tests, own in suites.items()]):
                 yield from done.result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def preload() -> None:
+    """Import what takes most of the time of a short run of tests, and is never changed. Tests run in forks of this process."""
+    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", MPLBACKEND="agg")
+    for name in PRELOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    assert "learngene_zoo" not in sys.modules, "every fork must import the changed files anew"
+
+
+def of_suite(folder: str, tests: tuple[str, ...], mutants: Sequence[Mutant]) -> list[tuple[Mutant, dict[str, Any]]]:
+    """The rows of mutants that share their tests, tried in this process's own copy of the checkout."""
+    tree = Path(folder) / str(os.getpid())
+    if not tree.is_dir():
+        copy_checkout(tree)
+    failed, usual = run(tree, tests, 600.0)
+    if failed:
+        raise Red(f"without any mutant, {' '.join(tests)} fails: {failed}")
+    return [(one, judged(tree, one, PATIENCE + TIMES * usual)) for one in mutants]
 
 
 def judged(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
@@ -172,47 +193,59 @@ def judged(tree: Path, mutant: Mutant, limit: float) -> dict[str, Any]:
 
 def run(tree: Path, tests: Sequence[str], limit: float) -> tuple[str, float]:
     """The first of the tests that fails, or "timeout"; empty if all pass. And the seconds that took."""
-    path = os.pathsep.join([str(tree), str(tree / "plugins")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests]
     started = time.monotonic()
-    with subprocess.Popen(
-        command,
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            output, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+    with tempfile.TemporaryFile() as output:
+        child = os.fork()
+        if not child:
+            _test(tree, tests, output.fileno())
+        ended, status = 0, 0
+        while not ended and time.monotonic() - started < limit:
+            time.sleep(0.02)
+            ended, status = os.waitpid(child, os.WNOHANG)
+        with suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)
+        if not ended:
+            os.waitpid(child, 0)
             return "timeout", time.monotonic() - started
-    if process.returncode in (4, 5):
-        sys.exit(f"pytest found no tests in {' '.join(tests)}:\n{output}")
-    lines = [line.split(" - ")[0] for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    failed = (lines or [f"pytest exited with {process.returncode}"])[0] if process.returncode else ""
+        output.seek(0)
+        printed = output.read().decode(errors="replace")
+    code = os.waitstatus_to_exitcode(status)
+    if code in (4, 5):
+        raise Red(f"pytest found no tests in {' '.join(tests)}:\n{printed}")
+    lines = [line.split(" - ")[0] for line in printed.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    failed = (lines or [f"pytest exited with {code}"])[0] if code else ""
     return failed.removeprefix("FAILED "), time.monotonic() - started
 
 
-@contextmanager
-def copies(count: int) -> Iterator[SimpleQueue[Path]]:
-    """So many copies of the files that git knows, compiled so that a changed file is always read anew."""
+def _test(tree: Path, tests: Sequence[str], output: int) -> NoReturn:
+    """In a fork: run the tests of the copy, print to the file `output`, and end."""
+    code = 3  # pytest's for an error of its own
+    try:
+        os.setsid()
+        os.chdir(tree)
+        for stream in (1, 2):
+            os.dup2(output, stream)
+        sys.stdout = sys.stderr = open(1, "w", closefd=False)  # noqa: SIM115  until the process ends
+        sys.path[:] = [str(tree), str(tree / "plugins"), *(place for place in sys.path if place != str(LIST.parent))]
+        os.environ["PYTHONPATH"] = os.pathsep.join(sys.path[:2])
+        sys.dont_write_bytecode = True
+        import pytest
+
+        code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests]))
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def copy_checkout(tree: Path) -> None:
+    """The files that git knows, compiled so that a changed one is always read anew."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    trees: SimpleQueue[Path] = SimpleQueue()
-    with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        for number in range(count):
-            tree = Path(folder) / str(number)
-            for name in filter(None, listed.split("\0")):
-                if (ROOT / name).is_file():
-                    (tree / name).parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(ROOT / name, tree / name)
-            compiling = ["compileall", "-q", "--invalidation-mode", "checked-hash", "learngene_zoo", "plugins"]
-            subprocess.run([sys.executable, "-m", *compiling], cwd=tree, check=True)
-            trees.put(tree)
-        yield trees
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, tree / name)
+    compiling = ["compileall", "-q", "--invalidation-mode", "checked-hash", "learngene_zoo", "plugins"]
+    subprocess.run([sys.executable, "-m", *compiling], cwd=tree, check=True)
 
 
 def report(mutants: Sequence[Mutant], rows: dict[str, Any]) -> None:

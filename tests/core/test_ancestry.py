@@ -57,6 +57,11 @@ def test_half_precision_is_widened(tmp_path: Path, dtype: torch.dtype) -> None:
     found = open_ancestry(str(write_folder(tmp_path, dtype=dtype)))
     drawn = initial(SPEC, 0)
     assert all(torch.equal(tensor, drawn[name].to(dtype).float()) for name, tensor in found.state.items())
+    assert {tensor.dtype for tensor in found.state.values()} == {torch.float32}
+
+
+def test_class_names_of_another_number_of_classes_are_left_out(tmp_path: Path) -> None:
+    assert open_ancestry(str(write_folder(tmp_path, label_names=["a", "b"]))).class_names == ()
 
 
 def test_a_file_with_its_config_beside_it(tmp_path: Path) -> None:
