@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
-from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord, joint_licence
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
 from learngene_zoo.cli.main import main
-from learngene_zoo.errors import BadFile
+from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
@@ -148,3 +149,27 @@ def test_a_learngene_of_an_earlier_version_names_no_tensors(learngene: Path) -> 
     assert data.pop("tensors") == ["a"]
     (learngene / "config.json").write_text(json.dumps(data))
     assert list(load_learngene(learngene).state) == ["a"]
+
+
+def test_the_number_of_the_format_is_1(learngene: Path, model: Path) -> None:
+    assert json.loads((learngene / "config.json").read_text())["format"] == 1
+    assert json.loads((model / "config.json").read_text())["learngene"]["format"] == 1
+
+
+@pytest.mark.parametrize(
+    ("licences", "joint"),
+    [
+        ([], "unknown"),
+        (["mit"], "mit"),
+        (["mit", "apache-2.0", "mit"], "apache-2.0 AND mit"),
+        (["mit", "unknown"], "unknown"),
+    ],
+)
+def test_the_licence_of_several_works(licences: list[str], joint: str) -> None:
+    assert joint_licence(licences) == joint
+
+
+@pytest.mark.parametrize("value", ["a" * 39, "a" * 41, "a" * 40 + "\n", "A" * 40, "g" * 40])
+def test_a_revision_is_40_hexadecimal_digits(value: str) -> None:
+    with pytest.raises(WrongCall, match="expected 40 hexadecimal digits"):
+        replace(RECORD, revision=value)
