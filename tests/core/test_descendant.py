@@ -86,6 +86,7 @@ def test_what_a_descendant_says_of_itself() -> None:
     [
         ({"mean": (0.1,)}, "mean and std have 1 and 3 values for 3 channels"),
         ({"class_names": ("a",)}, "1 class names for 3"),
+        ({"class_names": ("a", "b", "c", "d")}, "4 class names for 3"),
     ],
 )
 def test_numbers_that_do_not_fit(fields: dict, message: str) -> None:
@@ -157,6 +158,13 @@ def test_a_model_of_another_task_gets_a_fresh_head(names: tuple[str, ...]) -> No
     assert not torch.equal(tuned.state["head.weight"], start.state["head.weight"][: len(names)])
     assert (tuned.provenance, tuned.mean, tuned.inherited) == (start.provenance, start.mean, start.inherited)
     assert tuned.model()(IMAGES_BCHW).shape == (2, len(names))
+
+
+def test_a_fresh_head_is_not_inherited() -> None:
+    start = made(task="objects")
+    whole = replace(start, inherited=frozenset(start.state))
+    assert "head.weight" in whole.for_task("objects", ("a", "b", "c"), seed=9).inherited
+    assert whole.for_task("digits", ("a", "b"), seed=9).inherited == whole.inherited - {"head.weight", "head.bias"}
 
 
 def test_other_tensors_must_fit() -> None:

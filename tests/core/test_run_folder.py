@@ -152,6 +152,14 @@ def test_a_run_that_was_killed_when_its_artifact_was_there_is_recognised(tmp_pat
         call(never, out, Run(resume=True, seed=1))
 
 
+def test_another_artifact_in_its_place_is_not_the_runs(tmp_path: Path) -> None:
+    out = tmp_path / "learngene"
+    call(whole, out)
+    (out / "config.json").write_text(json.dumps({"learngene": {}, "text": "another"}))
+    assert call(whole, out, Run(resume=True), force=True) == Toy("0")
+    assert load(out) == Toy("0")
+
+
 def test_what_the_user_put_into_a_run_folder_stays(tmp_path: Path) -> None:
     out, folder = tmp_path / "learngene", tmp_path / "learngene.run"
     call(whole, out)

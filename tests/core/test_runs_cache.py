@@ -196,6 +196,18 @@ def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock:
         assert taken(tmp_path / name, tmp_path / "parts").seconds == 10
 
 
+def test_the_seconds_of_a_run_that_was_interrupted_add_up(tmp_path: Path, clock: Clock) -> None:
+    part = computing(Computation(clock, seconds=10))
+    part.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        once(run_in(tmp_path, "a"), teacher, Settings())
+    part.interrupted = False
+    for checkpoint in (tmp_path / "parts").rglob("checkpoint-1"):
+        checkpoint.rmdir()
+    once(replace(run_in(tmp_path, "a"), resume=True), teacher, Settings())
+    assert taken(tmp_path / "a", tmp_path / "parts").seconds == 0  # 20 seconds were seen, and 20 the part took
+
+
 def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +66,20 @@ def test_an_input_without_an_identity_is_refused(value: Any) -> None:
         key_of(work, Settings(), [value], 0)
 
 
+def wrapping(function: Any, hidden: int) -> Any:
+    """A function that passes for one from the top of a module."""
+
+    @wraps(function)
+    def carrying(settings: Settings, run: Run) -> Any:
+        return {}, hidden
+
+    return carrying
+
+
 def test_a_function_that_carries_more_than_its_arguments_is_refused() -> None:
     hidden = 3
+    with pytest.raises(TypeError, match="top of a module"):
+        key_of(wrapping(work, hidden), Settings(), [], 0)
 
     def inner(settings: Settings, run: Run) -> Any:
         return {}, hidden
@@ -88,6 +100,22 @@ def test_runs_that_share_parts_compute_equal_ones_once(tmp_path: Path) -> None:
     assert (first.key, first.record) == (again.key, again.record)
     assert torch.equal(first.state["x"], again.state["x"])
     assert third.key != first.key
+
+
+def test_a_part_has_a_name_and_a_seed_of_its_own(tmp_path: Path) -> None:
+    run = Run(folder=tmp_path, seed=3)
+    parts = [run, run.part("a"), run.part("b"), run.part("a").part("b"), run.part("a/b"), Run(seed=4).part("a")]
+    assert len({part.seed for part in parts}) == len(parts)
+    assert run.part("a").seed == replace(run, device="cuda", workers=2).part("a").seed
+    assert [part.name for part in parts] == ["", "a", "b", "a/b", "a/b", "a"]
+    assert run.part("a").part("b").folder == tmp_path / "parts" / "a" / "parts" / "b"
+
+
+def test_without_resume_a_part_is_computed_anew(tmp_path: Path) -> None:
+    CALLS.clear()
+    for steps in (3, 4):
+        assert once(Run(folder=tmp_path).part("p"), work, Settings(steps=steps)).record == {"steps": steps}
+    assert len(CALLS) == 2
 
 
 @pytest.mark.parametrize(("rank", "kept"), [(0, True), (1, False)])

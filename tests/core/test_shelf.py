@@ -51,6 +51,7 @@ def test_a_record_names_a_card_and_not_where_the_shelf_lies(cards: Path) -> None
     assert shelf.reference(shelf.find("tal")) == "tal-small"
     assert shelf.reference(Path("mine/learngene")) == str(Path("mine/learngene"))
     assert shelf.reference(cards / "empty") == str(cards / "empty")
+    assert shelf.reference(Path("mine/tal-small")) == str(Path("mine/tal-small")), "named like a card, but elsewhere"
 
 
 def test_a_folder_comes_before_a_card_only_if_it_holds_a_config(cards: Path) -> None:
@@ -146,6 +147,7 @@ def test_a_model_is_no_entry(tmp_path: Path) -> None:
         ({"format": 1, "method": "toy"}, "the key 'spec' is missing"),
         (learngene(spec=[]), "does not describe a learngene"),
         (learngene(spec={**to_json(SPEC), "layers": 10**30}), "layers is 1000.*between 1 and 512"),
+        (learngene(spec={**to_json(SPEC), "width": 0}), "width is 0; it must be between 1 and"),
         (learngene(method=3), "expected a text, got 3"),
         (learngene(ancestries=[{"licence": {}}]), "does not describe a learngene"),
     ],

@@ -15,6 +15,7 @@ from learngene_zoo.tasks.splits import (
     in_roles,
     interleaved,
     stratified_parts,
+    task_of,
 )
 from learngene_zoo.tasks.task import Sample
 
@@ -80,6 +81,13 @@ def test_too_few_images_for_a_split() -> None:
         stratified_parts(LABELS, [40, 9], 0)
     with pytest.raises(BadData, match=r"too few training images \(1\) to make a test split"):
         made(LABELS[:1])
+
+
+@pytest.mark.parametrize(("label", "said"), [(3, "row 47 in train: expected a label 0 to 2, got 3"), (-1, "got -1")])
+def test_a_label_outside_the_classes_is_named(label: int, said: str) -> None:
+    labels = np.array([*LABELS[:-1], label])
+    with pytest.raises(BadData, match=said):
+        task_of("x", {"train": Labelled(Rows(), labels)}, ("a", "b", "c"))
 
 
 def test_roles_of_stored_splits() -> None:

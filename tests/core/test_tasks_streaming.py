@@ -97,6 +97,17 @@ def test_processes_share_every_global_batch(task: Task, monkeypatch: pytest.Monk
         assert {k: v for share in shares for k, v in share[step].items()} == batch
 
 
+def test_processes_share_batches_of_any_size(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an evaluation; every process takes every world-th image of each batch."""
+    settings = {"batch_size": 5, "shuffle": False, "drop_last": False, "augment": "none"}
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    shares = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        shares.append([batch.indices.tolist() for batch in loader(task, "validation", **settings).epoch(0)])
+    assert shares == [[[0, 2, 4], [5, 7, 9]], [[1, 3], [6, 8]]]
+
+
 class Held:
     """The images of the stored validation tar, which can be asked for one by one."""
 
@@ -221,6 +232,20 @@ def test_of_many_shards_whole_ones_are_taken() -> None:
     assert {split: len(part.counts) for split, part in parts.items()} == {"train": 44, "validation": 4, "test": 12}
     assert {count for part in parts.values() for count in part.counts} == {4}
     assert len(set.union(*(set(part.shards) for part in parts.values()))) == 60  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("count", "whole"), [(49, False), (50, True)])
+def test_whole_shards_are_taken_from_fifty_on(count: int, whole: bool) -> None:
+    parts = completed("many", {"train": Counting((4,) * count)})
+    assert (sum(len(part.counts) for part in parts.values()) == count) is whole
+
+
+def test_one_shard_is_shuffled_anew_in_every_epoch() -> None:
+    order = Order(seed=3, window=50)
+    found = [order.places(epoch, 0, 100, 100).tolist() for epoch in (0, 0, 1)]
+    assert found[0] == found[1] != found[2]
+    assert sorted(found[2]) == list(range(100))
+    assert set(found[2][:50]) == set(range(50))
 
 
 def test_the_documented_example_makes_tars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checkout: Path) -> None:
