@@ -20,7 +20,7 @@ from learngene_zoo.settings import to_json
 
 METHODS = {"lsamd": "lsamd", "scratch fan_in": "scratch", "pretrain_finetune": "pretrain_finetune"}
 VALUES = {"lsamd": {1: 0.5, 4: 0.7}, "scratch fan_in": {1: 0.2, 4: 0.4}, "pretrain_finetune": {1: 0.6, 4: 0.8}}
-BEFORE = {"lsamd": (100.0, 9000), "scratch fan_in": (0.0, 0), "pretrain_finetune": (50.0, 6000)}
+BEFORE = {"lsamd": (100.0, 9000), "scratch fan_in": (3.0, 30), "pretrain_finetune": (50.0, 6000)}
 
 
 def rows() -> list[Row]:

@@ -9,7 +9,7 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.grid import BUDGETS, SCRATCH, cells, family, some_of, standard_arms, targets
+from learngene_zoo.bench.grid import BUDGETS, SCRATCH, cells, family, named, size_at, some_of, standard_arms, targets
 from learngene_zoo.bench.tuning import SEED, chosen_rates, tuning_cells, with_rates
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.settings import Recipe
@@ -163,6 +163,13 @@ def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
     assert [cell.size for cell in tuning_cells(both, [1e-3]) if cell.arm.name == "pool"] == [sizes[0]]
     with pytest.raises(WrongCall, match=r"without cells: pool builds low .*, not low 1, high 1"):
         grid(arms=arms, layers=[], sizes=[{"low": 1, "high": 1}])
+
+
+def test_of_several_sizes_with_the_named_settings_the_largest_is_meant() -> None:
+    pool = standard_arms(["pool"], ancestries=DEIT)[0]
+    layers = [member.spec.layers for member in named(family(pool), {"high": 4})]
+    assert len(set(layers)) > 1
+    assert size_at(pool, {"high": 4}).layers == layers[-1] == max(layers)
 
 
 def test_rates_are_tried_at_the_middle_size_with_the_longest_budget_on_validation_images() -> None:

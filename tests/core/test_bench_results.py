@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench.results import Results, read_rows, select
+from learngene_zoo.bench.results import Results, packed, read_rows, select, unpacked
 from learngene_zoo.errors import BadFile, Refused, Unavailable
 
 
@@ -28,6 +28,17 @@ def test_rows_come_back_as_they_were_written(tmp_path: Path) -> None:
         assert results.rows() == [row]
     assert read_rows(tmp_path / "deep" / "results.jsonl") == [row]
     assert read_rows(tmp_path / "absent.jsonl") == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "digits"), [("", ""), ("1", "8"), ("0001", "1"), ("11111", "f8"), ("000000001", "008"), ("0" * 6, "00")]
+)
+def test_the_first_image_is_the_highest_bit(flags: str, digits: str) -> None:
+    correct = tuple(flag == "1" for flag in flags)
+    if flags:
+        assert packed(correct) == digits
+        assert unpacked(digits, len(flags)) == correct
+    assert toy_row(correct=digits, evaluated=len(flags)).correct == digits
 
 
 def test_a_failed_cell_is_not_finished_and_its_newest_row_counts(tmp_path: Path) -> None:

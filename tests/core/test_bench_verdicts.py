@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from claims_toy import TASKS, config, extraction, gains, jitter, ran, row, sized, written
@@ -13,8 +14,8 @@ from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, place_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, load_claim
 from learngene_zoo.bench.claims import read_verdict, verdict_text
-from learngene_zoo.bench.contrasts import by_task, jaccard, jaccard_by_chance, rise, stronger
-from learngene_zoo.bench.verdict import judge
+from learngene_zoo.bench.contrasts import Finding, by_task, jaccard, jaccard_by_chance, rise, stronger
+from learngene_zoo.bench.verdict import _corrected, _overall, judge
 from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import write_json
@@ -142,6 +143,37 @@ def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Cla
     assert verdict.verdict == "undecided"
     assert any("the same model in all 12 units" in note for note in verdict.notes)
     assert judge(replace(claim, void_if_same=False), rows).verdict == "does not hold"
+
+
+def judged(what: str, p: float = 0.0, outcome: Any = "holds", **units: int) -> Finding:
+    return Finding(what=what, value=2.0, low=None, high=None, p=p, outcome=outcome, **units)
+
+
+def test_several_pairs_are_corrected_by_holm() -> None:
+    found = _corrected([judged("a", 0.03), judged("b", 0.04), judged("c", 0.001)], 1.0)
+    assert [one.p for one in found] == pytest.approx([0.06, 0.06, 0.003])
+    assert [one.outcome for one in found] == ["undecided", "undecided", "holds"]
+    assert [one.outcome for one in _corrected([judged("a", 0.049)], 3.0)] == ["does not hold"]
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        (["holds", "holds"], "holds"),
+        (["holds", "undecided"], "undecided"),
+        (["holds", "does not hold"], "does not hold"),
+        (["undecided", "does not hold"], "does not hold"),
+    ],
+)
+def test_every_finding_must_hold(toy: Claim, outcomes: list[str], verdict: str) -> None:
+    assert _overall(toy, [judged(f"{number}", outcome=one) for number, one in enumerate(outcomes)]) == verdict
+
+
+def test_a_claim_is_void_only_where_all_units_are_one_model(toy: Claim) -> None:
+    claim = replace(toy, void_if_same=True)
+    assert _overall(claim, [judged("a", units=6, same=6)]) == "undecided"
+    assert _overall(claim, [judged("a", units=6, same=5)]) == "holds"
+    assert _overall(replace(toy, void_if_same=False), [judged("a", units=6, same=6)]) == "holds"
 
 
 def test_a_trend_is_the_rise_of_the_line_of_least_squares(toy: Claim) -> None:

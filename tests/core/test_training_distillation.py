@@ -101,6 +101,12 @@ def test_an_ancestry_of_the_task_teaches_as_it_is() -> None:
     assert all(torch.equal(teacher.state[name], ancestry.state[name]) for name in ancestry.state)
 
 
+@pytest.mark.parametrize("names", [(), ("x", "y", "z"), tuple(reversed(tiny_task().class_names))])
+def test_one_of_other_classes_is_fine_tuned_however_many_they_are(names: tuple[str, ...]) -> None:
+    ancestry = replace(tiny_ancestry(classes=3), class_names=names)
+    assert teacher_for(ancestry, tiny_task(), BRIEF, Run())[1]["training_images"] == 16
+
+
 def test_one_of_another_task_is_fine_tuned_whole_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ancestry, run = tiny_ancestry(), Run(folder=tmp_path / "run", resume=True)
     before = {name: tensor.clone() for name, tensor in ancestry.state.items()}

@@ -96,6 +96,34 @@ def test_bf16():
     assert evaluate(Reader(), TASK, "test", TASK.input_format, Run(precision="bf16")).value == 20 / 31
 
 
+class Seen(Reader):
+    """Notes the type of its products."""
+
+    def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        self.kind = (images_BCHW.flatten(1) @ images_BCHW.flatten(1).T).dtype
+        return super().forward(images_BCHW)
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_products_are_in_the_runs_precision(precision, kind):
+    model = Seen()
+    evaluate(model, TASK, "test", TASK.input_format, Run(precision=precision))
+    assert model.kind == kind
+
+
+class Broken(Reader):
+    """Has no answer to the darkest images."""
+
+    def forward(self, images_BCHW: torch.Tensor) -> torch.Tensor:
+        dark_B1 = (images_BCHW[:, 0, 0, 0] == 0)[:, None]
+        return super().forward(images_BCHW).masked_fill(dark_B1, float("nan"))
+
+
+def test_a_few_outputs_that_are_not_finite():
+    with pytest.raises(TrainingFailed, match="not finite for 7 of 31 images of shades"):
+        evaluate(Broken(), TASK, "test", TASK.input_format, Run())
+
+
 def test_outputs_that_are_not_finite():
     model = Reader()
     model.weight.data.fill_(float("nan"))

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -97,6 +98,43 @@ def test_same_seed_same_weights_and_another_seed_others():
     first, second, other = trained()[0], trained()[0], trained(run=Run(seed=1))[0]
     assert_equal(first, second)
     assert not torch.equal(first.model.net[1].weight, other.model.net[1].weight)
+
+
+class Drawing(nn.Module):
+    """Notes a draw of each step."""
+
+    def __init__(self, drawn: list[float]) -> None:
+        super().__init__()
+        self.inner, self.drawn = toy_objective(), drawn
+
+    def forward(self, batch: Any) -> dict[str, torch.Tensor]:
+        self.drawn.append(torch.rand(()).item())
+        return self.inner(batch)
+
+
+def test_every_step_draws_anew_whatever_came_before(tmp_path):
+    recipe, whole, rest = Recipe(epochs=3, lr=1e-2), [], []
+    for _ in train(Drawing(whole), ToyLoader(), recipe, Run()):
+        pass
+    assert len(set(whole)) == len(whole) == 15
+    run = Run(folder=tmp_path, resume=True)
+    for step in train(Drawing([]), ToyLoader(), recipe, run, seconds_between_checkpoints=0):
+        if step.step == 7:
+            break
+    for _ in train(Drawing(rest), ToyLoader(), recipe, run):
+        pass
+    assert rest == whole[6:]
+
+
+def test_a_run_with_another_plan_is_not_resumed(tmp_path):
+    for step in train(
+        toy_objective(), ToyLoader(), RECIPE, Run(folder=tmp_path, plan="a"), seconds_between_checkpoints=0
+    ):
+        if step.step == 3:
+            break
+    with pytest.raises(Refused, match="plan a"):
+        trained(run=Run(folder=tmp_path, plan="b", resume=True))
+    assert trained(run=Run(folder=tmp_path, plan="a", resume=True))[1][0].step == 3
 
 
 def test_global_randomness_before_does_not_matter():

@@ -198,6 +198,25 @@ def test_a_checkpoints_record_never_changes(tmp_path):
     assert record == {"format": 1, "step": 10, "training": {"label": "x"}, "scaler": {}}
 
 
+def two_checkpoints(tmp_path, first, second):
+    """Both whole, as a kill between writing the one and removing the other leaves them."""
+    written(tmp_path / "other", first)
+    written(tmp_path, second)
+    (tmp_path / "other" / f"checkpoint-{first}").rename(tmp_path / f"checkpoint-{first}")
+
+
+@pytest.mark.parametrize(("first", "second"), [(9, 10), (10, 9), (100, 20)])
+def test_of_two_checkpoints_the_one_of_the_later_step_counts(tmp_path, first, second):
+    two_checkpoints(tmp_path, first, second)
+    assert checkpoint.newest(tmp_path, {}).step == max(first, second)
+
+
+def test_a_checkpoint_under_another_name_is_passed_over(tmp_path):
+    two_checkpoints(tmp_path, 3, 12)
+    (tmp_path / "checkpoint-12").rename(tmp_path / "checkpoint-13")
+    assert checkpoint.newest(tmp_path, {}).step == 3
+
+
 def damage_cut(place):
     data = (place / checkpoint.TENSORS).read_bytes()
     (place / checkpoint.TENSORS).write_bytes(data[: len(data) // 2])

@@ -143,7 +143,10 @@ def test_invalid_depths_are_refused(depths: tuple[int, ...]) -> None:
         with_settings(METHODS.load("pretrain_finetune").extractor, {"depths": depths})
 
 
-@pytest.mark.parametrize("details", [{}, {"depths": "12"}, {"depths": [True]}, {"depths": [1.5]}, {"depths": [0]}])
+@pytest.mark.parametrize(
+    "details",
+    [{}, {"depths": "12"}, {"depths": [True]}, {"depths": [1.5]}, {"depths": [0]}, {"depths": [1, 1]}, {"depths": []}],
+)
 def test_depths_of_an_artifact_are_not_trusted(details: dict[str, Any]) -> None:
     learngene = made("pretrain_finetune", depths=(1,), epochs=0).with_config(details=details)
     with pytest.raises(BadFile, match="depths"):

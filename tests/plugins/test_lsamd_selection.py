@@ -75,6 +75,13 @@ def test_the_nearest_threshold_always_selects() -> None:
             assert 0 < len(above(counts, nearest)) < len(counts)
 
 
+def test_of_two_equally_near_thresholds_the_lower_counts() -> None:
+    assert nearest_threshold([0, 2], 0.25) == 0.0
+    assert nearest_threshold([0, 2], 0.75) == 0.5
+    assert nearest_threshold([1, 3], 0.0) == 1.0
+    assert nearest_threshold([1, 3], 9.0) == 2.5
+
+
 def test_the_details_of_a_learngene() -> None:
     details = replace(select((2, 0), 2), datasets=found(a=(1, 0), b=(1, 0)))
     record = details.json()

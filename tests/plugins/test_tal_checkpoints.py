@@ -175,6 +175,8 @@ def test_arrays_that_cannot_be_are_refused(content: Callable[[], bytes], told: s
         (b"X\x02\x00\x00\x00\xff\xff.", "can't decode"),
         (b"\x8e\xff\xff\xff\xff\xff\xff\xff\xff.", "is truncated"),
         (b"\x80\x09.", "protocol 9"),
+        (b"\x80\x01.", "protocol 1"),
+        (b"\x80\x00.", "protocol 0"),
         (b"ctorch.storage\n_load_from_bytes\nB\x01\x00\x00\x00x\x85R.", "holds the instruction b'x'"),
         (b"ctorch.storage\n_load_from_bytes\nX\x01\x00\x00\x00x\x85R.", "is damaged"),
         (b"ctorch._utils\n_rebuild_tensor_v2\n(NK\x00))\x89Nt" + b"R.", "a tensor is not made from a storage"),

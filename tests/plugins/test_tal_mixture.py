@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from learngene_zoo.errors import WrongCall
-from lgzoo_tal.mixture import Mixture, probabilities, task_at
+from lgzoo_tal.mixture import Mixture, _endless, probabilities, task_at
 
 CASES: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "data" / "tal" / "task_sampler.json").read_text(encoding="utf-8")
@@ -26,6 +27,22 @@ def test_the_official_probabilities(case: str) -> None:
     loaders: Any = {name: SimpleNamespace(images=size, task=None, input_format=None) for name, size in sizes.items()}
     mixture = Mixture(loaders, batch_size=512, temperature=temperature, seed=0)
     assert mixture.steps == CASES[case]["steps_per_epoch_bs512"]
+
+
+class Loader:
+    """Three steps an epoch, each named."""
+
+    steps = 3
+
+    def epoch(self, epoch: int, start: int = 0) -> Any:
+        return iter([(epoch, step) for step in range(start, self.steps)])
+
+
+@pytest.mark.parametrize("shown", [0, 1, 3, 7])
+def test_a_task_goes_through_its_epochs_from_where_it_was(shown: int) -> None:
+    every: Any = [(epoch, step) for epoch in range(5) for step in range(3)]
+    loader: Any = Loader()
+    assert list(islice(_endless(loader, shown), 6)) == every[shown : shown + 6]
 
 
 def test_the_limits_of_the_temperature() -> None:

@@ -94,6 +94,16 @@ def test_the_next_step_has_the_next_architecture_whatever_was_done_before() -> N
     assert {(spec.layers, spec.width) for spec in drawn} == {(spec.layers, spec.width) for spec in ZOO}
 
 
+def test_no_architecture_of_a_meta_batch_is_drawn_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, drawn = objective(meta_batch=3), []
+    real = made.architecture
+    monkeypatch.setattr(made, "architecture", lambda draw: drawn.append(draw) or real(draw))
+    for step in range(3):
+        made.finished.fill_(step)
+        made(batch())
+    assert drawn == list(range(9))
+
+
 def test_attributes_are_read_by_rows_of_the_sink() -> None:
     lesson = Lesson(classes=6, attributes=ATTRIBUTES)
     made, shown = objective((lesson,)), batch(source_task())
@@ -130,7 +140,11 @@ def test_the_guidance_is_equation_4_with_this_projection(projection: Any) -> Non
         entropy = functional.cross_entropy(model_of(spec, state)(shown.images), shown.labels, label_smoothing=0.1)
     assert losses["guidance"].item() == pytest.approx(alpha * wanted.item(), rel=1e-4)
     assert losses["cross_entropy"].item() == pytest.approx((1 - alpha) * entropy.item(), rel=1e-4)
-    assert "attributes/hue" in losses
+    with torch.no_grad():
+        weight, bias = (made.hypernet(graph_of(spec, sink=(rows + 4, spec.width)))[name][rows:] for name in SINK)
+        own = model_of(spec, state).forward_features(shown.images)[:, 0]
+        hue = attribute_loss((own @ weight.T + bias)[:, :3], shown.attributes[:, 0])
+    assert losses["attributes/hue"].item() == pytest.approx((1 - alpha) * hue.item(), rel=1e-4)
 
 
 def test_a_predicted_projection_is_learnt_and_a_random_one_is_not() -> None:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lgzoo_tal.partial_linear import LinearParts
+from lgzoo_tal.partial_linear import LinearParts, cuts
 
 SLICES = (slice(0, 4), slice(2, 7), slice(2, 7), slice(6, 7), slice(9, 11))  # 7, 8 and 11 are never asked for
 
@@ -47,6 +47,19 @@ def test_a_part_that_no_loss_needs_adds_nothing() -> None:
     torch.testing.assert_close(layer.weight.grad[:4], shown.sum(dim=0).expand(4, 3))
     assert not layer.weight.grad[4:].any()
     assert layer.bias.grad.tolist() == [2.0] * 4 + [0.0] * 8
+
+
+def test_gradients_of_cuts_that_overlap_are_added() -> None:
+    weight = draw(4, 3).requires_grad_()
+    where = [slice(0, 3), slice(2, 4), (slice(1, 3), slice(0, 2)), slice(0, 4)]
+    made = cuts(weight, where)
+    assert all(torch.equal(part, weight[cut]) for part, cut in zip(made, where, strict=True))
+    for needed in (made, made[:2], made[1:3]):
+        loss = torch.stack([(number + 1) * part.sin().sum() for number, part in enumerate(needed)]).sum()
+        plain = [weight[cut] for cut, part in zip(where, made, strict=True) if any(part is one for one in needed)]
+        wanted = torch.stack([(number + 1) * part.sin().sum() for number, part in enumerate(plain)]).sum()
+        (found,), (right,) = (torch.autograd.grad(one, weight, retain_graph=True) for one in (loss, wanted))
+        torch.testing.assert_close(found, right)
 
 
 def test_a_frozen_layer_in_parts_passes_gradients_on() -> None:
