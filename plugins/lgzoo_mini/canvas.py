@@ -7,7 +7,7 @@ float32 and computed element by element. Shapes: NSS is (N, SIZE, SIZE), N3SS ha
 import numpy as np
 import torch
 
-from lgzoo_mini.shapes import PICTURE, Frame, Number, contour, cover, frame, length, wide
+from lgzoo_mini.shapes import PICTURE, Frame, Number, contour, cover, frame, half_plane, length, wide
 from lgzoo_mini.suite import SIZE
 
 _PI = np.float32(np.pi)
@@ -55,11 +55,8 @@ def hsv(hue: np.ndarray, saturation: Number, value: Number) -> np.ndarray:
     turn = hue.astype(np.float32) * np.float32(6)
     bright = np.broadcast_to(np.asarray(value, dtype=np.float32), hue.shape)
     depth = bright * np.asarray(saturation, dtype=np.float32)
-    channels = []
-    for start in (5, 3, 1):
-        place = np.mod(turn + np.float32(start), np.float32(6))
-        channels.append(bright - depth * np.clip(np.minimum(place, 4 - place), 0, 1))
-    return np.stack(channels, axis=1)
+    places = (np.mod(turn + np.float32(start), np.float32(6)) for start in (5, 3, 1))
+    return np.stack([bright - depth * np.clip(np.minimum(place, 4 - place), 0, 1) for place in places], axis=1)
 
 
 def lightness(colour_N3: np.ndarray) -> np.ndarray:
@@ -107,16 +104,15 @@ def hue_of(colour_N3: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return across / length, up / length
 
 
-def hues(ink: np.ndarray, paper: np.ndarray) -> dict[str, np.ndarray]:
-    """The hues of what is drawn and of what it is drawn on, colours (N, 3)."""
-    return dict(zip(("ink_hue_x", "ink_hue_y", "paper_hue_x", "paper_hue_y"), (*hue_of(ink), *hue_of(paper))))
+def hues(ink: np.ndarray, paper: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    """The hues of what is drawn and of what it is drawn on (where that has one), colours (N, 3)."""
+    found = (*hue_of(ink), *(() if paper is None else hue_of(paper)))
+    return dict(zip(("ink_hue_x", "ink_hue_y", "paper_hue_x", "paper_hue_y"), found))
 
 
 def plain(colour_N3: np.ndarray) -> np.ndarray:
     """Pictures of one colour each, N3SS."""
-    picture = np.empty((len(colour_N3), 3, SIZE, SIZE), dtype=np.float32)
-    picture[:] = colour_N3[:, :, None, None]
-    return picture
+    return np.full((len(colour_N3), 3, SIZE, SIZE), colour_N3[:, :, None, None], dtype=np.float32)
 
 
 def over(picture: np.ndarray, colour: np.ndarray, alpha: np.ndarray) -> np.ndarray:
@@ -159,8 +155,7 @@ def finish(picture: np.ndarray, grain: np.ndarray, strength: Number = 0.1) -> to
 
 def stripes(place: Frame, frequency: Number, angle: Number = 0.0, phase: Number = 0.0) -> np.ndarray:
     """Waves across the direction of `angle`."""
-    along = place.x * np.cos(wide(angle)) + place.y * np.sin(wide(angle))
-    return np.sin(along * (wide(frequency) * _PI) + wide(phase))
+    return np.sin(half_plane(place, angle) * (wide(frequency) * _PI) + wide(phase))
 
 
 def _lattice(x: np.ndarray, y: np.ndarray, key: np.ndarray) -> np.ndarray:
@@ -201,10 +196,7 @@ def hills(place: Frame, frequency: Number, key: Number) -> np.ndarray:
 
 def gradient(first_N3: np.ndarray, second_N3: np.ndarray, angle: Number) -> np.ndarray:
     """Pictures N3SS that go from one colour to another in the direction of `angle`."""
-    along = PICTURE.x * np.cos(wide(angle)) + PICTURE.y * np.sin(wide(angle))
-    picture = np.empty((len(first_N3), 3, *along.shape[1:]), dtype=np.float32)
-    picture[:] = first_N3[:, :, None, None]
-    return over(picture, second_N3, np.clip(0.5 + 0.5 * along, 0, 1))
+    return over(plain(first_N3), second_N3, np.clip(0.5 + 0.5 * half_plane(PICTURE, angle), 0, 1))
 
 
 def backdrop(dice: Dice, contrast: float = 0.35) -> np.ndarray:

@@ -1,19 +1,12 @@
 """`digits`: 1797 real handwritten digits, 8 x 8 pixels, that come with scikit-learn (UCI, Alpaydin and Kaynak 1998)."""
 
-from __future__ import annotations
-
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from learngene_zoo.plugin import PixelSplit, Task, built_in
-from learngene_zoo.plugin import stratified_parts as stratified
-
-if TYPE_CHECKING:
-    from learngene_zoo.plugin import Entry
+from learngene_zoo.plugin import Entry, PixelSplit, Task, built_in, stratified_parts
 
 SIZE = 32
 SEED = 1998
@@ -30,17 +23,12 @@ def _data() -> tuple[torch.Tensor, np.ndarray]:
     return large.round().clamp(0, 255).to(torch.uint8), raw.target.astype(np.int64)
 
 
-@cache
-def _members(sizes: tuple[int, ...]) -> list[np.ndarray]:
-    return stratified(_data()[1], sizes, SEED)
-
-
 def open_task(entry: Entry) -> Task:
     """The task of its catalogue entry. Nothing is read yet."""
 
     def open_split(name: str) -> PixelSplit:
         images, labels = _data()
-        members = _members(tuple(entry.sizes.values()))[list(entry.sizes).index(name)]
+        members = dict(zip(entry.sizes, stratified_parts(labels, [*entry.sizes.values()], SEED)))[name]
         return PixelSplit(images[torch.from_numpy(members)], labels[members])
 
     return built_in(entry, tuple("0123456789"), open_split)

@@ -5,8 +5,6 @@ strokes, arranged as no walker's are: scattered, in each other's places, upside 
 classes are other things made of as many strokes. Shapes: N pictures, S strokes; the rest as in `canvas`.
 """
 
-from functools import cache
-
 import numpy as np
 
 from lgzoo_mini.canvas import Dice, blur, finish, hills, over, plain
@@ -18,6 +16,7 @@ CLASSES = ("other", "walker")
 PARTS = ((0,), (1, 2, 3, 4, 5), (6, 7, 8, 9))  # the strokes that share a tone: head, trunk and arms, legs
 COUNT = 10  # strokes of a figure
 ARRANGEMENTS = ("scattered", "exchanged", "upside down", "posts", "branches")
+THING_TABLE = np.array(list(THINGS.values()), dtype=np.float32).T  # x0, y0, x1, y1, start, end; (6, S, things)
 
 
 def walker(dice: Dice) -> Strokes:
@@ -66,15 +65,9 @@ def disarranged(strokes: Strokes, dice: Dice) -> Strokes:
     return either(kind == 0, everywhere, result)
 
 
-@cache
-def thing_table() -> np.ndarray:
-    """Every thing's strokes, (x0, y0, x1, y1, start, end) each, float32 (6, S, things)."""
-    return np.moveaxis(np.array(list(THINGS.values()), dtype=np.float32), -1, 0).transpose(0, 2, 1)
-
-
 def thing(numbers_N: np.ndarray, dice: Dice) -> Strokes:
     """The strokes of a thing, each a little turned. Takes as many draws as it has strokes."""
-    x0, y0, x1, y1, start, end = thing_table()[:, :, numbers_N]
+    x0, y0, x1, y1, start, end = THING_TABLE[:, :, numbers_N]
     strokes = Strokes((x0 + x1) / 2, (y0 + y1) / 2, (x1 - x0) / 2, (y1 - y0) / 2, start, end)
     return turned(strokes, np.stack([dice.around(0.15) for _ in range(COUNT)]))
 

@@ -92,11 +92,9 @@ def mask(face: str, text: str) -> torch.Tensor:
     scale = (BOX - 2 * MARGIN) / max(ink.shape)
     height, width = (max(1, round(side * scale)) for side in ink.shape)
     pixels = torch.from_numpy(ink.astype(np.float32))[None, None]
-    fitted = functional.interpolate(pixels, size=(height, width), mode="bilinear", antialias=True, align_corners=False)[
-        0, 0
-    ]
+    fitted = functional.interpolate(pixels, size=(height, width), mode="bilinear", antialias=True, align_corners=False)
     top, left = (BOX - height) // 2, (BOX - width) // 2
-    square[top : top + height, left : left + width] = fitted.round().clamp(0, 255).to(torch.uint8)
+    square[top : top + height, left : left + width] = fitted[0, 0].round().clamp(0, 255).to(torch.uint8)
     return square
 
 
@@ -175,8 +173,16 @@ def _name(letter: str) -> str:
     return f"{letter} {unicodedata.name(letter).lower()}"
 
 
+def _letters(code_points: str) -> tuple[str, ...]:
+    found: list[str] = []
+    for item in code_points.split():
+        first, _, last = item.partition("-")
+        found.extend(map(chr, range(int(first, 16), int(last or first, 16) + 1)))
+    return tuple(found)
+
+
 # Latin, Greek, Coptic, Cyrillic, Armenian, Arabic, Canadian syllabics
-_TARGET = (
+TARGET = _letters(
     "44 4E 52 54 62 65 74 79 7A DE F0 FE 132 152 153 189 195 1A3 1A6 1A9 1AA 1B9 1C7 1CA 1CC 1F1 223 241 242 254 263 "
     "265 279 281 289 28D 295-297 29E 2A3 2A7 2A9-2AD 370 373 377 393 39E 3A5 3A8 3B2 3BA 3BC 3BD 3C2 3C6 3C9 3CF "
     "3D5-3D7 3DA 3DD 3E0 3E1 3E3 3E6 3E7 3EF-3F1 3FA 3FB 401-403 40B 41B 41F 421 428 42B 434 436 439 43C 449 44E 453 "
@@ -192,25 +198,13 @@ _TARGET = (
 )
 
 # Hebrew, NKo, Lao, Georgian, Ogham, Tifinagh
-_HELD_OUT = (
+HELD_OUT = _letters(
     "5D0 5D1 5D3 5D4 5DC 5DE 5E2 5E3 5E6 5E7 5E9 7CE 7D0-7D2 7D4 7D8 7DD-7DF 7E6 E81 E84 E8D E96 E97 E99 E9B-E9E EA5 "
     "EAB EB0 EBD EC1 EC3 EDC 10A1-10A3 10A5 10A7 10AA 10AC 10B5 10BB 10C5 10D3 10DA 10DD 10E0 10E2 10E4 10E6 10EF "
     "10F6 10FA 1682-1684 1687-168B 168D-168F 1691-1694 1697-169A 2D00 2D03 2D06 2D08 2D09 2D0E-2D15 2D17 2D19 "
     "2D1B-2D1D 2D1F-2D22 2D24 2D25 2D3C-2D3F 2D44 2D46 2D4B 2D4C 2D56 2D58 2D5C 2D5F 2D62 2D64 2D65"
 )
 
-
-def _letters(code_points: str) -> tuple[str, ...]:
-    found: list[str] = []
-    for item in code_points.split():
-        first, _, last = item.partition("-")
-        found.extend(map(chr, range(int(first, 16), int(last or first, 16) + 1)))
-    return tuple(found)
-
-
-TARGET = _letters(_TARGET)
-
-HELD_OUT = _letters(_HELD_OUT)
 
 GLYPHS = Generator(
     name="glyphs", classes=tuple(map(_name, TARGET)), held_out=tuple(map(_name, HELD_OUT)), streams=19, paint=paint

@@ -16,7 +16,7 @@ from itertools import product
 import numpy as np
 import torch
 
-from lgzoo_mini.canvas import Dice, any_colour, blur, finish, hills, hue_of
+from lgzoo_mini.canvas import Dice, any_colour, blur, finish, hills, hues
 from lgzoo_mini.glyphs import drawn
 from lgzoo_mini.shapes import PICTURE, PIXEL, Frame, Placed, frame, pose, stamped, wide
 from lgzoo_mini.suite import SIZE, Generator, Picture
@@ -135,9 +135,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     traces += wide(dice.happens(0.6) * dice.between(0.2, 0.5)) * passed + tremble(dice)
     colour = any_colour(dice, (0, 0.7), (0.6, 1))
     picture = blur(developed(traces, colour), dice.between(0, 0.3))
-    hue_x, hue_y = hue_of(colour)
-    attributes = {"ink_hue_x": hue_x, "ink_hue_y": hue_y, **pose(**where)}
-    return Picture(finish(picture, grain, dice.between(0.02, 0.15)), attributes)
+    return Picture(finish(picture, grain, dice.between(0.02, 0.15)), {**hues(colour), **pose(**where)})
 
 
 def _names(classes: tuple[tuple[str, str], ...]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from lgzoo_mini.canvas import Dice, any_colour, apart, backdrop, blur, clutter, finish, hue_of, over
+from lgzoo_mini.canvas import Dice, any_colour, apart, backdrop, blur, clutter, finish, hues, over
 from lgzoo_mini.glyphs import FACES, HELD_OUT, Stamps, glyph_index, in_faces, stamps
 from lgzoo_mini.shapes import Frame, Pose, frame, pose, stamped
 from lgzoo_mini.suite import Generator, Picture
@@ -61,13 +61,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     for marks_N, place in ((before, left), (after, right), (classes_N, middle)):
         over(picture, ink, stamped(marks().chosen(marks_N, face_N), place)[:, 0] * strength)
     picture = blur(picture, dice.between(0.0, 0.4))
-    hue = hue_of(ink)
-    attributes = {
-        "ink_hue_x": hue[0],
-        "ink_hue_y": hue[1],
-        **pose(**where),
-        "glyph": 5 * glyph_index(classes_N, len(DIGITS)),
-    }
+    attributes = {**hues(ink), **pose(**where), "glyph": 5 * glyph_index(classes_N, len(DIGITS))}
     return Picture(finish(picture, grain, dice.between(0.02, 0.15)), attributes)
 
 

@@ -1,11 +1,10 @@
 """`objects`: composite things, CIFAR-100's counterpart. A class is a body, parts of one shape, where they sit, and a surface.
 
-Hue is typical of a class and shared by many; place, size, rotation and background carry no
-information.
+Hue is typical of a class and shared by many; place, size, rotation and background carry no information.
 Shapes as in `canvas`; T is the number of parts' places.
 """
 
-from functools import cache, partial
+from functools import cache, partial, reduce
 
 import numpy as np
 
@@ -114,18 +113,6 @@ def hue_table() -> np.ndarray:
 
 
 @cache
-def body_moulds() -> np.ndarray:
-    """Every body."""
-    return moulds([*BODIES.values(), *UNSEEN.values()])
-
-
-@cache
-def part_moulds() -> np.ndarray:
-    """Every part."""
-    return moulds(list(PARTS.values()))
-
-
-@cache
 def place_table() -> np.ndarray:
     """(x, y, size) of every part for each way to place them, float32 (ways, T, 3); a size near 0 where there is none."""
     most = max(len(places) for places in PLACES.values())
@@ -141,21 +128,19 @@ def class_names() -> tuple[str, ...]:
 
 def part_outline(place: Frame, parts_N: np.ndarray, ways_N: np.ndarray, grown_N: np.ndarray) -> np.ndarray:
     """All parts of each thing, NSS."""
-    nearest: np.ndarray | None = None
+    distances = []
     for x, y, size in np.moveaxis(place_table()[ways_N], 0, -1):
         spot = frame(x=x, y=y, size=np.maximum(size * grown_N, np.float32(0.01)), inside=place)
         # Back to the body's units; a part that is not there is moved out of the picture.
-        distance = moulded(part_moulds(), parts_N, spot) * wide(size * grown_N) + wide(100 * (size == 0))
-        nearest = distance if nearest is None else np.minimum(nearest, distance)
-    assert nearest is not None
-    return nearest
+        distance = moulded(moulds(*PARTS.values()), parts_N, spot)
+        distances.append(distance * wide(size * grown_N) + wide(100 * (size == 0)))
+    return reduce(np.minimum, distances)
 
 
 def checks(place: Frame, frequency: Number) -> np.ndarray:
     """Light and dark fields in turn, with soft edges."""
-    return np.sin(place.x * (wide(frequency) * np.float32(np.pi))) * np.sin(
-        place.y * (wide(frequency) * np.float32(np.pi))
-    )
+    pace = wide(frequency) * np.float32(np.pi)
+    return np.sin(place.x * pace) * np.sin(place.y * pace)
 
 
 def dots(place: Frame, frequency: Number, radius: Number = 0.3) -> np.ndarray:
@@ -192,7 +177,7 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
         x=x, y=y, size=size, angle=angle, stretch=dice.between(0.87, 1.15), shear=dice.around(0.15), mirror=dice.side()
     )
     ink, second, limbs = thing_colours(hue_table()[classes_N], paper, dice)
-    body = moulded(body_moulds(), bodies, place)
+    body = moulded(moulds(*BODIES.values(), *UNSEEN.values()), bodies, place)
     over(picture, ink, cover(body, place.pixel))
     over(picture, second, cover(body, place.pixel) * surface(place, body, kinds, dice))
     over(picture, limbs, cover(part_outline(place, parts, ways, dice.between(0.9, 1.15)), place.pixel))

@@ -1,9 +1,7 @@
 """`petals`: flowers, Flowers-102's counterpart: many classes, few pictures of each.
 
 A class is a number of petals, how far they are parted and how pointed, whether their tips are notched, a second ring of them,
-the size of the eye, and a pair of hues. Place, rotation, tilt and the leaves behind the flower
-carry no information.
-Shapes as in `canvas`.
+the size of the eye, and a pair of hues. Place, rotation, tilt and the leaves behind the flower carry no information. Shapes as in `canvas`.
 """
 
 from collections.abc import Mapping
@@ -139,17 +137,12 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
 def flower_colours(flower: Flower, dice: Dice) -> tuple[np.ndarray, np.ndarray]:
     """Of the petals and of the eye, (N, 3) each, under one light. Takes 5 draws."""
     light = dice.between(0.6, 1.05)
-    ink = hsv(
-        flower.colour[:, 0] + dice.around(0.035),
-        flower.colour[:, 1] * dice.between(0.7, 1.1),
-        flower.colour[:, 2] * light,
-    )
-    eye = hsv(
-        flower.eye_colour[:, 0] + dice.around(0.03),
-        flower.eye_colour[:, 1] * dice.between(0.8, 1.1),
-        flower.eye_colour[:, 2] * light,
-    )
-    return ink, eye
+
+    def grown(colour_N3: np.ndarray, reach: float, palest: float) -> np.ndarray:
+        hue, saturation, value = colour_N3.T
+        return hsv(hue + dice.around(reach), saturation * dice.between(palest, 1.1), value * light)
+
+    return grown(flower.colour, 0.035, 0.7), grown(flower.eye_colour, 0.03, 0.8)
 
 
 PETALS = Generator(

@@ -7,20 +7,13 @@ place only. As in PASCAL VOC the rim of every thing, one pixel wide, is marked 2
 A picture is a function of (split, index), drawn whenever it is read. Shapes: N pictures, NSS is (N, SIZE, SIZE).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 
-from learngene_zoo.plugin import IGNORED, Samples, Task, built_in, derive_seed, noise, uniform
+from learngene_zoo.plugin import IGNORED, Entry, Samples, Task, built_in, derive_seed, noise, uniform
 from lgzoo_mini.canvas import Dice, any_colour, apart, finish, middle, mix, over, plain, shade, stripes, value_noise
-from lgzoo_mini.shapes import PICTURE, Frame, box, contour, convex, cover, ellipse, frame, wide
+from lgzoo_mini.shapes import PICTURE, Frame, box, contour, convex, cover, ellipse, frame, half_plane, wide
 from lgzoo_mini.suite import GRAIN, Drawn
-
-if TYPE_CHECKING:
-    from learngene_zoo.plugin import Entry
 
 CLASSES = ("sky", "ground", "water", "disc", "box", "tree")
 GROUND, WATER, FIRST_THING = 1, 2, 3
@@ -100,8 +93,7 @@ def surface(picture: np.ndarray, dice: Dice) -> np.ndarray:
     Takes 8 draws.
     """
     paint = plain(apart(any_colour(dice), middle(picture), 0.2))
-    angle = dice.turn()
-    light = PICTURE.x * np.cos(wide(angle)) + PICTURE.y * np.sin(wide(angle))
+    light = half_plane(PICTURE, dice.turn())
     pattern = stripes(PICTURE, dice.between(4, 10), dice.turn())
     return shade(paint, 1 + np.float32(0.25) * light + pattern * wide(dice.happens(0.4) * dice.between(0.1, 0.3)))
 

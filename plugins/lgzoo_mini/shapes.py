@@ -11,6 +11,7 @@ each picture, or a plain number.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cache, reduce
 from typing import NamedTuple, TypedDict
 
 import numpy as np
@@ -174,14 +175,12 @@ def half_plane(place: Frame, angle: Number, offset: Number = 0.0) -> np.ndarray:
 
 def convex(place: Frame, points: Sequence[tuple[Number, Number]]) -> np.ndarray:
     """The convex polygon of these points (x, y), which go around clockwise as seen."""
-    farthest: np.ndarray | None = None
+    sides = []
     for (x0, y0), (x1, y1) in zip(points, [*points[1:], points[0]]):
         along_x, along_y = wide(x1) - wide(x0), wide(y1) - wide(y0)
         scale = 1 / np.sqrt(along_x * along_x + along_y * along_y + _TINY)
-        side = (place.x - wide(x0)) * (along_y * scale) - (place.y - wide(y0)) * (along_x * scale)
-        farthest = side if farthest is None else np.maximum(farthest, side)
-    assert farthest is not None
-    return farthest
+        sides.append((place.x - wide(x0)) * (along_y * scale) - (place.y - wide(y0)) * (along_x * scale))
+    return reduce(np.maximum, sides)
 
 
 def polygon(place: Frame, sides: Number, inner: Number = 1.0) -> np.ndarray:
@@ -210,17 +209,17 @@ def band(distance: np.ndarray, width: Number) -> np.ndarray:
     return np.abs(distance) - wide(width) / 2
 
 
-def moulds(outlines: Sequence[Outline]) -> np.ndarray:
-    """The distances of these outlines, float32 (M, G, G)."""
+@cache
+def moulds(*outlines: Outline) -> np.ndarray:
+    """The distances of these outlines, float32 (M, G, G). Made once in a process."""
     grid = Frame(_GRID[None, None, :], _GRID[None, :, None], wide(_STEP))
     return np.concatenate([np.broadcast_to(outline(grid), (1, POINTS, POINTS)) for outline in outlines])
 
 
 def moulded(moulds_MGG: np.ndarray, numbers_N: np.ndarray, place: Frame) -> np.ndarray:
     """The outline with each picture's number in its frame, float32 NSS: the distance at the nearest point of the grid."""
-    column = np.clip((place.x + np.float32(REACH)) * np.float32(1 / _STEP), 0, POINTS - 1).astype(np.int64)
-    row = np.clip((place.y + np.float32(REACH)) * np.float32(1 / _STEP), 0, POINTS - 1).astype(np.int64)
-    row *= POINTS
-    row += column
-    row += numbers_N[:, None, None] * (POINTS * POINTS)
-    return np.take(moulds_MGG, row)
+    column, row = (
+        np.clip((way + np.float32(REACH)) * np.float32(1 / _STEP), 0, POINTS - 1).astype(np.int64)
+        for way in (place.x, place.y)
+    )
+    return moulds_MGG[numbers_N[:, None, None], row, column]

@@ -7,20 +7,14 @@ Attributes are further labels of a picture. A number lies between -1 and 1, a ca
 meaning (the lobes of a texture) its value is NaN, and the losses leave it out. Shapes: N pictures, A attributes.
 """
 
-from __future__ import annotations
-
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from learngene_zoo.plugin import Attribute, Samples, Task, built_in, derive_seed
+from learngene_zoo.plugin import Attribute, Entry, Samples, Task, built_in, derive_seed
 from lgzoo_mini.suite import SIZE, Drawn, Generator, generator
-
-if TYPE_CHECKING:
-    from learngene_zoo.plugin import Entry
-
 
 # Of twenty pictures in a row, how many each family has: more where there are more classes or more to learn. The bundled ancestry
 # model was trained on these families in this order; generators that are added later do not join.

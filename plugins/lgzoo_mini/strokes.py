@@ -5,6 +5,7 @@ Shapes: S strokes, N pictures; every field is float32 (S, N).
 """
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -68,12 +69,11 @@ def either(condition_N: np.ndarray, first: Strokes, second: Strokes) -> Strokes:
 
 def outline(place: Frame, strokes: Strokes, chosen: Sequence[int]) -> np.ndarray:
     """The union of the chosen strokes, a distance NSS."""
-    nearest: np.ndarray | None = None
-    for x, y, half_x, half_y, start, end in (tuple(field[i] for field in strokes) for i in chosen):
-        distance = capsule(place, (x - half_x, y - half_y), (x + half_x, y + half_y), start, end)
-        nearest = distance if nearest is None else np.minimum(nearest, distance)
-    assert nearest is not None
-    return nearest
+    distances = (
+        capsule(place, (x - half_x, y - half_y), (x + half_x, y + half_y), start, end)
+        for x, y, half_x, half_y, start, end in (tuple(field[i] for field in strokes) for i in chosen)
+    )
+    return reduce(np.minimum, distances)
 
 
 Stroke = tuple[float, float, float, float, float, float]  # x and y of start and end, radius at start and end

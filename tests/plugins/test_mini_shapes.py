@@ -142,7 +142,7 @@ def test_stripes_have_their_frequency(frequency: float) -> None:
 def test_a_mould_is_the_outline_it_was_made_of() -> None:
     place = shapes.frame(x=0.1, size=0.8, angle=0.4)
     numbers = np.array([1])
-    table = moulds([shapes.disc, lambda at: shapes.polygon(at, 3.0)])
+    table = moulds(shapes.disc, lambda at: shapes.polygon(at, 3.0))
     exact = shapes.polygon(place, 3.0)
     near = np.abs(exact) < 0.3
     assert near.sum() > 200
@@ -196,7 +196,7 @@ def test_any_two_objects_differ_and_held_out_ones_have_bodies_of_their_own() -> 
 def test_no_held_out_figure_has_the_strokes_of_a_walker() -> None:
     dice = Dice(uniform(5, range(64), 8))
     walkers = np.stack(figures.walker(dice)[:4])  # (4, S, N)
-    x0, y0, x1, y1, *_ = figures.thing_table()
+    x0, y0, x1, y1, *_ = figures.THING_TABLE
     things = np.stack([(x0 + x1) / 2, (y0 + y1) / 2, (x1 - x0) / 2, (y1 - y0) / 2])
     distance = np.abs(things[:, :, :, None] - walkers[:, :, None, :]).mean(axis=(0, 1))
     among_walkers = np.abs(walkers[:, :, :, None] - walkers[:, :, None, :]).mean(axis=(0, 1))
