@@ -159,12 +159,10 @@ def check_suffix(path: Path) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG or SVG, by the suffix of `path`, with white behind it. The same figure gives the same bytes."""
-    import matplotlib
-
     check_suffix(path)
     _printable(figure)
     undated = {".png": "Software", ".svg": "Date"}[path.suffix.lower()]
-    with matplotlib.rc_context(_RC):
+    with style():
         figure.savefig(path, dpi=160, facecolor="white", bbox_inches="tight", pad_inches=0.18, metadata={undated: None})
 
 

@@ -115,13 +115,8 @@ def write_tensors(path: Path, state: StateDict) -> None:
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
-    path.chmod(0o666 & ~_umask())  # safetensors makes it its owner's alone, unlike every other file of the folder
-
-
-def _umask() -> int:
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+    os.umask(mask := os.umask(0o022))
+    path.chmod(0o666 & ~mask)  # safetensors makes it its owner's alone, unlike every other file of the folder
 
 
 class Tensors(Mapping[str, "torch.Tensor"]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,13 +70,7 @@ def build(
     gene = shelf.open_learngene(learngene)
     made = lifecycle.expand(gene, run=Run(seed=seed, device=device, ancestry=ancestry), **{"task": task, **sizes})
     if not pretrained:
-        made = _without_weights(made, seed)
+        from learngene_zoo.families.tensors import initial
+
+        made = made.with_state(initial(made.spec, seed), inherited=frozenset())
     return made.model().to(device)
-
-
-def _without_weights(made: Any, seed: int) -> Any:
-    """The same model with timm's initialisation."""
-    from learngene_zoo.artifacts.descendant import assemble
-
-    scratch = assemble(made.spec, {}, seed=seed, mean=made.mean, std=made.std)
-    return replace(made, state=scratch.state, inherited=frozenset())

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from learngene_zoo.artifacts.records import CONTROLS, FORMAT, Control, joint_licence, read_provenance
+from learngene_zoo.artifacts.records import CONTROLS, FORMAT, Control, check_format, joint_licence, read_provenance
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families import tensors
@@ -202,10 +202,7 @@ def load_descendant(path: Path | str) -> Descendant:
         raise BadFile(f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder}`")
     if not isinstance(ours, dict):
         raise BadFile(f"{where} has no key 'learngene', so this zoo did not make it; use it as an --ancestry")
-    if ours.get("format") != FORMAT:
-        raise BadFile(
-            f"{where}: format is {ours.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or create it again"
-        )
+    check_format(ours, where)
     known = {key: value for key, value in ours.items() if key in _Record.__dataclass_fields__}
     record = from_json(_Record, known, f"{where}: learngene")
     read_provenance(ours, f"{where}: learngene")
@@ -215,11 +212,14 @@ def load_descendant(path: Path | str) -> Descendant:
     mean, std = normalisation(images, record.spec.channels)
     state = Tensors(folder / WEIGHTS)
     check_state(state, record.spec, str(state.path))
+    absent = sorted(set(record.inherited) - set(shapes(record.spec)))
+    if absent:
+        raise BadFile(f"{where}: inherited names {absent[0]!r}, which this model does not have")
     try:
         return Descendant(
             spec=record.spec,
             state=state,
-            inherited=_existing(record, where),
+            inherited=frozenset(record.inherited),
             provenance={key: value for key, value in ours.items() if key not in known},
             task=record.task,
             class_names=tuple(images.get("label_names", ())),
@@ -229,13 +229,6 @@ def load_descendant(path: Path | str) -> Descendant:
         )
     except WrongCall as error:
         raise BadFile(f"{where}: {error}") from error
-
-
-def _existing(record: _Record, where: str) -> frozenset[str]:
-    absent = sorted(set(record.inherited) - set(shapes(record.spec)))
-    if absent:
-        raise BadFile(f"{where}: inherited names {absent[0]!r}, which this model does not have")
-    return frozenset(record.inherited)
 
 
 def fingerprint_of(descendant: Descendant) -> str:
@@ -253,14 +246,8 @@ def controlled(descendant: Descendant, control: Control, seed: int) -> Descendan
     """
     if control not in CONTROLS:
         raise unknown("control", control, CONTROLS)
-    return {"shuffled": _shuffled, "stem": _stem_only}[control](descendant, seed)
-
-
-def _shuffled(descendant: Descendant, seed: int) -> Descendant:
-    return descendant.with_state(tensors.shuffled(descendant.state, descendant.inherited, seed))
-
-
-def _stem_only(descendant: Descendant, seed: int) -> Descendant:
+    if control == "shuffled":
+        return descendant.with_state(tensors.shuffled(descendant.state, descendant.inherited, seed))
     table = table_of(descendant.spec)
     kept = {name for name in descendant.inherited if table.is_stem(name) or table.is_final_norm(name)}
     drawn = initial(descendant.spec, seed, names=descendant.inherited - kept)

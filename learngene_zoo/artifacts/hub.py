@@ -52,9 +52,7 @@ def fetch_from_hub(repository: Repository, filename: str, *, offline: bool) -> H
     except hub.RevisionNotFoundError:
         raise WrongCall(f"the Hub repository {repository.name} has no revision {repository.revision!r}") from None
     except hub.LocalEntryNotFoundError:
-        why = (
-            "it is not cached and this run is offline" if offline else "it is not cached and the Hub cannot be reached"
-        )
+        why = f"it is not cached and {'this run is offline' if offline else 'the Hub cannot be reached'}"
         raise Unavailable(f"{filename} of {repository} is not available: {why}; run once while online") from None
     except hub.EntryNotFoundError:
         raise BadFile(f"the Hub repository {repository} has no {filename}") from None

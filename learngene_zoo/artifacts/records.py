@@ -95,6 +95,14 @@ class LearngeneConfig:
         return (0.5,) * self.spec.channels, (0.5,) * self.spec.channels
 
 
+def check_format(data: Mapping[str, Json], where: str) -> None:
+    """Raises `BadFile` for the config of a format that this version does not read."""
+    found = data.get("format")
+    if found != FORMAT:
+        advice = "upgrade learngene-zoo, or create it again"
+        raise BadFile(f"{where}: format is {found!r}; this version reads format {FORMAT}; {advice}")
+
+
 def joint_licence(licences: Iterable[str]) -> str:
     """The licence of what is made of several works; "unknown" if that of any is, or if there is none."""
     found = set(licences)

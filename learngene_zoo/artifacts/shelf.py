@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from learngene_zoo.artifacts.records import CONTROLS, FORMAT, LearngeneConfig, check_metrics, joint_licence
+from learngene_zoo.artifacts.records import CONTROLS, LearngeneConfig, check_format, check_metrics, joint_licence
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import LIMITS, Spec
@@ -78,18 +78,10 @@ def read_config(folder: Path) -> LearngeneConfig:
     data: dict[str, Json] = read_json(path)
     if "architecture" in data and "method" not in data:
         raise BadFile(f"{folder} is a model, not a learngene; use it with `lgzoo finetune` and `lgzoo evaluate`")
-    check_format(data, path)
+    check_format(data, str(path))
     config = _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
     check_metrics(config.metrics, f"{path}: metrics")
     return config
-
-
-def check_format(data: Json, path: Path) -> None:
-    """Raises `BadFile` for the config of a format that this version does not read."""
-    if data.get("format") != FORMAT:
-        raise BadFile(
-            f"{path}: format is {data.get('format')!r}; this version reads format {FORMAT}; upgrade learngene-zoo, or create it again"
-        )
 
 
 def _upgraded(config: LearngeneConfig, where: str) -> LearngeneConfig:
@@ -170,7 +162,7 @@ def entry(folder: Path) -> Entry | None:
     data = read_json(path, thorough=False)
     if "architecture" in data:
         return None
-    check_format(data, path)
+    check_format(data, str(path))
     try:
         if data["method"] in CONTROLS and "config" in data["details"]:  # see `learngene.read_config`
             data = data["details"]["config"]

@@ -8,12 +8,13 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.atomic import new_file
-from learngene_zoo.cli.job import Job, job_of, job_options, print_row
+from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, print_row
 from learngene_zoo.cli.options import model_argument, model_of
 from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import read_json, write_json
+from learngene_zoo.tasks.task import SPLITS
 
 
 def evaluate(model: Path | None, task: str | None, split: Literal["train", "validation", "test"], **given: Any) -> None:
@@ -60,13 +61,7 @@ command = click.Command(
             ["--task"],
             help="Task to measure on (default: the task of the catalogue that the model was trained for, else digits).",
         ),
-        click.Option(
-            ["--split"],
-            type=click.Choice(["train", "validation", "test"]),
-            default="test",
-            show_default=True,
-            help="Split of the task.",
-        ),
+        choice_option("--split", SPLITS, "test", "Split of the task."),
         *job_options(None, "Also write the numbers into this JSON file."),
     ],
 )

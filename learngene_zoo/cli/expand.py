@@ -40,7 +40,8 @@ class ExpandCommand(SettingsCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the learngene among the words, then parse with its expander's options as well."""
         try:
-            ctx.meta[FOUND] = self._find(args)
+            folder = find(self._named(args))
+            ctx.meta[FOUND] = folder, method_of(read_config(folder), folder)
         except ZooError:
             if not (ctx.resilient_parsing or any(word in ctx.help_option_names for word in args)):
                 raise  # help and completion work without a learngene
@@ -51,10 +52,6 @@ class ExpandCommand(SettingsCommand):
         found: tuple[Path, Method] | None = ctx.meta.get(FOUND)
         common = super().get_params(ctx)
         return [*common, *options_of(found[1].expander)] if found else common
-
-    def _find(self, args: list[str]) -> tuple[Path, Method]:
-        folder = find(self._named(args))
-        return folder, method_of(read_config(folder), folder)
 
     def _named(self, args: list[str]) -> str | None:
         """The word that names the learngene.

@@ -19,9 +19,8 @@ def ancestry_option() -> click.Option:
 
 def preset_option(method: Method) -> click.Option:
     """`--preset`; lifecycle refuses unknown names, with the nearest known one."""
-    default = next((name for name, preset in method.presets.items() if preset is method.extractor), "mini")
     names = ", ".join(method.presets)
-    return click.Option(["--preset"], help=f"Values of the settings that are not given: {names}.", show_default=default)
+    return click.Option(["--preset"], help=f"Values of the settings that are not given: {names}.", show_default="mini")
 
 
 def build(method: Method) -> click.Command:

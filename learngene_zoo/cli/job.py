@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -48,6 +48,11 @@ def offline_option() -> click.Option:
     return click.Option(["--offline"], is_flag=True, help="Use what is on this machine; never access the network.")
 
 
+def choice_option(name: str, choices: Sequence[str], default: str, help_text: str) -> click.Option:
+    """An option with a closed list of values, one of them the default."""
+    return click.Option([name], type=click.Choice(choices), default=default, show_default=True, help=help_text)
+
+
 def job_options(out: str | None, out_help: str = "Path of the result.") -> list[click.Option]:
     """The options that become a `Job`. `out` is the default path of the result; None: it is written only with `-o`."""
     return [
@@ -58,13 +63,7 @@ def job_options(out: str | None, out_help: str = "Path of the result.") -> list[
         click.Option(["--resume"], is_flag=True, help="Continue an interrupted run."),
         click.Option(["--device"], default=Run.device, show_default=True, help="Device: cpu, cuda, cuda:1, mps."),
         click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Random seed."),
-        click.Option(
-            ["--precision"],
-            type=click.Choice(["fp32", "bf16", "fp16"]),
-            default="fp32",
-            show_default=True,
-            help="Floating-point precision (autocast).",
-        ),
+        choice_option("--precision", ["fp32", "bf16", "fp16"], "fp32", "Floating-point precision (autocast)."),
         click.Option(["--threads"], type=click.IntRange(1, MOST_THREADS), help="CPU threads.  [default: all cores]"),
         click.Option(
             ["--workers"],
@@ -95,9 +94,6 @@ def job_of(given: dict[str, Any]) -> Job:
     )
 
 
-if TYPE_CHECKING:
-    pass  # MERGED
-
 Row = Mapping[str, Json]
 _FORMATS: dict[str, Callable[[Any], str]] = {"params": human_count, "flops": human_count}
 
@@ -109,7 +105,10 @@ def print_rows(rows: Sequence[Row], as_json: bool, title: str = "") -> None:
     if as_json:
         click.echo(json_text(to_json(list(rows)), indent=1))
     elif rows:
-        _print_table(rows, title)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        numeric = [all(isinstance(row.get(name), (int, float, type(None))) for row in rows) for name in names]
+        texts = [[_text(name, row.get(name)) for name in names] for row in rows]
+        print_table([name.replace("_", " ") for name in names], texts, numeric, title)
 
 
 def print_row(row: Row, as_json: bool) -> None:
@@ -152,13 +151,6 @@ def say(text: str, job: Job) -> None:
     """One line of progress on stderr."""
     if is_first() and not job.quiet:
         click.echo(printable(text), err=True)
-
-
-def _print_table(rows: Sequence[Row], title: str) -> None:
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    numeric = [all(isinstance(row.get(name), (int, float, type(None))) for row in rows) for name in names]
-    texts = [[_text(name, row.get(name)) for name in names] for row in rows]
-    print_table([name.replace("_", " ") for name in names], texts, numeric, title)
 
 
 def print_table(

@@ -211,7 +211,8 @@ def described(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError) or any(sign in f"{type(error).__name__}: {error}" for sign in _OUT_OF_MEMORY):
         return "out of memory; use a smaller --batch-size or --image-size, fewer --workers, or a smaller model", 1
     if isinstance(error, OSError) and error.strerror:
-        return _system(error), 1
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{explained(error)}", 1
     return f"unexpected {type(error).__name__}: {error}; run again with {DEBUG} to see where", 1
 
 
@@ -235,11 +236,6 @@ _OUT_OF_MEMORY = (
     "unable to mmap",
     "failed to map segment",  # the system's loader, of a library
 )
-
-
-def _system(error: OSError) -> str:
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{explained(error)}"
 
 
 def note(text: str) -> None:

@@ -36,13 +36,7 @@ class SettingOption(click.Option):
 
 
 class SizeOption(SettingOption):
-    """An option derived from a field of `Target`."""
-
-    section = "Sizes"
-
-
-class BudgetOption(click.Option):
-    """An upper bound of the size."""
+    """An option derived from a field of `Target`, or an upper bound of the size."""
 
     section = "Sizes"
 
@@ -66,13 +60,11 @@ def size_options(*without: str) -> list[click.Option]:
 def budget_options() -> list[click.Option]:
     """The fields of a `Budget`."""
     return [
-        BudgetOption(
-            ["--max-params"], type=parse_count, metavar="COUNT", help="at most this many parameters, e.g. 20M"
-        ),
-        BudgetOption(
+        SizeOption(["--max-params"], type=parse_count, metavar="COUNT", help="at most this many parameters, e.g. 20M"),
+        SizeOption(
             ["--max-flops"], type=parse_count, metavar="COUNT", help="at most this many FLOPs per image, e.g. 3G"
         ),
-        BudgetOption(
+        SizeOption(
             ["--max-latency"],
             type=parse_seconds,
             metavar="DURATION",

@@ -7,7 +7,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.extract import ancestry_option, preset_option
-from learngene_zoo.cli.job import Row, json_option, offline_option, print_rows
+from learngene_zoo.cli.job import Row, choice_option, json_option, offline_option, print_rows
 from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of, size_options
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
@@ -43,12 +43,11 @@ def front_text(spec: Spec) -> str:
 
 def convention_option() -> click.Option:
     """`--convention`: how parameters and FLOPs are counted."""
-    return click.Option(
-        ["--convention"],
-        type=click.Choice(list(get_args(Convention))),
-        default="exact",
-        show_default=True,
-        help="How parameters and FLOPs are counted: exact, the built model; fvcore, as Learngene Pool and SN-Net published "
+    return choice_option(
+        "--convention",
+        get_args(Convention),
+        "exact",
+        "How parameters and FLOPs are counted: exact, the built model; fvcore, as Learngene Pool and SN-Net published "
         "it (stitched models without class token, positions and the final norm's FLOPs); thop, as LSAMD did (without "
         "attention's products, tokens and positions).",
     )

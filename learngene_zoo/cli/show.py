@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +10,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import read_provenance
 from learngene_zoo.artifacts.shelf import kind_of, read_config
-from learngene_zoo.cli.job import Row, json_option, offline_option, print_row, print_rows
+from learngene_zoo.cli.job import Row, choice_option, json_option, offline_option, print_row, print_rows
 from learngene_zoo.cli.listing import task_row
 from learngene_zoo.cli.plan import convention_option, front_text, size_rows
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, unknown
@@ -21,9 +20,6 @@ from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import SPLITS
-
-if TYPE_CHECKING:
-    from learngene_zoo.tasks.task import Task
 
 OWN_DATA = ("folder:", "parquet:", "hf:", "wds:", "hf-stream:")
 
@@ -189,13 +185,11 @@ def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool)
         "description": entry.description if entry else None,
         "notes": list(shown.notes),
     }
-    return row if sheet is None or task is None else {**row, "path": str(_drawn(task, sheet, split, force))}
+    if sheet is not None and task is not None:
+        from learngene_zoo.tasks.sheet import write_sheet
 
-
-def _drawn(task: Task, sheet: Path, split: str, force: bool) -> Path:
-    from learngene_zoo.tasks.sheet import write_sheet
-
-    return write_sheet(task, sheet, split=split, force=force)
+        row["path"] = str(write_sheet(task, sheet, split=split, force=force))
+    return row
 
 
 command = click.Command(
@@ -213,13 +207,7 @@ command = click.Command(
             type=click.Path(path_type=Path, dir_okay=False),
             help="Draw images of the task into this PNG, one row for each class (at most 20).",
         ),
-        click.Option(
-            ["--split"],
-            type=click.Choice(SPLITS),
-            default="train",
-            show_default=True,
-            help="Split of the images that are drawn.",
-        ),
+        choice_option("--split", SPLITS, "train", "Split of the images that are drawn."),
         convention_option(),
         click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),
         offline_option(),

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import job_of, job_options, print_made
+from learngene_zoo.cli.job import choice_option, job_of, job_options, print_made
 from learngene_zoo.cli.options import SettingsCommand, chosen, model_argument, model_of, options_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
@@ -51,12 +51,8 @@ command = SettingsCommand(
     epilog="\b\nExamples:\n  lgzoo train\n  lgzoo train --task digits --layers 6 --width 64 --heads 2 --init fan_in -o scratch",
     params=[
         click.Option(["--task"], default=lifecycle.SOURCE_TASK, show_default=True, help="Task to train on."),
-        click.Option(
-            ["--init"],
-            type=click.Choice(["timm", "fan_in"]),
-            default="timm",
-            show_default=True,
-            help="Initial weights: timm's (std 0.02), or with std 1/sqrt(fan_in).",
+        choice_option(
+            "--init", ["timm", "fan_in"], "timm", "Initial weights: timm's (std 0.02), or with std 1/sqrt(fan_in)."
         ),
         *options_of(SPEC, without=FROM_TASK, helps=HELPS),
         *options_of(lifecycle.TRAIN),

@@ -74,9 +74,8 @@ class Table:
     sizes: Callable[[Any], dict[str, int]]  # the size of every axis in a plain model
     stem: tuple[ParameterSpec, ...]  # before the blocks
     block: tuple[ParameterSpec, ...]
-    stitch: tuple[
-        ParameterSpec, ...
-    ] = ()  # last in the first block of a later segment; axis `before`: the width it comes from
+    # Last in the first block of a later segment; axis `before`: the width it comes from.
+    stitch: tuple[ParameterSpec, ...] = ()
     final_norm: tuple[ParameterSpec, ...]
     head: tuple[ParameterSpec, ...]
 

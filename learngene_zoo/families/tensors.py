@@ -106,19 +106,16 @@ _LARGE_PAGE = 2 * 2**20
 
 def uninitialised(shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """One tensor per name, of arbitrary contents. Each has a storage of its own size, as `torch.empty` would give."""
-    step = _ALIGNMENT // dtype.itemsize
-    places, end = {}, 0
+    places, end = {}, 0  # in bytes
     for name, shape in shapes.items():
         places[name] = end
-        end += -(-math.prod(shape) // step) * step
-    check_memory(end * dtype.itemsize)
-    memory = _large_pages(end * dtype.itemsize)
+        end += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+    check_memory(end)
+    memory = _large_pages(end)
     if memory is None:
         return {name: torch.empty(shape, dtype=dtype, device="cpu") for name, shape in shapes.items()}
     return {
-        name: torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=places[name] * dtype.itemsize).view(
-            shape
-        )
+        name: torch.frombuffer(memory, dtype=dtype, count=math.prod(shape), offset=places[name]).view(shape)
         for name, shape in shapes.items()
     }
 

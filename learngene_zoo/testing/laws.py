@@ -12,10 +12,7 @@ from learngene_zoo.method import Member, Method
 from learngene_zoo.storage import StateDict
 
 # What `plan` must not need. Blocked even if it is imported already, so that a test run cannot hide an import.
-HOT = (
-    "torch", "timm", "numpy", "datasets", "learngene_zoo.families.tensors", "learngene_zoo.families.tensors",
-    "learngene_zoo.artifacts.descendant",
-)  # fmt: skip
+HOT = ("torch", "timm", "numpy", "datasets", "learngene_zoo.families.tensors", "learngene_zoo.artifacts.descendant")
 
 
 def law(holds: bool, method: Method, otherwise: str) -> None:
