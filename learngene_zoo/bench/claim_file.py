@@ -7,7 +7,6 @@ and `[full]`, whose keys replace the others with `--budget full`. docs/claims.md
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -233,7 +232,7 @@ def _problem_of_design(claim: Claim) -> str | None:
 
 
 def _problem_of_arms(claim: Claim) -> str | None:
-    known, methods = {entry.name for entry in catalogue.entries()}, _methods()
+    known, methods = {entry.name for entry in catalogue.entries()}, METHODS.references()
     for name, arm in claim.arms.items():
         if arm.method not in methods:
             return f"arm {name!r}: {unknown('method', arm.method, methods)}"
@@ -251,11 +250,6 @@ def _problem_of_arms(claim: Claim) -> str | None:
     tasks = [*claim.targets, *(task for arm in claim.arms.values() for task in arm.tasks)]
     wrong = [task for task in tasks if ":" not in task and task not in known]
     return str(unknown("task", wrong[0], known)) if wrong else None
-
-
-@cache
-def _methods() -> frozenset[str]:
-    return frozenset(METHODS.references())
 
 
 def _problem_of_tuning(claim: Claim) -> str | None:

@@ -8,7 +8,6 @@ checksums of the ancestry models, so that results of two different ones are neve
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ from learngene_zoo.method import METHODS
 from learngene_zoo.runs.cache import taken
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.storage import Tensors, read_json, write_json
+from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks import catalogue
 
 if TYPE_CHECKING:
@@ -71,7 +70,8 @@ def extract_once(extraction: Extraction, out: Path, run: Run) -> tuple[Learngene
 
 def _extract(extraction: Extraction, out: Path, run: Run) -> None:
     arm, place = extraction.arm, extraction.folder(out)
-    before, began, finished = spent(extraction, out), time.monotonic(), False
+    before, began = spent(extraction, out), time.monotonic()
+    made: Learngene | None = None
     try:
         made = lifecycle.extract(
             arm.method,
@@ -82,7 +82,6 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
             run=replace(run, folder=None, seed=extraction.seed, resume=True, shared=out / PARTS),
             force=True,  # a folder without a record of its cost is incomplete
         )
-        finished = True
     finally:
         alone = taken(place.with_name(f"{place.name}.run"), out / PARTS)
         busy = (before.busy or before.seconds) + time.monotonic() - began
@@ -90,18 +89,11 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
             seconds=busy + alone.seconds,
             busy=busy,
             images=alone.images,
-            stored_params=_stored(made) if finished else 0,
-            finished=finished,
+            stored_params=sum(tensor.numel() for tensor in made.state.values()) if made else 0,
+            finished=made is not None,
         )
         with new_file(extraction.record(out), force=True) as draft:
             write_json(draft, to_json(now))
-
-
-def _stored(learngene: Learngene) -> int:
-    state = learngene.state
-    if isinstance(state, Tensors):
-        return sum(math.prod(shape) for shape in state.shapes().values())
-    return sum(tensor.numel() for tensor in state.values())
 
 
 def planned(extraction: Extraction, offline: bool = False) -> float:

@@ -99,8 +99,9 @@ def cells(
     if twice:
         raise WrongCall(f"two arms are named {twice[0]!r}; give each a name of its own")
     _check_seen(tasks, arms)
-    plain = [{"layers": depth, "width": width} for depth in dict.fromkeys(layers) for width in dict.fromkeys(widths)]
-    competitors = _competitors(arms, [*map(_given, plain), *sizes], offline, say)
+    named_widths = [{} if width is None else {"width": width} for width in dict.fromkeys(widths)]
+    plain = [{"layers": depth, **width} for depth in dict.fromkeys(layers) for width in named_widths]
+    competitors = _competitors(arms, [*plain, *sizes], offline, say)
     return [
         Cell(
             arm=arm,
@@ -131,10 +132,6 @@ def _check_seen(tasks: Sequence[str], arms: Sequence[Arm]) -> None:
                 raise WrongCall(
                     f"without {task}, the extraction of {arm.method} has no task; name more with --extract-task"
                 )
-
-
-def _given(size: Mapping[str, Json]) -> Mapping[str, Json]:
-    return {name: value for name, value in size.items() if value is not None}
 
 
 def _competitors(

@@ -221,10 +221,7 @@ def machine(device: str) -> str:
 
         if torch.cuda.is_available():
             return torch.cuda.get_device_name(device)
-    return f"{_processor()}, {os.cpu_count()} cores"
-
-
-def _processor() -> str:
     about = Path("/proc/cpuinfo")
     named = re.search(r"model name\s*:\s*(.+)", about.read_text(encoding="utf-8") if about.is_file() else "")
-    return named[1] if named else platform.processor() or platform.machine()
+    processor = named[1] if named else platform.processor() or platform.machine()
+    return f"{processor}, {os.cpu_count()} cores"

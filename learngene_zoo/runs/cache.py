@@ -12,7 +12,6 @@ took, and a note in the folder of every run that used it refers to it, so that t
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo.atomic import new_file
 from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
 from learngene_zoo.settings import Json, fingerprint, from_json, to_json
-from learngene_zoo.storage import load_result, read_json, save_result, write_json
+from learngene_zoo.storage import load_result, parse_json, read_json, save_result, write_json
 
 if TYPE_CHECKING:
     from learngene_zoo.storage import StateDict
@@ -157,7 +156,7 @@ def taken(folder: Path, shared: Path | None) -> Taken:
     `images` are the training images of all steps of all parts, from the metrics.
     """
     lines = (line for path in folder.rglob("metrics.jsonl") for line in path.read_bytes().splitlines())
-    images = sum(map(_images_of, lines))
+    images = sum(number_in(line, "images") for line in lines)
     notes = [_read(path) for path in sorted(folder.rglob(NOTE))]
     seconds = -sum(note.seconds for note in notes)
     for key in {note.key for note in notes} if shared is not None else ():
@@ -168,10 +167,10 @@ def taken(folder: Path, shared: Path | None) -> Taken:
     return Taken(seconds=seconds, images=images)
 
 
-def _images_of(line: bytes) -> int:
-    """The images of one step; 0 for a line that a kill cut short."""
+def number_in(line: bytes, name: str) -> int:
+    """What one line of the metrics says of a step, as its number of images; 0 for a line that a kill cut short."""
     try:
-        return int(json.loads(line)["images"])
+        return int(parse_json(line)[name])
     except (ValueError, KeyError, TypeError):
         return 0
 

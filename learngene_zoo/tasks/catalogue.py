@@ -20,11 +20,6 @@ SOURCE_TASK = "source"  # what the bundled ancestry model was trained on
 OWN = "folder:PATH, parquet:PATH, hf:org/name[:config], or a stream: wds:PATTERN, hf-stream:org/name[:config]"
 
 
-def never_on_hub(entry: Entry) -> HubSource | None:
-    """For suites none of whose data is on the Hub."""
-    return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """Tasks under one name: `lgzoo list tasks` shows `entries`, and `lgzoo bench SUITE` runs `tasks`.
@@ -39,7 +34,7 @@ class Suite:
     open: Callable[[Entry, bool], Task] = field(repr=False, compare=False)  # takes an entry and whether it is offline
     tasks: tuple[str, ...] = ()  # those of the entries that are used together; (): all
     # Where on the Hub the data of an entry would be read from now; None if it is found on this machine, or nowhere.
-    hub: Callable[[Entry], HubSource | None] = field(default=never_on_hub, repr=False, compare=False)
+    hub: Callable[[Entry], HubSource | None] = field(default=lambda entry: None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.entries]

@@ -109,17 +109,10 @@ def _reviewed(source: HubSource) -> tuple[str, str]:
     """The current commit and the licence. Raises `Unavailable` if it is not the commit that was reviewed."""
     repository, _, revision = parsed(source.reference)
     commit, licence = _pinned(repository, revision)
-    check_pin(source, commit)
-    return commit, licence
-
-
-def check_pin(source: HubSource, commit: str) -> None:
-    """Raises `Unavailable` if a revision has moved on from the commit that was reviewed."""
     if not commit.startswith(source.pin):
-        reference = source.reference
-        raise Unavailable(
-            f"hf:{reference} is now at {commit[:7]}, not at {source.pin}; review it, then use it as hf:{reference}"
-        )
+        name = f"hf:{source.reference}"
+        raise Unavailable(f"{name} is now at {commit[:7]}, not at {source.pin}; review it, then use it as {name}")
+    return commit, licence
 
 
 def is_offline(offline: bool) -> bool:

@@ -215,26 +215,18 @@ class Loader:
             stream = task.stream(split)
             order = Order(seed, window if shuffle else None)
             self._source = Streamed(stream, beginning(stream.counts, images, seed), order)
+        self.images = self._source.images
         if not self.images:
             raise BadData(f"task {task.name} has no {split} images")
         if shuffle and self.images < world():
             raise WrongCall(f"{self.images} images cannot be shared among {world()} processes; use more images")
         drop = shuffle if drop_last is None else drop_last
-        self._whole = drop and (self.images >= batch_size or drop_last is True)
+        drop = drop and (self.images >= batch_size or drop_last is True)
+        self.steps = self.images // batch_size if drop else -(-self.images // batch_size)
         closed = replace(task, open_split=_closed, open_stream=None)
         self._pictures = Pictures(closed, self._source.split, input_format.image_size, seed, augment)
         self._upcoming, self._workers = Upcoming(), workers
         self._feeder: DataLoader[Any] | None = None
-
-    @property
-    def images(self) -> int:
-        """The number of images used; an epoch that drops its last batch shows slightly fewer."""
-        return self._source.images
-
-    @property
-    def steps(self) -> int:
-        """Batches in an epoch."""
-        return self.images // self.batch_size if self._whole else -(-self.images // self.batch_size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch from step `start` on; those before it are not loaded. Raises `BadData`."""

@@ -128,7 +128,6 @@ def _values(table: Any, label: str, name: str) -> list[Any]:
 
 def rows_of(table: Any, image: str, name: str) -> TableRows:
     """The stored images of one column. Raises `BadData` if there is no such column."""
-
     check_column(table.features, image, name)
     return TableRows(undecoded(table.select_columns([image])), image, name)
 

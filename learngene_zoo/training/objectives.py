@@ -239,13 +239,10 @@ class MeanIoU:
         """95 %, from images drawn with replacement; which they are is a function of their number."""
         images = len(rows_NR)
         draws = np.random.Generator(np.random.PCG64(derive_seed(0, "resampled images", images)))
-        values = [self.value(self._drawn(rows_NR, draws), images) for _ in range(RESAMPLES)]
+        resampled = (rows_NR[draws.integers(images, size=images)] for _ in range(RESAMPLES))
+        values = [self.value(drawn_NR.sum(axis=0), images) for drawn_NR in resampled]
         low, high = np.quantile(values, (0.025, 0.975))
         return float(low), float(high)
-
-    def _drawn(self, rows_NR: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-        drawn: np.ndarray = rows_NR[draws.integers(len(rows_NR), size=len(rows_NR))].sum(axis=0)
-        return drawn
 
     def batch_size(self, image_size: int) -> int:
         """As many as keep the logits of a batch small."""

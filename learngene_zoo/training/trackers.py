@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
+from learngene_zoo.runs.cache import number_in
 from learngene_zoo.runs.run import Run, is_first
-from learngene_zoo.storage import parse_json
 from learngene_zoo.text import printable
 
 if TYPE_CHECKING:
@@ -86,17 +86,9 @@ def _write(file: TextIO, line: dict[str, float]) -> None:
 
 def _forget_after(path: Path, last_step: int) -> None:
     lines = path.read_bytes().splitlines() if path.exists() else []
-    kept = [line for line in lines if 0 < _step_of(line) <= last_step]
+    kept = [line for line in lines if 0 < number_in(line, "step") <= last_step]
     with new_file(path, force=True) as draft:
         draft.write_bytes(b"".join(line + b"\n" for line in kept))
-
-
-def _step_of(line: bytes) -> int:
-    """The step of a line; 0 for one that was cut short."""
-    try:
-        return int(parse_json(line)["step"])
-    except (ValueError, KeyError, TypeError):
-        return 0
 
 
 @contextmanager
@@ -105,24 +97,17 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
     if not (run.progress and is_first()):
         yield lambda values, step: None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
+    bar = progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("loss {task.fields[loss]}"),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(),
         console=Console(stderr=True),  # a new one: rich allows one live bar per console
     )
     with bar:

@@ -127,8 +127,7 @@ def on_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     datasets.disable_progress_bars()
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setattr(hub_data, "_pinned", lambda repository, revision: (None, "mit"))
-    monkeypatch.setattr(hub_data, "check_pin", lambda *given: None)
+    monkeypatch.setattr(hub_data, "_reviewed", lambda source: (None, "mit"))
     (tmp_path / "org" / "name" / "data").mkdir(parents=True)
     return tmp_path / "org" / "name" / "data"
 
