@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 from learngene_zoo.plugin import BadFile, WrongCall, details_of, table_of, to_json
@@ -24,7 +25,6 @@ from learngene_zoo.plugin import BadFile, WrongCall, details_of, table_of, to_js
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Json, Learngene, LearngeneConfig, Spec, StateDict
 
-Shape = tuple[int, ...]
 Stage = tuple[int, ...]
 Expansion = Literal["neighbor", "cyclic"]
 Priority = Literal[
@@ -156,13 +156,8 @@ def _degenerate(counts: Sequence[int], given: float, what: str) -> Details:
 
 def stages(kept: Sequence[int]) -> list[Stage]:
     """The maximal runs of consecutive numbers in `kept`, which is ascending."""
-    runs: list[Stage] = []
-    for block in kept:
-        if runs and block == runs[-1][-1] + 1:
-            runs[-1] += (block,)
-        else:
-            runs.append((block,))
-    return runs
+    runs = groupby(enumerate(kept), key=lambda pair: pair[1] - pair[0])
+    return [tuple(block for _, block in run) for _, run in runs]
 
 
 def turns(count: int, priority: Priority = "last-middle-first") -> list[int]:
@@ -233,7 +228,11 @@ def _check(learngene: Learngene, kept: Collection[int]) -> None:
     from learngene_zoo.plugin import shapes, shapes_in
 
     spec, where = learngene.config.spec, str(learngene.folder or "the learngene")
-    expected, found = (_parts(every, spec, kept) for every in (shapes(spec), shapes_in(learngene.state)))
+    inside = _inside(spec, kept)
+    expected, found = (
+        {name: shape for name, shape in every.items() if inside(name)}
+        for every in (shapes(spec), shapes_in(learngene.state))
+    )
     for name, shape in expected.items():
         if found.get(name) != shape:
             what = f"has shape {found[name]} in {name}" if name in found else f"lacks the tensor {name}"
@@ -241,11 +240,6 @@ def _check(learngene: Learngene, kept: Collection[int]) -> None:
     extra = sorted(set(found) - set(expected))
     if extra:
         raise BadFile(f"{where} holds the tensor {extra[0]}, which its model does not have; extract or fetch it again")
-
-
-def _parts(every: Mapping[str, Shape], spec: Spec, kept: Collection[int]) -> dict[str, Shape]:
-    inside = _inside(spec, kept)
-    return {name: shape for name, shape in every.items() if inside(name)}
 
 
 def _inside(spec: Spec, kept: Collection[int]) -> Callable[[str], bool]:

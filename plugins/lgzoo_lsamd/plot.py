@@ -118,13 +118,10 @@ def _tile(layer: int, row: int, colour: str) -> Patch:
 
 def _layer_axis(axes: Axes, layers: int, kept: Collection[int]) -> None:
     plotting.bare(axes)
-    axes.set_xlim(0.4, layers + 0.6)
-    axes.set_xticks(range(1, layers + 1))
+    axes.set(xlim=(0.4, layers + 0.6), xticks=range(1, layers + 1))
     for label in axes.get_xticklabels():
         is_kept = int(label.get_text() or 0) in kept
-        label.set_color(KEPT if is_kept else INK)
-        label.set_fontweight("bold" if is_kept else "normal")
-        label.set_fontsize(SMALL)
+        label.set(color=KEPT if is_kept else INK, fontweight="bold" if is_kept else "normal", fontsize=SMALL)
 
 
 def _stage_marks(axes: Axes, kept: Sequence[int], rows: int) -> None:

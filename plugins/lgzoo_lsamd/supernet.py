@@ -142,14 +142,12 @@ class RoutedBlock(nn.Module):
 
     def forward(self, x_BND: torch.Tensor) -> torch.Tensor:
         """The tokens after the chosen block; only that block runs, unless the gate is "both" and this is training."""
-        p_B2 = self.router(x_BND[:, 0] if self.class_token else x_BND.mean(dim=1))
-        self.preferences_B2 = p_B2
+        self.preferences_B2 = p_B2 = self.router(x_BND[:, 0] if self.class_token else x_BND.mean(dim=1))
         if self.training and self.gate == "both":
             return self._both(x_BND, p_B2)
         if self.routing == "image":
             return self._by_image(x_BND, p_B2)
-        chosen = vote(p_B2)
-        return self._gated(chosen, x_BND, p_B2)
+        return self._gated(vote(p_B2), x_BND, p_B2)
 
     def _gated(self, chosen: int, x_BND: torch.Tensor, p_B2: torch.Tensor) -> torch.Tensor:
         h_BND = self.base(x_BND) if chosen == BASE else self.specific(x_BND)

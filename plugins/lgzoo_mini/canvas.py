@@ -219,13 +219,8 @@ def clutter(
     """`picture` with blobs, bars and rings of any colour thrown over it. Takes 11 draws for each. The picture
     itself is changed."""
     for _ in range(things):
-        place = frame(
-            x=dice.around(1),
-            y=dice.around(1),
-            size=dice.between(*size),
-            angle=dice.turn(),
-            stretch=dice.between(0.5, 2.2),
-        )
+        x, y, across, angle = dice.around(1), dice.around(1), dice.between(*size), dice.turn()
+        place = frame(x=x, y=y, size=across, angle=angle, stretch=dice.between(0.5, 2.2))
         blob = contour(place, [(dice.choice(4) + 2, dice.between(0, 0.35), 0.0)])
         hollow = dice.happens(0.3)
         hole = wide(1.55 * hollow - 1) - length(place.x, place.y)  # without one it lies inside every blob

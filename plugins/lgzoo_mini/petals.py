@@ -111,15 +111,8 @@ def paint(classes_N: np.ndarray, draws_NK: np.ndarray, grain: np.ndarray) -> Pic
     picture = leaves(dice)
     paper = middle(picture)
     x, y, size, angle = dice.around(0.3), dice.around(0.3), dice.between(0.5, 0.85), dice.turn()
-    place = frame(
-        x=x,
-        y=y,
-        size=size,
-        angle=angle,
-        stretch=dice.between(1.0, 1.25),
-        tilt_x=dice.around(0.25),
-        tilt_y=dice.around(0.25),
-    )
+    stretch, tilt_x, tilt_y = dice.between(1.0, 1.25), dice.around(0.25), dice.around(0.25)
+    place = frame(x=x, y=y, size=size, angle=angle, stretch=stretch, tilt_x=tilt_x, tilt_y=tilt_y)
     place = frame(angle=dice.turn(), inside=place)
     ink, eye = flower_colours(flower, dice)
     form, light = flower.form * dice.between(0.85, 1.15), dice.between(0.15, 0.5)

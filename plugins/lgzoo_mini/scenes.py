@@ -79,10 +79,8 @@ def shown(kind_N: np.ndarray, dice: Dice) -> np.ndarray:
     crate = box(turned, 0.85 * slim, 0.85 / slim)
     pointed = convex(place, [(0.0, -1.2), (0.8 * slim, 0.35), (-0.8 * slim, 0.35)])
     crown = contour(frame(y=-0.35, inside=place), [(7, 0.1, dice.turn())], 0.72)
-    tree = np.minimum(
-        np.where(wide(dice.happens(0.5)) > 0, pointed, crown),
-        box(frame(y=0.75, inside=place), dice.between(0.18, 0.26), 0.5),
-    )
+    leaves = np.where(wide(dice.happens(0.5)) > 0, pointed, crown)
+    tree = np.minimum(leaves, box(frame(y=0.75, inside=place), dice.between(0.18, 0.26), 0.5))
     outline = np.where(wide(kind_N) == 0, disc, np.where(wide(kind_N) == 1, crate, tree))
     return cover(outline, place.pixel)
 

@@ -119,11 +119,8 @@ def layers() -> torch.Tensor:
 def worn(colours_N3: np.ndarray, dice: Dice) -> np.ndarray:
     """The colours of worn paint, (N, 3). Takes 3 draws."""
     hue, saturation, value = colours_N3.T
-    return hsv(
-        np.mod(hue + dice.around(0.03), np.float32(1)),
-        saturation * dice.between(0.6, 1.1),
-        value * dice.between(0.7, 1.05),
-    )
+    hue = np.mod(hue + dice.around(0.03), np.float32(1))
+    return hsv(hue, saturation * dice.between(0.6, 1.1), value * dice.between(0.7, 1.05))
 
 
 def lit(picture: np.ndarray, dice: Dice) -> np.ndarray:
@@ -140,11 +137,8 @@ def lit(picture: np.ndarray, dice: Dice) -> np.ndarray:
 
 def hidden(picture: np.ndarray, dice: Dice) -> np.ndarray:
     """The picture with a bar of any colour across a side of it, in one of three. Takes 8 draws."""
-    bar = box(
-        frame(x=dice.side() * dice.between(0.3, 0.9), y=dice.around(0.9), angle=dice.turn()),
-        dice.between(0.1, 0.2),
-        2.0,
-    )
+    place = frame(x=dice.side() * dice.between(0.3, 0.9), y=dice.around(0.9), angle=dice.turn())
+    bar = box(place, dice.between(0.1, 0.2), 2.0)
     return over(picture, any_colour(dice), cover(bar, PICTURE.pixel) * wide(dice.happens(0.33)))
 
 

@@ -93,9 +93,8 @@ def cells(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
             second = np.minimum(second, np.maximum(nearest, distance))
             nearest = np.minimum(nearest, distance)
     nearest, second = np.sqrt(nearest), np.sqrt(second)
-    return np.where(
-        manner.width < 0.5, _edge(manner.width - (second - nearest), place), np.clip(1.4 - 3 * nearest, -1, 1)
-    )
+    outline = _edge(manner.width - (second - nearest), place)
+    return np.where(manner.width < 0.5, outline, np.clip(1.4 - 3 * nearest, -1, 1))
 
 
 def noise(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
@@ -149,11 +148,9 @@ def bricks(place: Frame, manner: Manner, key: np.ndarray) -> np.ndarray:
     row = np.rint(place.y)
     x = place.x + row * manner.bend
     column = np.rint(x)
-    inside = (
-        np.minimum(np.float32(0.5) - np.abs(x - column), np.float32(0.5) - np.abs(place.y - row)) - manner.width / 2
-    )
+    depth = np.minimum(np.float32(0.5) - np.abs(x - column), np.float32(0.5) - np.abs(place.y - row))
     tone = 1 - manner.rough * chance(column, row, key)
-    return np.clip((inside / place.pixel + 1) / 2, 0, 1) * (tone + 1) - 1
+    return np.clip(((depth - manner.width / 2) / place.pixel + 1) / 2, 0, 1) * (tone + 1) - 1
 
 
 KINDS = (stripes, checks, dots, cells, noise, marble, weave, rings, zigzag, scales, bricks, crosses)

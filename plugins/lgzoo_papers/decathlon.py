@@ -17,16 +17,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from learngene_zoo.plugin import BadData, Files, Labelled, Sample, Task, task_of
+from learngene_zoo.plugin import BadData, Entry, Files, Labelled, Sample, Task, task_of
 from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT
-
-if TYPE_CHECKING:
-    from learngene_zoo.plugin import Entry
-
 
 ROLES = {"train": "train", "val": "test"}  # the archive's name of a split -> ours
 
@@ -65,7 +61,7 @@ def _rows(data: Path, name: str, files: tuple[str, ...]) -> Files | Packed:
     if not tar.is_file():
         raise BadData(f"there is neither {data / name} nor {tar.name}; unpack {DECATHLON_DATA} in {data}")
     verify(tar, (data.parent, data))
-    there = spans(tar)
+    there = spans(tar, tar.stat().st_mtime_ns)
     lost = next((file for file in inner if file not in there), None)
     if lost:
         raise BadData(f"{tar} holds no {lost}; download it again")
@@ -211,14 +207,12 @@ class Packed:
             return Sample(file.read(size), f"{self.tar}:{self.names[row]}")
 
 
-def spans(tar: Path) -> dict[str, tuple[int, int]]:
-    """Where the bytes of every plain file in an uncompressed tar begin, and how many they are. Raises `BadData`."""
-    return _spans(tar, tar.stat().st_mtime_ns)
+@lru_cache(maxsize=1)  # two splits share one, and a million headers take minutes
+def spans(tar: Path, changed: int) -> dict[str, tuple[int, int]]:
+    """Where the bytes of every plain file in an uncompressed tar begin, and how many they are. Raises `BadData`.
 
-
-@lru_cache(maxsize=1)
-def _spans(tar: Path, changed: int) -> dict[str, tuple[int, int]]:
-    """The same for a tar file last changed at `changed` (ns): two splits share one, and a million headers take minutes."""
+    `changed` is when the file was last changed (ns).
+    """
     found = {}
     try:
         with tarfile.open(tar, "r:") as archive:

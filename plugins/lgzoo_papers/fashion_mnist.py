@@ -5,8 +5,6 @@ gzipped: magic 0x0801 for labels or 0x0803 for images, sizes as big-endian integ
 magic, a wrong length or a damaged archive is an error.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import zlib
@@ -14,17 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch.nn import functional
 
-from learngene_zoo.plugin import SEED, BadData, PixelSplit, Split, Task, built_in, open_hub
-from learngene_zoo.plugin import stratified_parts as stratified
-
-if TYPE_CHECKING:
-    from learngene_zoo.plugin import Entry
+from learngene_zoo.plugin import SEED, BadData, Entry, PixelSplit, Split, Task, built_in, open_hub, stratified_parts
 
 SIDE, BORDER = 28, 2
 UNSIGNED_BYTE = 0x08  # IDX's code of the type
@@ -59,7 +52,7 @@ def open_split(folder: Path, validation_images: int, name: str) -> PixelSplit:
         sizes = [validation_images, len(labels) - validation_images]
         if min(sizes) < 1:
             raise BadData(f"{folder} has only {len(labels)} training images; download them again")
-        validation, train = stratified(labels, sizes, SEED)
+        validation, train = stratified_parts(labels, sizes, SEED)
         members = validation if name == "validation" else train
         images, labels = images[torch.from_numpy(members)], labels[members]
     return PixelSplit(images, labels, BORDER)

@@ -1,11 +1,9 @@
 """Segmentation data, pictures with masks beside them: ADE20K's SceneParse150 and PASCAL VOC 2012 as their archives unpack."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,10 +12,13 @@ from learngene_zoo.plugin import (
     IGNORED,
     SPLITS,
     BadData,
+    Entry,
     Files,
     Labelled,
     Rows,
+    Sample,
     Samples,
+    Task,
     completed,
     decoded,
     decoded_indices,
@@ -25,10 +26,6 @@ from learngene_zoo.plugin import (
     photo_task,
 )
 from lgzoo_papers.places import Place
-
-if TYPE_CHECKING:
-    from learngene_zoo.plugin import Entry, Sample, Task
-
 
 PALETTE_BITS = 8
 
@@ -96,9 +93,7 @@ def read_mask(image: Any, where: str, reading: Reading) -> torch.Tensor:
     values_HW = decoded_indices(image, where)
     if values_HW.ndim == 3:
         values_HW = _of_colours(values_HW, where)
-    ignored_HW = values_HW == IGNORED
-    if reading.first:
-        ignored_HW |= values_HW < reading.first
+    ignored_HW = (values_HW == IGNORED) | (values_HW < reading.first)
     classes_HW = values_HW - reading.first
     wrong_HW = (classes_HW >= reading.classes) & ~ignored_HW
     if wrong_HW.any():
@@ -166,7 +161,8 @@ def open_ade20k(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
         found[split] = _pairs(names, folder, base / "annotations" / word)
     reading = Reading(entry.classes, first=1)
     names_file = base / "objectInfo150.txt"
-    class_names = _ade_names(names_file, entry.classes) if names_file.is_file() else _numbers(entry.classes)
+    numbers = [str(number) for number in range(1, entry.classes + 1)]
+    class_names = _ade_names(names_file, entry.classes) if names_file.is_file() else numbers
     return task_of_masks(entry.name, in_roles(found, place.roles), class_names, reading, **fields)
 
 
@@ -175,8 +171,7 @@ def open_voc(entry: Entry, place: Place, top: Path, **fields: Any) -> Task:
 
     The 10,582 pictures of the usual larger training set are taken if both trainaug.txt and SegmentationClassAug/ are there.
     """
-    inner = [path for path in (top / "VOCdevkit" / "VOC2012", top / "VOC2012") if path.is_dir()]
-    base = inner[0] if inner else top
+    base = next((path for path in (top / "VOCdevkit" / "VOC2012", top / "VOC2012") if path.is_dir()), top)
     sets = base / "ImageSets" / "Segmentation"
     more = (sets / "trainaug.txt").is_file() and (base / "SegmentationClassAug").is_dir()
     masks = base / ("SegmentationClassAug" if more else "SegmentationClass")
@@ -196,20 +191,14 @@ def _pairs(names: Sequence[str], pictures: Path, masks: Path) -> Pairs:
     """The pictures of these names and their masks. Raises `BadData` for one that lacks the other."""
     if not names:
         raise BadData(f"{pictures} has no pictures for this split; unpack the archive again")
+    found = []
     for folder, suffix in ((pictures, ".jpg"), (masks, ".png")):
         there = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
         lost = next((name for name in names if name + suffix not in there), None)
         if lost:
             raise BadData(f"there is no {folder / (lost + suffix)}; unpack the archive again")
-    return Pairs(_files(names, pictures, ".jpg"), _files(names, masks, ".png"))
-
-
-def _files(names: Sequence[str], folder: Path, suffix: str) -> Files:
-    return Files(tuple(str(folder / (name + suffix)) for name in names))
-
-
-def _numbers(count: int) -> list[str]:
-    return [str(number) for number in range(1, count + 1)]
+        found.append(Files(tuple(str(folder / (name + suffix)) for name in names)))
+    return Pairs(*found)
 
 
 def _ade_names(file: Path, count: int) -> list[str]:

@@ -1,12 +1,13 @@
 """Opens a data set of the papers wherever it is found: in the user's own folder, the Decathlon's archive, or on the Hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from learngene_zoo.plugin import (
     BadData,
+    Entry,
+    HubSource,
+    Task,
     Unavailable,
     hub_tables,
     known_splits,
@@ -23,9 +24,6 @@ from lgzoo_papers.decathlon import open_archive
 from lgzoo_papers.fashion_mnist import open_fashion_mnist
 from lgzoo_papers.masks import VOC_CLASSES, Pairs, Reading, open_ade20k, open_voc, task_of_masks
 from lgzoo_papers.places import NO_TEST, Place
-
-if TYPE_CHECKING:
-    from learngene_zoo.plugin import Entry, HubSource, Task
 
 
 def open_from(place: Place, entry: Entry, offline: bool) -> Task:
@@ -98,11 +96,9 @@ def _from_hub(entry: Entry, source: HubSource, offline: bool) -> Task:
     licence = known["licence"] if entry.licence == "unknown" else entry.licence
     fields = _fields(entry, source=name, revision=known["revision"], notes=entry.notes) | {"licence": licence}
     if entry.kind == "segmentation":
-        splits = known_splits(name, tables, source.roles)
-        pairs = {split: _pairs(table, f"{name} {split}") for split, table in splits.items()}
+        pairs = {}
+        for split, table in known_splits(name, tables, source.roles).items():
+            where = f"{name} {split}"
+            pairs[split] = Pairs(rows_of(table, "image", where), rows_of(table, "mask", where))
         return task_of_masks(name, pairs, VOC_CLASSES, Reading(entry.classes), **fields)
     return task_of_tables(name, tables, roles=source.roles, label=source.label, **fields)
-
-
-def _pairs(table: Any, name: str) -> Pairs:
-    return Pairs(rows_of(table, "image", name), rows_of(table, "mask", name))

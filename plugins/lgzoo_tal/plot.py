@@ -48,9 +48,8 @@ def picture(learngene: Learngene, expander: Expander) -> Figure:
     plotting.legend_below(figure, axes, size_legend(clouds))
     title = f"{NAMES.get(learngene.config.method, learngene.config.method)}: {len(clouds[0].specs)} sizes"
     if clouds[0].task is not None:
-        title += (
-            f" for each of {len(clouds)} tasks" if len(clouds) > 1 else f" for {plotting.shortened(clouds[0].task)}"
-        )
+        whom = f"each of {len(clouds)} tasks" if len(clouds) > 1 else plotting.shortened(clouds[0].task)
+        title += f" for {whom}"
     whose = "each task's own" if details.apart else "the"
     plotting.heading(figure, LEFT, title, f"output of {whose} encoder, averaged over a model's graph")
     if embeddings is not None and both:
