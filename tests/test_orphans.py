@@ -28,6 +28,7 @@ ENVIRONMENT = {
 # Two extractions that take for ever, each in a worker with a data loading process of its own.
 BENCH = """
 import sys
+from contextlib import closing
 from pathlib import Path
 from bench_toy import make_world
 from learngene_zoo.bench.cell import Arm, Extraction
@@ -38,7 +39,7 @@ if __name__ == "__main__":
     ancestry, task = make_world(place / "world")
     arm = Arm(name="", method="pretrain_finetune", preset="smoke", settings={"epochs": 100_000, "depths": [1]},
               ancestries=(ancestry,), tasks=(task,))
-    with Workers(2) as executor:
+    with closing(Workers(2)) as executor:
         executor.open(place / "out", Run(threads=1, workers=1))
         for seed in (0, 1):
             executor.start(Extraction(arm=arm, seed=seed))

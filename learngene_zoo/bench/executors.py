@@ -46,13 +46,13 @@ def perform(job: Job, out: Path, run: Run) -> Outcome:
 
 
 class Executor(ABC):
-    """Runs jobs, `slots` at once. Used as a context: jobs that are still running when it is left are stopped."""
+    """Runs jobs, `slots` at once."""
 
     slots = 1
 
-    @abstractmethod
     def open(self, out: Path, run: Run) -> None:
         """Get ready for the jobs of a grid whose results are in `out`."""
+        self._out, self._run = out, run
 
     @abstractmethod
     def start(self, job: Job) -> None:
@@ -66,19 +66,9 @@ class Executor(ABC):
         """Stop all jobs that are still running."""
         return
 
-    def __enter__(self) -> Executor:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
 
 class InProcess(Executor):
     """One job after the other, in this process."""
-
-    def open(self, out: Path, run: Run) -> None:
-        """Nothing to prepare."""
-        self._out, self._run = out, run
 
     def start(self, job: Job) -> None:
         """Keep it; it runs when it is waited for."""
@@ -101,10 +91,6 @@ class Workers(Executor):
         self.slots = count
         self._idle: list[Worker] = []
         self._busy: dict[Worker, Job] = {}
-
-    def open(self, out: Path, run: Run) -> None:
-        """Processes start when there is a job for them."""
-        self._out, self._run = out, run
 
     def start(self, job: Job) -> None:
         """Send it to an idle process."""

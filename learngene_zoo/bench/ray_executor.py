@@ -41,7 +41,7 @@ class Ray(Executor):
 
     def open(self, out: Path, run: Run) -> None:
         """Connect, and count the jobs that the cluster can run at once."""
-        self._out, self._run = out.resolve(), run
+        super().open(out.resolve(), run)
         self._connect()
         gpus = 1 if run.device.startswith("cuda") else 0
         cores = run.threads or 1

@@ -6,6 +6,7 @@ A cell waits for its extraction, and fails with it. The time left is estimated f
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,7 +95,7 @@ def run_grid(
         if len(waiting) < len(by_key):
             say(f"{len(by_key) - len(waiting)} of {len(by_key)} cells are finished already")
         if waiting:
-            with executor or InProcess() as executor:
+            with closing(executor or InProcess()) as executor:
                 executor.open(out, run)
                 _Conductor(waiting, out, run, executor, results, say).conduct()
         return select(results.rows(), by_key)

@@ -19,6 +19,8 @@ from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Literal
 
+from learngene_zoo.seeds import derive_seed
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -92,15 +94,12 @@ def estimate(table: Sequence[Sequence[float]], *, scope: Scope = "tasks", step: 
     if not effects:
         return Estimate(mean, None, None, np.empty(0))
     rest = d - d.mean(axis=1, keepdims=True) - d.mean(axis=0, keepdims=True) + mean
-    squares = sorted((_variance_of_mean(line), len(line) - 1) for line in effects)
+    sums = [(float((line**2).sum()), len(line)) for line in effects]
+    squares = sorted((total / ((count - 1) * count), count - 1) for total, count in sums)  # variances of the means
     noise = float((rest**2).sum()) / (math.prod(n - 1 for n in d.shape) * d.size) if len(effects) == 2 else 0.0
     variance, freedom = _combined(squares, noise)
     variance = max(variance, step**2 / 12 / len(table) / len(table[0]))
     return Estimate(mean, math.sqrt(variance), freedom, _shape(effects))
-
-
-def _variance_of_mean(effects: np.ndarray) -> float:
-    return float((effects**2).sum()) / ((len(effects) - 1) * len(effects))
 
 
 def _combined(squares: list[tuple[float, int]], noise: float) -> tuple[float, float]:
@@ -131,8 +130,6 @@ def _shape(effects: Sequence[np.ndarray]) -> np.ndarray:
 def _counts(n: int, which: int) -> np.ndarray:
     """How often each of `n` is drawn, in each of `DRAWS` resamplings; the same ones every time."""
     import numpy as np
-
-    from learngene_zoo.seeds import derive_seed
 
     generator = np.random.default_rng(derive_seed(0, "resampling", which, n))
     return generator.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.float64)

@@ -207,7 +207,7 @@ def _claims(names: Sequence[str], budget: BudgetName, job: Job, executor: Callab
     from learngene_zoo.bench.claims import run_claim, verdict_path, verdict_text
 
     context = click.get_current_context()
-    for option in (SUITE, *grid_options(), *recipe_options()):
+    for option in MEASURED:
         typed = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
         if typed and option.name != "budget":
             word = option.opts[0] if isinstance(option, click.Option) else "SUITE"
@@ -227,9 +227,6 @@ def _claims(names: Sequence[str], budget: BudgetName, job: Job, executor: Callab
             rows.append({**about, "what": one.what, "value": one.value, "low": one.low, "high": one.high, "path": path})
     if job.as_json:
         print_rows(rows, as_json=True)
-
-
-SUITE = click.Argument(["suite"], required=False)
 
 
 def grid_options() -> list[click.Option]:
@@ -260,11 +257,6 @@ def grid_options() -> list[click.Option]:
     ]  # fmt: skip
 
 
-def recipe_options() -> list[click.Option]:
-    """The recipe of every cell's training."""
-    return options_of(RECIPE, without=OF_THE_GRID)
-
-
 def bench_options(out: str) -> list[click.Option]:
     """The common options, as far as they apply to a grid, and `--workers`, which here means processes that run cells."""
     found = job_options(out, "Folder of the results; a bench that is there already is continued.")
@@ -277,6 +269,8 @@ def bench_options(out: str) -> list[click.Option]:
     return [own, *(option for option in found if option.name not in NOT_OURS)]
 
 
+# What a claim's file says instead.
+MEASURED = [click.Argument(["suite"], required=False), *grid_options(), *options_of(RECIPE, without=OF_THE_GRID)]
 command = SettingsCommand(
     "bench",
     callback=bench,
@@ -286,10 +280,8 @@ command = SettingsCommand(
     epilog="\b\nExamples:\n  lgzoo bench --budget quick\n  lgzoo bench mini --method lsamd --layers 5,9 --epochs 1,4 --seeds 3 -o depth"
     "\n  lgzoo bench --claim lsamd-scratch",
     params=[
-        SUITE,
         click.Option(["--claim"], multiple=True, help="Decide a claim instead; may be repeated (docs/claims.md)."),
-        *grid_options(),
-        *recipe_options(),
+        *MEASURED,
         click.Option(
             ["--ray"],
             is_flag=False,

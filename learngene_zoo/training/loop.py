@@ -38,7 +38,6 @@ from learngene_zoo.training.trackers import check_tracker, metrics_file, progres
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-    from timm.utils import ModelEmaV3
 
     from learngene_zoo.tasks.loader import Batches
 
@@ -186,7 +185,12 @@ class Engine:
         # The groups come before the copy for the average, which must not count as part of the objective.
         parameters = self.groups(self.objective, self.recipe)
         optimizer = torch.optim.AdamW(parameters, lr=self.recipe.lr, fused=self.device.type in ("cpu", "cuda"))
-        self.state = TrainingState(self.objective, optimizer, self._average())
+        average = None
+        if self.recipe.ema is not None:
+            from timm.utils import ModelEmaV3
+
+            average = ModelEmaV3(self.objective, decay=self.recipe.ema, use_warmup=True)
+        self.state = TrainingState(self.objective, optimizer, average)
         checkpoint = self._find_checkpoint()
         if checkpoint is not None:
             self.state.restore(checkpoint)
@@ -196,13 +200,6 @@ class Engine:
             self.state.scaler.load_state_dict(dict(checkpoint.scaler))
         self.forward = torch.compile(self.prepared) if self.recipe.compile else self.prepared
         return checkpoint.step if checkpoint is not None else 0
-
-    def _average(self) -> ModelEmaV3 | None:
-        if self.recipe.ema is None:
-            return None
-        from timm.utils import ModelEmaV3
-
-        return ModelEmaV3(self.objective, decay=self.recipe.ema, use_warmup=True)
 
     def _find_checkpoint(self) -> checkpoints.Checkpoint | None:
         folder = self.run.folder

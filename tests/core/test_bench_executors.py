@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_two_grids_with_workers_can_follow_each_other(world: World, tmp_path: Pa
 @pytest.mark.slow
 def test_a_worker_that_dies_costs_its_cell_alone(world: World, tmp_path: Path) -> None:
     cells = toy_cells(world)
-    with Workers(1) as executor:
+    with closing(Workers(1)) as executor:
         executor.open(tmp_path, RUN)
         executor.start(cells[0].extraction)
         assert isinstance(executor.wait()[1], Spent)
@@ -82,7 +83,7 @@ def test_what_an_extraction_took_until_it_was_stopped_is_written_down(world: Wor
     arm = Arm(name="", method="pretrain_finetune", preset="smoke", settings={"epochs": 100_000, "depths": [1]},
               ancestries=(world[0],), tasks=(world[1],))  # fmt: skip
     extraction = Extraction(arm=arm, seed=0)
-    with Workers(1) as executor:
+    with closing(Workers(1)) as executor:
         executor.open(tmp_path, RUN)
         executor.start(extraction)
         began = time.monotonic()
