@@ -114,7 +114,7 @@ def plan(
         check_families(method, specs)
         config = extractor.outline(specs)
     else:
-        folder = shelf.find(name)
+        folder = shelf.find(name, offline=offline)
         config = shelf.read_config(folder)
         method = method_of(config, folder)
     members = family(config, expander or method.expander, target or Target())
@@ -191,7 +191,7 @@ def expand(
     from learngene_zoo.artifacts.descendant import Descendant, controlled
 
     run = run or Run()
-    gene = shelf.open_learngene(learngene)
+    gene = shelf.open_learngene(learngene, offline=run.offline)
     target, budget, settings = named_sizes(target or Target(), budget or Budget(), sizes)
     expander = with_settings(expander or method_of(gene.config, gene.folder or "it").expander, settings)
     if out is not None:
@@ -231,7 +231,7 @@ def finetune(
     from learngene_zoo.training.fit import fit
 
     run = run or Run()
-    start = shelf.open_descendant(model)
+    start = shelf.open_descendant(model, offline=run.offline)
     data = open_task(task or _own_task(start, "finetune"), offline=run.offline)
     settings = {"model": fingerprint_of(start), "task": to_json(data.record), "recipe": to_json(recipe)}
 
@@ -257,7 +257,7 @@ def evaluate(
     from learngene_zoo.training.evaluate import evaluate as measure
 
     run = run or Run()
-    descendant = shelf.open_descendant(model)
+    descendant = shelf.open_descendant(model, offline=run.offline)
     data = open_task(task or _own_task(descendant, "evaluate"), offline=run.offline)
     check_head(descendant.spec, data)
     return measure(descendant.model(), data, split, descendant.input_format, run)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord, joint_licence
@@ -25,11 +26,24 @@ _HUB_LICENCES = {"apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0
 _HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"
 
 
-def learngene_card(config: LearngeneConfig) -> str:
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an artifact is, as its card says it; by default a folder on disk."""
+
+    reference: str = "FOLDER"  # what a command takes
+    timm: str = "local-dir:FOLDER"  # what `timm.create_model` takes
+    note: str = "`FOLDER` is this folder."
+    licence: str = "unknown"  # if nothing else tells it
+    learngene: str = ""  # the repository of the learngene that a model was built from
+    members: tuple[tuple[str, Spec], ...] = ()  # the descendants in the same repository, by folder
+
+
+def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
     """The README.md of a learngene folder."""
+    licence = place.licence if config.licence == "unknown" else config.licence
     made = {"method": config.method, "seed": config.seed, "settings": config.settings, "versions": config.versions}
     front = _front(
-        config.licence,
+        licence,
         library_name="learngene_zoo",
         pipeline_tag=_pipeline(config.spec),
         tags=["learngene", "learngene_zoo", config.method, "vision-transformer"],
@@ -44,11 +58,12 @@ def learngene_card(config: LearngeneConfig) -> str:
         "## Usage",
         _fence(
             "pip install learngene-zoo\n"
-            "lgzoo show FOLDER                # every size that it can build\n"
-            f"lgzoo expand FOLDER --layers {config.spec.layers}"
+            f"lgzoo show {place.reference}   # every size that it can build\n"
+            f"lgzoo expand {place.reference} --layers {config.spec.layers}"
         ),
-        "`FOLDER` is this folder. Each descendant is a folder that timm opens; its own card says how.",
+        f"{place.note} Each descendant is a folder that timm opens; its own card says how.".strip(),
         f"Descendants are built under the control {_code(config.control)}." if config.control else "",
+        *(["## Descendants in this repository", _members(place.members)] if place.members else []),
         "## How it was made",
         _ancestries(config.ancestries),
         _tasks(config.tasks),
@@ -56,11 +71,11 @@ def learngene_card(config: LearngeneConfig) -> str:
         _json(made),
         *(["## Metrics", _json(config.metrics)] if config.metrics else []),
         *(["## Details recorded by the method", _json(config.details)] if config.details else []),
-        _licence(config.licence, config.ancestries),
+        _licence(licence, config.ancestries),
     )
 
 
-def descendant_card(config: Mapping[str, Any]) -> str:
+def descendant_card(config: Mapping[str, Any], place: Place = Place()) -> str:
     """The README.md of a model's folder, from its config.json: timm's layout with our record under `learngene`."""
     ours: Mapping[str, Any] = config["learngene"]
     spec = from_json(Spec, to_json(ours["spec"]), "learngene: spec")
@@ -69,6 +84,7 @@ def descendant_card(config: Mapping[str, Any]) -> str:
     tasks = [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
     inherited = joint_licence(record.licence for record in ancestries)
     licence = inherited if ancestries else str(ours.get("licence", "unknown"))
+    licence = place.licence if licence == "unknown" else licence
     method = str(ours.get("method", "unknown"))
     widths, control = "-".join(str(part.width) for part in spec.sizes), ours.get("control")
     name = f"vit-{spec.layers}-layers-{widths}-wide-{method}" + (f"-{control}" if control else "")
@@ -78,7 +94,7 @@ def descendant_card(config: Mapping[str, Any]) -> str:
         library_name="learngene_zoo" if spec.dense or spec.stitched else "timm",
         pipeline_tag=_pipeline(spec),
         tags=["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
-        base_model=_base_models(ancestries),
+        base_model=[place.learngene] if place.learngene else _base_models(ancestries),
         datasets=_datasets(tasks),
         metrics=sorted({result.metric_type for result in results}),
         **({"model_name": _printable(name), "eval_results": results} if results else {}),
@@ -88,12 +104,13 @@ def descendant_card(config: Mapping[str, Any]) -> str:
     made = {key: ours[key] for key in keys if key in ours}
     origin = "trained from scratch" if method == "train" else f"built from a learngene of {_plain(method)}"
     origin += f", under the control {_code(control)}" if control else ""
+    origin += f", [{place.learngene}](https://huggingface.co/{place.learngene})" if place.learngene else ""
     return _page(
         front,
         f"# {_plain(name)}",
         f"A Vision Transformer {origin}: {_shape(spec)}{f'; {count} tensors inherited' if count else ''}.",
         "## Usage",
-        _usage(spec),
+        _usage(spec, place),
         "## How it was made",
         _ancestries(ancestries),
         _tasks(tasks),
@@ -230,15 +247,28 @@ def _licence(licence: str, ancestries: Sequence[AncestryRecord]) -> str:
     return f"## Licence\n\n{_code(licence)}{', the licence of the ancestry models' if ancestries else ''}."
 
 
-def _usage(spec: Spec) -> str:
+def _members(members: Iterable[tuple[str, Spec]]) -> str:
+    rows = []
+    for folder, spec in members:
+        price, widths = cost(spec), "-".join(str(part.width) for part in spec.sizes)
+        rows.append(
+            (f"[{folder}]({folder})", spec.layers, widths, spec.classes, f"{price.params:,}", f"{price.flops:,}")
+        )
+    return _table("| folder | layers | width | classes | parameters | FLOPs |", rows)
+
+
+def _usage(spec: Spec, place: Place) -> str:
     """How to open a model."""
-    opened = 'model = timm.create_model("local-dir:FOLDER", pretrained=True)'
+    opened = f'model = timm.create_model("{place.timm}", pretrained=True)'
     if not (spec.dense or spec.stitched):
-        return _fence(f"import timm\n\n{opened}", "python") + "\n\n`FOLDER` is this folder. Only timm is needed."
-    parts = ["The model gives logits for every pixel."] * spec.dense
+        return _fence(f"import timm\n\n{opened}", "python") + f"\n\n{place.note} Only timm is needed.".replace(
+            "\n\n ", "\n\n"
+        )
+    parts = [place.note] if place.note else []
+    parts += ["The model gives logits for every pixel."] * spec.dense
     parts += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched
     return (
         _fence(f"import timm\n\nimport learngene_zoo.timm  # registers the model with timm\n\n{opened}", "python")
-        + f"\n\n`FOLDER` is this folder. {' '.join(parts)} timm has no such model, so it needs the line "
+        + f"\n\n{' '.join(parts)} timm has no such model, so it needs the line "
         "`import learngene_zoo.timm` (`pip install learngene-zoo`)."
     )

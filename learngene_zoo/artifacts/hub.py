@@ -1,23 +1,69 @@
-"""One file of a Hub repository, at a pinned revision, from the network or the cache."""
+"""One file of a Hub repository, at a pinned revision, from the network or the cache; and what the Hub's client raises, in words."""
+
+from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall
+from learngene_zoo.atomic import explained
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_WORD = r"[A-Za-z0-9][\w.-]*"
+_REFERENCE = re.compile(rf"(?P<name>{_WORD}/{_WORD})(?:/(?P<inside>{_WORD}))?(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?")
+SCHEME = "hf-hub:"
 
 
 @dataclass(frozen=True)
 class Repository:
-    """A model repository on the Hub; `revision` is a branch, a tag or a commit, None the default branch."""
+    """A model repository on the Hub; `revision` is a branch, a tag or a commit, None the default branch.
+
+    `inside` is the folder of a member of a family; "" is what lies at the top.
+    """
 
     name: str
     revision: str | None = None
+    inside: str = ""
 
     def __str__(self) -> str:
-        return f"{self.name}@{self.revision}" if self.revision else self.name
+        name = f"{self.name}/{self.inside}" if self.inside else self.name
+        return f"{name}@{self.revision}" if self.revision else name
+
+    @property
+    def pinned(self) -> bool:
+        """Whether the revision is a commit."""
+        return self.revision is not None and _COMMIT.fullmatch(self.revision) is not None
+
+    def at(self, revision: str) -> Repository:
+        """The same repository at another revision."""
+        return replace(self, revision=revision)
+
+
+def parse_repository(text: str) -> Repository:
+    """`organisation/name`, `organisation/name@revision` or `organisation/name/member@revision`. Raises `WrongCall`."""
+    found = _REFERENCE.fullmatch(text.removeprefix(SCHEME))
+    if found is None or "--" in found["name"] or ".." in text:
+        raise WrongCall(
+            f"{text!r} is not the name of a Hub repository; write organisation/name or organisation/name@v1.0"
+        )
+    return Repository(found["name"], found["revision"], found["inside"] or "")
+
+
+def reference_to_hub(text: str) -> Repository | None:
+    """The repository that a reference to an artifact names; None for a path or a name on the shelf, which may be mistyped.
+
+    `hf-hub:organisation/name` always names one, `organisation/name@revision` only where there is no folder `organisation`.
+    """
+    if text.startswith(SCHEME):
+        return parse_repository(text)
+    found = _REFERENCE.fullmatch(text)
+    if found is None or not found["revision"] or Path(text.partition("/")[0]).exists():
+        return None
+    return parse_repository(text)
 
 
 @dataclass(frozen=True)
@@ -34,32 +80,16 @@ def fetch_from_hub(repository: Repository, filename: str, *, offline: bool) -> H
     Raises `WrongCall` for a repository or revision that does not exist, `BadFile` if the repository lacks the file, and
     `Unavailable` for a gated repository, without a network, or offline if the file is not cached.
     """
-    from huggingface_hub import errors as hub
     from huggingface_hub import hf_hub_download
 
-    try:
-        path = Path(hf_hub_download(repository.name, filename, revision=repository.revision, local_files_only=offline))
-    except hub.HFValidationError:
-        raise WrongCall(
-            f"{repository.name!r} is not the name of a Hub repository; write hf-hub:organisation/name"
-        ) from None
-    except hub.GatedRepoError:
-        raise Unavailable(
-            f"the Hub repository {repository} is gated; request access, then log in: hf auth login"
-        ) from None
-    except hub.RepositoryNotFoundError:
-        raise WrongCall(f"there is no Hub repository {repository.name} (or it is private: hf auth login)") from None
-    except hub.RevisionNotFoundError:
-        raise WrongCall(f"the Hub repository {repository.name} has no revision {repository.revision!r}") from None
-    except hub.LocalEntryNotFoundError:
-        why = f"it is not cached and {'this run is offline' if offline else 'the Hub cannot be reached'}"
-        raise Unavailable(f"{filename} of {repository} is not available: {why}; run once while online") from None
-    except hub.EntryNotFoundError:
-        raise BadFile(f"the Hub repository {repository} has no {filename}") from None
-    except (hub.HfHubHTTPError, OSError) as error:
-        reason = [*str(error).strip().splitlines(), repr(error)][0]
-        raise Unavailable(f"{filename} of {repository} cannot be downloaded: {reason}") from error
-    return HubFile(path, _commit(path))
+    with asking(repository, f"{filename} of {repository} is not available", offline=offline):
+        try:
+            found = hf_hub_download(repository.name, filename, revision=repository.revision, local_files_only=offline)
+        except _client().EntryNotFoundError as error:
+            if isinstance(error, _client().LocalEntryNotFoundError):
+                raise
+            raise BadFile(f"the Hub repository {repository} has no {filename}") from None
+    return HubFile(Path(found), _commit(Path(found)))
 
 
 def _commit(path: Path) -> str:
@@ -68,6 +98,21 @@ def _commit(path: Path) -> str:
         if _COMMIT.fullmatch(parent.name):
             return parent.name
     raise BadFile(f"{path} is not in a Hub cache, so its revision is unknown")
+
+
+def cached_repository(folder: Path) -> Repository | None:
+    """The repository and commit that a folder of the Hub's cache holds; None for any other folder."""
+    parts = folder.parts
+    for index, part in enumerate(parts[:-2]):
+        owner, _, name = part.removeprefix("models--").partition("--")
+        if (
+            part.startswith("models--")
+            and name
+            and parts[index + 1] == "snapshots"
+            and _COMMIT.fullmatch(parts[index + 2])
+        ):
+            return Repository(f"{owner}/{name}", parts[index + 2], "/".join(parts[index + 3 :]))
+    return None
 
 
 def licence_on_card(repository: Repository, *, offline: bool) -> str:
@@ -87,3 +132,109 @@ def licence_on_card(repository: Repository, *, offline: bool) -> str:
     if licence == "other":
         licence = metadata.get("license_name", licence)
     return licence if isinstance(licence, str) else "unknown"
+
+
+# What the client raises
+
+
+def _client() -> Any:
+    """The client's exceptions; it is imported only when it is used."""
+    from huggingface_hub import errors
+
+    return errors
+
+
+@contextmanager
+def asking(repository: Repository, failed: str, *, offline: bool = False, progress: bool = False) -> Iterator[None]:
+    """Whatever the client raises leaves as an error of ours: one line that begins with `failed` and says why.
+
+    Meanwhile the client logs nothing, because its warnings quote signed addresses, and it shows bars only with `progress`.
+    """
+    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars, logging
+
+    before, hidden = logging.get_verbosity(), not progress and not are_progress_bars_disabled()
+    logging.set_verbosity(logging.CRITICAL)
+    if hidden:
+        disable_progress_bars()
+    try:
+        yield
+    except ZooError:
+        raise
+    except Exception as error:  # it lets errors of its transport, of JSON and of missing keys through
+        raise translated(error, repository, failed, offline) from error
+    finally:
+        logging.set_verbosity(before)
+        if hidden:
+            enable_progress_bars()
+
+
+def translated(error: Exception, repository: Repository, failed: str, offline: bool = False) -> ZooError:
+    """An error of ours for one of the client's. It quotes no address, because that may hold a signature."""
+    hub, chain = _client(), _chain(error)
+    if _first(chain, hub.HFValidationError):
+        return WrongCall(f"{repository.name!r} is not the name of a Hub repository; write organisation/name")
+    if _first(chain, hub.GatedRepoError):
+        return Unavailable(f"the Hub repository {repository} is gated; request access, then log in: hf auth login")
+    if _first(chain, hub.RepositoryNotFoundError):
+        return WrongCall(f"there is no Hub repository {repository.name} (or it is private: hf auth login)")
+    if _first(chain, hub.RevisionNotFoundError):
+        return WrongCall(f"the Hub repository {repository.name} has no revision {repository.revision!r}")
+    if _first(chain, hub.OfflineModeIsEnabled) or (offline and _first(chain, hub.LocalEntryNotFoundError)):
+        return Unavailable(f"{failed}: it is not cached and this run is offline; run once while online")
+    return Unavailable(f"{failed}: {_reason(chain)}")
+
+
+_ANSWERS = {
+    401: "the Hub does not accept this login; log in: hf auth login",
+    403: "forbidden; your login has no permission for this: hf auth login, or ask the owners",
+    404: "the Hub has no such thing; check the name",
+    409: "somebody else is changing it at this moment; try again",
+    412: "somebody else has changed it meanwhile; try again",
+    413: "the Hub accepts no file that large",
+    429: "the Hub is busy (429); try again later",
+    503: "the Hub is busy (503); try again later",
+}
+
+
+def _reason(chain: Sequence[BaseException]) -> str:
+    """Why a request failed, and what to do."""
+    from huggingface_hub.utils import httpx
+
+    status = status_of(chain[0])
+    if status is not None and status >= 400:
+        return _ANSWERS.get(status, f"the Hub answered {status}; try again later")
+    system = next((error for error in chain if isinstance(error, OSError) and error.errno), None)
+    lost = _first(chain, httpx.HTTPError, ConnectionError, TimeoutError)
+    if _first(chain, httpx.ConnectError) or (_first(chain, _client().LocalEntryNotFoundError) and len(chain) == 1):
+        return "the Hub cannot be reached; run once while online"
+    if lost is not None:
+        return f"the connection to the Hub broke ({type(lost).__name__}); try again"
+    if system is not None:
+        return explained(system)
+    last = chain[-1]
+    if isinstance(last, OSError):
+        return [*str(last).strip().splitlines(), type(last).__name__][0]
+    return f"the Hub's answer cannot be understood ({type(last).__name__}); try again"
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status that an error of the client's is about."""
+    for each in _chain(error):
+        status = getattr(getattr(each, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An error and what it comes from."""
+    chain: list[BaseException] = []
+    following: BaseException | None = error
+    while following is not None and following not in chain:
+        chain.append(following)
+        following = following.__cause__ or following.__context__
+    return chain
+
+
+def _first(chain: Sequence[BaseException], *kinds: type[BaseException]) -> BaseException | None:
+    return next((error for error in chain if isinstance(error, kinds)), None)

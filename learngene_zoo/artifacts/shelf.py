@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from learngene_zoo.artifacts.hub import SCHEME, cached_repository, reference_to_hub
 from learngene_zoo.artifacts.records import CONTROLS, LearngeneConfig, check_format, check_metrics, joint_licence
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
@@ -182,14 +183,16 @@ def entry(folder: Path) -> Entry | None:
         raise BadFile(f"{path} does not describe a learngene: {error}; create or download it again") from error
 
 
-def find(reference: str | Path) -> Path:
-    """The folder that a path, the name of a card (`lsamd-mini`) or the name of a method (`lsamd`) stands for.
+def find(reference: str | Path, *, offline: bool = False) -> Path:
+    """The folder that a path, the name of a card (`lsamd-mini`) or of a method (`lsamd`), or a repository on the Hub stands for.
 
-    A folder that exists comes first, unless it holds no `config.json` and a card has its name. Raises `WrongCall` if there
-    is nothing of that name.
+    A folder that exists comes first, unless it holds no `config.json` and a card has its name. The Hub is asked only for
+    `organisation/name@revision`, which is not a path into a folder that exists, and for `hf-hub:organisation/name`. Raises
+    `WrongCall` if there is nothing of that name, and as `fetch.fetch` does.
     """
     path, text = Path(reference), str(reference)
-    if text and (path / CONFIG).is_file():
+    repository = reference_to_hub(text) if isinstance(reference, str) else None
+    if text and (path / CONFIG).is_file() and not text.startswith(SCHEME):
         return path
     card = _card(text)
     if card is not None:
@@ -198,26 +201,34 @@ def find(reference: str | Path) -> Path:
         return path
     if path.is_file():
         raise WrongCall(f"{path} is a file; give the folder that contains {CONFIG}")
+    if repository is not None:
+        from learngene_zoo.artifacts.fetch import fetch
+
+        return fetch(repository, offline=offline).folder
     if text.startswith((".", "/", "~")) or (isinstance(reference, Path) and len(path.parts) > 1):
         raise WrongCall(f"no folder {path}; make a learngene with `lgzoo extract`, or see `lgzoo list learngenes`")
     if _HUB.fullmatch(text):
-        raise WrongCall(f"no folder {text}; download it from the Hub with `hf download {text}` and give its path")
+        raise WrongCall(f"no folder {text}; on the Hub it would be {SCHEME}{text}")
     raise unknown("folder or learngene", text, names())
 
 
 def reference(folder: Path) -> str:
-    """What `find` finds a folder by: the name of a card, wherever the shelf is, else the path."""
-    return folder.name if folder.parent == cards_folder() and _is_card(folder.name) else str(folder)
+    """What `find` finds a folder by: the name of a card, a repository at its commit, else the path."""
+    repository = cached_repository(folder)
+    if repository is not None:
+        return str(repository)
+    return folder.name if folder.parent == cards_folder() and is_card(folder.name) else str(folder)
 
 
-def _is_card(name: str) -> bool:
+def is_card(name: str) -> bool:
+    """Whether the shelf has a card of that name."""
     return name == Path(name).name and (cards_folder() / name / CONFIG).is_file()
 
 
 def _card(name: str) -> str | None:
     """The card of that name, or the one of that method: the `mini` one if there are several."""
     for card in (name, f"{name}-{DEFAULT_SIZE}"):
-        if _is_card(card):
+        if is_card(card):
             return card
     of_method = [card for card in names() if card.rpartition("-")[0] == name]
     if len(of_method) > 1:
@@ -236,12 +247,12 @@ def kind_of(folder: Path) -> Literal["learngene", "model"]:
     return "model" if "architecture" in read_json(folder / CONFIG) else "learngene"
 
 
-def load(reference: str | Path) -> Learngene | Descendant:
-    """A learngene or a model, from a folder or by its name on the shelf.
+def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descendant:
+    """A learngene or a model, from a folder, by its name on the shelf or on the Hub.
 
-    Raises `WrongCall` if there is none and `BadFile` if it cannot be trusted.
+    Raises `WrongCall` if there is none, `BadFile` if it cannot be trusted, and as `find` does.
     """
-    folder = find(reference)
+    folder = find(reference, offline=offline)
     if kind_of(folder) == "learngene":
         return load_learngene(folder)
     from learngene_zoo.artifacts.descendant import load_descendant
@@ -249,13 +260,13 @@ def load(reference: str | Path) -> Learngene | Descendant:
     return load_descendant(folder)
 
 
-def open_learngene(learngene: Learngene | Path | str) -> Learngene:
-    """A learngene as it is, or from its folder, or by its name on the shelf."""
-    return learngene if isinstance(learngene, Learngene) else load_learngene(find(learngene))
+def open_learngene(learngene: Learngene | Path | str, *, offline: bool = False) -> Learngene:
+    """A learngene as it is, or from what `find` finds."""
+    return learngene if isinstance(learngene, Learngene) else load_learngene(find(learngene, offline=offline))
 
 
-def open_descendant(model: Descendant | Path | str) -> Descendant:
-    """A descendant as it is, or from its folder, or by its name on the shelf."""
+def open_descendant(model: Descendant | Path | str, *, offline: bool = False) -> Descendant:
+    """A descendant as it is, or from what `find` finds."""
     from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 
-    return model if isinstance(model, Descendant) else load_descendant(find(model))
+    return model if isinstance(model, Descendant) else load_descendant(find(model, offline=offline))

@@ -17,12 +17,13 @@ from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks.task import SPLITS
 
 
-def evaluate(model: Path | None, task: str | None, split: Literal["train", "validation", "test"], **given: Any) -> None:
+def evaluate(model: str | None, task: str | None, split: Literal["train", "validation", "test"], **given: Any) -> None:
     """Measure the model, print the number, and write it if `-o` is given."""
     job = job_of(given)
     if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
         raise Refused(f"{job.place} already exists; choose another place with -o, or replace it with --force")
-    found = lifecycle.evaluate(model_of(model, "finetuned", "descendant"), task=task, split=split, run=job.run)
+    folder = model_of(model, "finetuned", "descendant", offline=job.run.offline)
+    found = lifecycle.evaluate(folder, task=task, split=split, run=job.run)
     low, high = found.interval
     row = {
         "task": found.task,
@@ -53,7 +54,7 @@ command = click.Command(
     "evaluate",
     callback=evaluate,
     help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its 95 % interval.\n\n"
-    "MODEL is a folder (default: ./finetuned, else ./descendant).",
+    "MODEL is a folder or organisation/name@revision on the Hub (default: ./finetuned, else ./descendant).",
     epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json",
     params=[
         model_argument(),

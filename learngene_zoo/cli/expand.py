@@ -10,6 +10,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.hub import reference_to_hub
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.cli.job import job_of, job_options, json_option, print_lines, print_made, print_row
@@ -22,10 +23,10 @@ DEFAULT = Path("learngene")
 FOUND = "learngene_zoo.cli.expand"  # where a context keeps the learngene that its command line names
 
 
-def find(reference: str | None) -> Path:
+def find(reference: str | None, offline: bool = False) -> Path:
     """The folder of the learngene that is named, else the default one. Raises `WrongCall` if there is none."""
     if reference is not None:
-        return shelf.find(reference)
+        return shelf.find(reference, offline=offline)
     if DEFAULT.is_dir():
         return DEFAULT
     ready = shelf.some(shelf.names()) or "empty"
@@ -40,7 +41,7 @@ class ExpandCommand(SettingsCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Find the learngene among the words, then parse with its expander's options as well."""
         try:
-            folder = find(self._named(args))
+            folder = find(self._named(args), offline="--offline" in args)
             ctx.meta[FOUND] = folder, method_of(read_config(folder), folder)
         except ZooError:
             if not (ctx.resilient_parsing or any(word in ctx.help_option_names for word in args)):
@@ -76,7 +77,10 @@ def _takes_value(word: str) -> bool:
 
 
 def _is_learngene(word: str) -> bool:
+    """Whether a word names a learngene; the Hub is not asked for what may be an option's value."""
     try:
+        if reference_to_hub(word) is not None:
+            return True
         shelf.find(word)
     except ZooError:
         return False
@@ -114,7 +118,7 @@ command = ExpandCommand(
     "expand",
     callback=expand,
     help="Build a descendant of any size from a learngene.\n\n"
-    "LEARNGENE is a folder or a name on the shelf (default: ./learngene). Name sizes, or budgets to get the largest model "
+    "LEARNGENE is a folder, a name on the shelf, or organisation/name@revision on the Hub (default: ./learngene). Name sizes, or budgets to get the largest model "
     "that fits; 1 FLOP is one multiply-add. What is not named is as in the learngene. "
     "lgzoo expand LEARNGENE --help also shows the options of its method.",
     epilog="\b\nExamples:\n  lgzoo expand --layers 7\n  lgzoo expand lsamd --layers 9 --task digits -o nine\n"

@@ -114,6 +114,8 @@ TABLE = {
     "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
     "bench": (f"{HERE}.bench:command", "Compare methods with controls and scratch on a suite of tasks."),
     "demo": (f"{HERE}.demo:command", "Run a small comparison with what is bundled, in minutes."),
+    "publish": (f"{HERE}.hub:publish_command", "Publish a learngene or a model on the Hugging Face Hub."),
+    "fetch": (f"{HERE}.hub:fetch_command", "Fetch a published learngene or model, and check every file."),
     "doctor": (f"{HERE}.doctor:command", "Report what is installed and what does not work."),
     "completion": (f"{HERE}.main:completion", "Print a completion script for bash, zsh or fish."),
 }
@@ -171,6 +173,7 @@ def completion(shell: str) -> None:
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
 RESUMABLE = ("extract", "finetune", "train")
+REPEATABLE = ("bench", "demo", "publish", "fetch")
 
 
 def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> int:
@@ -182,7 +185,7 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
         return code if isinstance(code, int) else 0
     except (click.Abort, KeyboardInterrupt):
         continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
-        continues = "; the same command continues" if words[:1] in (["bench"], ["demo"]) else continues
+        continues = "; the same command continues" if any(word in REPEATABLE for word in words[:1]) else continues
         click.echo(f"interrupted{continues}", err=True)
         return 1
     except click.exceptions.NoArgsIsHelpError as error:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-from learngene_zoo.artifacts.shelf import kind_of
+from learngene_zoo.artifacts.hub import reference_to_hub
+from learngene_zoo.artifacts.shelf import find, is_card, kind_of
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.method import METHODS, Method, Target
@@ -224,16 +225,18 @@ class MethodGroup(LazyGroup):
 
 
 def model_argument() -> click.Argument:
-    """A folder; optional, because the commands that make models have default places."""
-    return click.Argument(["model"], required=False, type=click.Path(path_type=Path))
+    """A folder, or a repository on the Hub; optional, because the commands that make models have default places."""
+    return click.Argument(["model"], required=False)
 
 
-def model_of(named: Path | None, *places: str) -> Path:
-    """The folder of the model: the one named, else the first of `places` that exists.
+def model_of(named: str | None, *places: str, offline: bool = False) -> Path:
+    """The folder of the model: the one named, fetched if it is on the Hub, else the first of `places` that exists.
 
-    Raises `WrongCall` if there is none, or if it holds a learngene.
+    Raises `WrongCall` if there is none, or if it holds a learngene, and as `fetch.fetch` does.
     """
-    folder = named or next((Path(place) for place in places if Path(place).is_dir()), None)
+    folder = Path(named) if named else next((Path(place) for place in places if Path(place).is_dir()), None)
+    if named and not Path(named).is_dir() and (reference_to_hub(named) or is_card(named)):
+        folder = find(named, offline=offline)
     if folder is None:
         searched = " or ".join(f"./{place}" for place in places)
         raise WrongCall(f"there is no model at {searched}; build one with `lgzoo expand --layers 7`, or name a folder")

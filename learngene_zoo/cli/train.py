@@ -1,6 +1,5 @@
 """`lgzoo train` and `lgzoo finetune`: a model of any size from scratch, and one that exists."""
 
-from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -61,11 +60,11 @@ command = SettingsCommand(
 )
 
 
-def finetune(model: Path | None, task: str | None, **given: Any) -> None:
+def finetune(model: str | None, task: str | None, **given: Any) -> None:
     """Train the model and write it."""
     job = job_of(given)
     lifecycle.finetune(
-        model_of(model, "descendant"),
+        model_of(model, "descendant", offline=job.run.offline),
         task=task,
         recipe=chosen(lifecycle.FINETUNE),
         out=job.out,
@@ -81,7 +80,7 @@ finetune_command = SettingsCommand(
     "finetune",
     callback=finetune,
     help="Train every weight of a model on a task.\n\n"
-    "MODEL is a folder (default: ./descendant). A model of another number of classes gets a fresh head.",
+    "MODEL is a folder or organisation/name@revision on the Hub (default: ./descendant). A model of another number of classes gets a fresh head.",
     epilog="\b\nExamples:\n  lgzoo finetune\n  lgzoo finetune descendant --task digits --epochs 20 --lr 3e-4\n"
     "  lgzoo finetune --task folder:photos",
     params=[

@@ -382,8 +382,8 @@ def _error(kind: type[Exception], message: str = "first line\nsecond line") -> E
         (hub.EntryNotFoundError, BadFile, "a/b@v9 has no config.json"),
         (hub.LocalEntryNotFoundError, Unavailable, "the Hub cannot be reached"),
         (hub.HFValidationError, WrongCall, "'a/b' is not the name of a Hub repository"),
-        (hub.HfHubHTTPError, Unavailable, "cannot be downloaded: first line"),
-        (OSError, Unavailable, "cannot be downloaded: first line"),
+        (hub.HfHubHTTPError, Unavailable, "config.json of a/b@v9 is not available: the Hub has no such thing"),
+        (OSError, Unavailable, "config.json of a/b@v9 is not available: first line"),
     ],
 )
 def test_what_the_hub_answers(

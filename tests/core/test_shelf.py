@@ -74,7 +74,7 @@ def test_a_folder_without_a_config_is_left_to_its_reader(cards: Path) -> None:
         ("lsmad-mini", "did you mean lsamd-mini"),
         ("./nowhere", "no folder"),
         ("/nowhere/at/all", "no folder"),
-        ("org/repo", "hf download"),
+        ("org/repo", "on the Hub it would be hf-hub:org/repo"),
         ("file", "is a file"),
         ("", "named ''"),
     ],

@@ -1,0 +1,97 @@
+"""`manifest.json`: the checksum of every file that was published together, in the repository itself.
+
+It makes a fetched artifact checkable without the network. Its digest, a hash of all that it says, tells whether the manifest
+itself is whole, and names the content whatever the repository is called.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, to_json
+from learngene_zoo.storage import read_json
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+MOST_FILES = 10_000
+_PATH = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """What is known of a published file."""
+
+    sha256: str
+    bytes: Annotated[int, Bounds(least=0, most=2**50)]
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            raise WrongCall(f"sha256 is {self.sha256!r:.80}; expected 64 hexadecimal digits")
+
+    def holds(self, path: Path) -> bool:
+        """Whether a file is this one."""
+        try:
+            if path.stat().st_size != self.bytes:
+                return False
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+        except FileNotFoundError:
+            return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Every file but the manifest, by its path in the repository: at the top, or in the folder of a family's member."""
+
+    files: Mapping[str, FileRecord]
+    digest: str
+    format: int = FORMAT
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files.values())
+
+    @property
+    def members(self) -> list[str]:
+        """The folders of a family's members."""
+        return sorted({path.partition("/")[0] for path in self.files if "/" in path})
+
+    def json(self) -> Json:
+        """What is written."""
+        return {"format": self.format, "digest": self.digest, "files": to_json(dict(sorted(self.files.items())))}
+
+
+def manifest_of(files: Mapping[str, FileRecord]) -> Manifest:
+    """The manifest of files that are about to be published."""
+    return Manifest(files=files, digest=_digest(files))
+
+
+def read_manifest(path: Path, where: str) -> Manifest:
+    """Raises `BadFile` for a manifest that is damaged, of another format, or that names a path outside of its folder."""
+    data = read_json(path)
+    if data.get("format") != FORMAT:
+        raise BadFile(
+            f"{where}: format is {data.get('format')!r:.40}; this version reads format {FORMAT}; upgrade learngene-zoo"
+        )
+    found = from_json(Manifest, data, where)
+    if len(found.files) > MOST_FILES:
+        raise BadFile(f"{where} names {len(found.files)} files; at most {MOST_FILES} are allowed")
+    outside = next((name for name in found.files if not _PATH.fullmatch(name) or name == MANIFEST), None)
+    if outside is not None:
+        raise BadFile(f"{where} names {outside!r:.80}, which is not a file of an artifact")
+    if _digest(found.files) != found.digest:
+        raise BadFile(f"{where} is damaged: its digest is not that of what it says")
+    return found
+
+
+def _digest(files: Mapping[str, FileRecord]) -> str:
+    lines = (f"{file.sha256} {file.bytes} {path}\n" for path, file in sorted(files.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()

@@ -1,0 +1,178 @@
+"""What is to be published: the files of a learngene, a model or a family, checked, with their cards and a manifest.
+
+Nothing here asks the network. A family is a learngene at the top of a repository and chosen descendants of it, a folder each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.card import Place, descendant_card, learngene_card
+from learngene_zoo.artifacts.descendant import Descendant, load_descendant
+from learngene_zoo.artifacts.hub import Repository, parse_repository
+from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, manifest_of
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.errors import BadFile, Refused, WrongCall
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.storage import CONFIG, WEIGHTS
+
+README = "README.md"
+# Beside config, weights and card: what an export writes, and pictures.
+EXTRAS = (".onnx", ".pt2", ".png", ".svg")
+_NOTES = re.compile(r"<!-- notes -->.*?<!-- /notes -->", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """One file: where it lies, or what was rendered; its sha256, and git's name of it."""
+
+    source: Path | bytes
+    bytes: int
+    sha256: str
+    git: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """Every file by its path in the repository."""
+
+    repository: Repository  # at the tag, if there is one
+    title: str
+    files: Mapping[str, Content]
+    manifest: Manifest
+
+
+def publication(
+    folder: Path, repository: Repository, *, members: Sequence[Path] = (), licence: str | None = None
+) -> Publication:
+    """What a folder is published as. Raises `WrongCall`, `BadFile` or `Refused` for what cannot be published as it is."""
+    opened = _opened(folder)
+    inside = _members(opened, members)
+    own = licence_of(opened)
+    if licence is not None and own not in ("unknown", licence):
+        raise WrongCall(
+            f"{folder} is under the licence {own}, which its ancestry models have; leave out --license {licence}"
+        )
+    place = Place(reference=_reference(repository), timm=f"hf-hub:{repository}", note="", licence=licence or "unknown")
+    files: dict[str, Path | bytes] = {}
+    if isinstance(opened, Learngene):
+        sizes = tuple((name, model.spec) for name, model in inside.items())
+        files |= _files(folder, "", learngene_card(opened.config, replace(place, members=sizes)))
+    else:
+        files |= _files(folder, "", descendant_card(opened.config(), replace(place, learngene=_origin(opened))))
+    for name, model in inside.items():
+        assert model.folder is not None
+        note = f"`{name}` is this folder: `lgzoo fetch {_reference(replace(repository, inside=name))} -o {name}`."
+        within = replace(place, learngene=repository.name, timm=f"local-dir:{name}", note=note)
+        files |= _files(model.folder, f"{name}/", descendant_card(model.config(), within))
+    contents = {path: _content(source) for path, source in files.items()}
+    records = {path: FileRecord(sha256=found.sha256, bytes=found.bytes) for path, found in contents.items()}
+    manifest = manifest_of(records)
+    text = json.dumps(manifest.json(), indent=1) + "\n"
+    return Publication(
+        repository=repository,
+        title=_title(opened, inside),
+        files={**contents, MANIFEST: _content(text.encode())},
+        manifest=manifest,
+    )
+
+
+def licence_of(artifact: Learngene | Descendant) -> str:
+    """The licence that an artifact inherits; "unknown" if that is not known."""
+    return artifact.config.licence if isinstance(artifact, Learngene) else artifact.licence
+
+
+def _opened(folder: Path) -> Learngene | Descendant:
+    """An artifact whose every tensor was read."""
+    if not folder.is_dir():
+        raise WrongCall(f"there is no folder {folder}; publish what `lgzoo extract`, `expand` or `finetune` wrote")
+    kind = shelf.kind_of(folder)
+    opened = shelf.load_learngene(folder) if kind == "learngene" else load_descendant(folder)
+    for name in opened.state:
+        opened.state[name]  # raises `BadFile` for numbers that are not finite
+    return opened
+
+
+def _members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[str, Descendant]:
+    """The descendants of a family by the names of their folders."""
+    if folders and not isinstance(top, Learngene):
+        raise WrongCall("--descendant is for publishing a learngene; publish a model by itself")
+    found: dict[str, Descendant] = {}
+    for folder in folders:
+        name = folder.resolve().name
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name, re.ASCII):
+            raise WrongCall(
+                f"{folder}: the name of a descendant's folder may hold letters, digits, '.', '_' and '-' only"
+            )
+        if name in found:
+            raise WrongCall(f"two descendants are called {name}; rename one of the folders")
+        model = _opened(folder)
+        if isinstance(model, Learngene) or model.provenance.get("method") != top.config.method:  # type: ignore[union-attr]
+            raise WrongCall(f"{folder} is not a descendant of this learngene; publish it by itself")
+        found[name] = model
+    return found
+
+
+def _files(folder: Path, prefix: str, card: str) -> dict[str, Path | bytes]:
+    """The files of one folder; its card is rendered anew, with the notes that people wrote into the old one."""
+    files: dict[str, Path | bytes] = {CONFIG: folder / CONFIG, WEIGHTS: folder / WEIGHTS}
+    for entry in sorted(folder.iterdir()):
+        if entry.name in (README, MANIFEST, *files):
+            continue
+        if entry.suffix not in EXTRAS or entry.is_symlink() or not entry.is_file():
+            raise Refused(
+                f"{entry} is not part of an artifact; move it away (beside the artifact, {', '.join(EXTRAS)} are published)"
+            )
+        files[entry.name] = entry
+    files[README] = f"{card}{_notes(folder / README)}".encode()
+    return {prefix + name: content for name, content in files.items()}
+
+
+def _notes(old: Path) -> str:
+    """The section of a card that rendering keeps."""
+    try:
+        found = _NOTES.search(old.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{old} cannot be read: {error}; remove it, and it is written anew") from error
+    return f"\n{found[0]}\n" if found else ""
+
+
+def _content(source: Path | bytes) -> Content:
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
+    whole, git = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size)
+    with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
+        while block := file.read(2**20):
+            whole.update(block)
+            git.update(block)
+    return Content(source=source, bytes=size, sha256=whole.hexdigest(), git=git.hexdigest())
+
+
+def _reference(repository: Repository) -> str:
+    """What commands take; without a revision it must say that it is on the Hub."""
+    return str(repository) if repository.revision else f"hf-hub:{repository}"
+
+
+def _origin(model: Descendant) -> str:
+    """The repository of the learngene that a model was built from, if it was fetched from the Hub."""
+    try:
+        found = parse_repository(str(model.provenance.get("learngene", "")))
+    except WrongCall:
+        return ""
+    return found.name if found.pinned else ""
+
+
+def _title(top: Learngene | Descendant, members: Mapping[str, Descendant]) -> str:
+    if isinstance(top, Learngene):
+        count = f" with {len(members)} descendants" if members else ""
+        return f"A learngene of {top.config.method}{count}"
+    spec: Spec = top.spec
+    return f"A model of {spec.layers} layers, {spec.width} wide"

@@ -1,0 +1,216 @@
+"""`publish`: an artifact becomes one commit on the Hub, read back before anything is claimed, and then a tag.
+
+Nothing is half published: all files and the removal of stale ones are one commit on a known parent, and the tag comes last. A
+commit whose answer was lost is found by what the repository holds, not repeated. What somebody else published meanwhile is never
+overwritten, and a tag never moved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.artifacts.hub import Repository, asking, status_of
+from learngene_zoo.artifacts.hub_state import BRANCH, EMPTY, Change, State, look, look_for, read_back, taken
+from learngene_zoo.artifacts.publication import Publication
+from learngene_zoo.errors import BadFile, Refused, ZooError
+from learngene_zoo.version import __version__
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+
+ATTEMPTS = 3
+CERTAIN = (400, 401, 403, 404, 413)  # answers after which nothing can have been done
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """What was published, after every file was read back."""
+
+    repository: Repository  # at the commit
+    tag: str | None
+    changes: Sequence[Change]
+
+    @property
+    def url(self) -> str:
+        """Its page."""
+        from huggingface_hub import constants
+
+        return f"{constants.ENDPOINT}/{self.repository.name}/tree/{self.repository.revision}"
+
+
+def changes(publication: Publication) -> list[Change]:
+    """What publishing would change, with nothing changed. Raises as `publish` does before it uploads."""
+    with _speaking(publication, progress=False) as api:
+        return (look_for(api, publication) or EMPTY).changes(publication)
+
+
+def publish(
+    publication: Publication,
+    *,
+    private: bool = False,
+    progress: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
+) -> Published:
+    """Commit, read back, tag. `tell` is told what is happening.
+
+    Raises `Refused` for a repository that holds what was not published by us, for a tag that names something else, and if
+    somebody else publishes meanwhile; `WrongCall` or `Unavailable` for what the Hub refuses or does not answer.
+    """
+    repository, created = publication.repository, False
+    try:
+        with _speaking(publication, progress) as api:
+            if private:
+                _check_private(api, repository.name)
+            state = look_for(api, publication)
+            if state is None:
+                api.create_repo(repository.name, private=private, exist_ok=True)
+                created = True
+                tell(f"created {repository.name}; it is empty until all files are there")
+                state = look(api, publication)
+            done = state.changes(publication)
+            state = _committed(api, publication, state, tell)
+            created = False
+            tell(f"reading back commit {state.commit}")
+            read_back(publication, state)
+            _tag(api, publication, state)
+    except ZooError as error:
+        if created:
+            raise type(error)(f"{error}; the repository {repository.name} was created for it") from error
+        raise
+    return Published(repository=repository.at(state.commit), tag=repository.revision, changes=done)
+
+
+@contextmanager
+def _speaking(publication: Publication, progress: bool) -> Iterator[HfApi]:
+    from huggingface_hub import HfApi
+
+    with asking(publication.repository, f"{publication.repository} was not published", progress=progress):
+        yield HfApi(library_name="learngene_zoo", library_version=__version__)
+
+
+def _check_private(api: HfApi, name: str) -> None:
+    """Raises `Refused` for a public repository: --private does not hide what everybody may have seen."""
+    from huggingface_hub.errors import RepositoryNotFoundError
+
+    try:
+        public = not api.repo_info(name).private
+    except RepositoryNotFoundError:
+        return
+    if public:
+        raise Refused(
+            f"the Hub repository {name} exists and is public; leave out --private, or change it in its settings"
+        )
+
+
+def _committed(api: HfApi, publication: Publication, state: State, tell: Callable[[str], None]) -> State:
+    """The commit that holds the files: `state` if it does already, else a new one on top of it."""
+    failure: Exception | None = None
+    for attempt in range(ATTEMPTS):
+        if state.holds(publication):
+            return state
+        if attempt:
+            time.sleep(2 ** (attempt - 1))
+        made = None
+        with ExitStack() as opened:
+            operations = _uploaded(api, publication, state, opened, tell)
+            try:
+                made = _commit(api, publication, operations, state.commit)
+            except Exception as error:  # whatever it was, the commit may have happened
+                if status_of(error) in CERTAIN:
+                    raise
+                failure = error
+        with asking(
+            publication.repository, f"whether {publication.repository} was published is not known; run it again"
+        ):
+            seen = look(api, publication)
+        if seen.commit not in (state.commit, made) and not seen.holds(publication):
+            _check_untouched(publication, state, seen)
+        state = seen
+    if state.holds(publication):
+        return state
+    raise failure or BadFile(
+        f"{publication.repository.name} does not hold what was sent, after {ATTEMPTS} attempts; try again"
+    )
+
+
+def _uploaded(
+    api: HfApi, publication: Publication, state: State, opened: ExitStack, tell: Callable[[str], None]
+) -> list[Any]:
+    """The operations of a commit. Large files are on the Hub by then, seen by nobody until a commit names them."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    wanted = state.changes(publication)
+    operations: list[Any] = [
+        CommitOperationDelete(each.file, is_folder=False) for each in wanted if each.change == "delete"
+    ]
+    sources = {each.file: publication.files[each.file].source for each in wanted if each.change in ("add", "replace")}
+    tell(f"uploading {len(sources)} files")
+    by_lfs = any(isinstance(source, Path) for source in sources.values()) and _lacks_xet(publication.repository.name)
+    additions = []
+    for path, source in sources.items():
+        is_open = isinstance(source, Path) and by_lfs
+        additions.append(CommitOperationAdd(path, opened.enter_context(source.open("rb")) if is_open else source))  # type: ignore[union-attr]
+    if additions:
+        api.preupload_lfs_files(publication.repository.name, additions=additions, revision=BRANCH, free_memory=False)
+    return [*additions, *operations]
+
+
+def _lacks_xet(name: str) -> bool:
+    """Whether the client would upload files by Xet and this endpoint has none; files that are open are uploaded by LFS."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import build_hf_headers, http_backoff
+    from huggingface_hub.utils._runtime import is_xet_available
+
+    if not is_xet_available():
+        return False
+    address = f"{constants.ENDPOINT}/api/models/{name}/xet-write-token/{BRANCH}"
+    answer = http_backoff("GET", address, headers=build_hf_headers(library_name="learngene_zoo"))
+    return answer.status_code != 200 or not ("X-Xet-Cas-Url" in answer.headers or b"casUrl" in answer.content)
+
+
+def _commit(api: HfApi, publication: Publication, operations: Sequence[Any], parent: str) -> str:
+    info = api.create_commit(
+        publication.repository.name,
+        operations=operations,
+        commit_message=publication.title,
+        commit_description=f"digest {publication.manifest.digest}",
+        revision=BRANCH,
+        parent_commit=parent,
+    )
+    return str(info.oid)
+
+
+def _check_untouched(publication: Publication, before: State, after: State) -> None:
+    """Raises `Refused` if somebody else's commit touched files that we publish."""
+    for path in [*publication.files, *before.stale]:
+        one, other = before.tree.get(path), after.tree.get(path)
+        if (one and one.blob_id) != (other and other.blob_id):
+            raise Refused(
+                f"somebody else changed {path} of {publication.repository.name} meanwhile (commit {after.commit}); look at it, "
+                "then try again"
+            )
+
+
+def _tag(api: HfApi, publication: Publication, state: State) -> None:
+    """Make the tag if it is not there. Raises `Refused` if somebody else made one of that name meanwhile."""
+    name, tag = publication.repository.name, publication.repository.revision
+    if tag is None or state.tags.get(tag) == state.commit:
+        return
+    failure: Exception | None = None
+    with asking(publication.repository, f"{name} holds it as commit {state.commit}, but the tag {tag} was not made"):
+        for _ in range(2):
+            try:
+                api.create_tag(name, tag=tag, revision=state.commit)
+            except Exception as error:  # whatever it was, the tag may have been made
+                failure = error
+            named = {each.name: each.target_commit for each in api.list_repo_refs(name).tags}.get(tag)
+            if named == state.commit:
+                return
+            if named is not None:
+                raise taken(publication, named)
+        raise failure or BadFile(f"the tag {tag} of {name} was not made; run the same command again")

@@ -1,0 +1,132 @@
+"""`lgzoo publish FOLDER REPOSITORY` and `lgzoo fetch REPOSITORY`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from learngene_zoo.artifacts.fetch import copy, fetch
+from learngene_zoo.artifacts.hub import parse_repository
+from learngene_zoo.artifacts.shelf import kind_of
+from learngene_zoo.atomic import claim
+from learngene_zoo.cli.job import advise, json_option, offline_option, print_lines, print_row, print_rows
+from learngene_zoo.cli.main import note
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.settings import Json, to_json
+from learngene_zoo.text import printable, shell_word
+
+
+def publish(
+    folder: Path,
+    repository: str,
+    tag: str | None,
+    descendants: tuple[Path, ...],
+    licence: str | None,
+    private: bool,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+) -> None:
+    """Check the folder, then publish it or list what would change."""
+    from learngene_zoo.artifacts import publish as hub
+    from learngene_zoo.artifacts.hub_state import BRANCH
+    from learngene_zoo.artifacts.publication import publication
+
+    named = parse_repository(f"{repository}@{tag}" if tag is not None else repository)
+    if "@" in repository or named.inside or named.pinned or tag == BRANCH:
+        raise WrongCall(f"{repository!r}: write the repository as organisation/name, and a tag such as v1.0 with --tag")
+    made = publication(folder, named, members=descendants, licence=licence)
+    if dry_run:
+        print_rows([to_json(change) for change in hub.changes(made)], as_json)
+        return
+
+    def tell(text: str) -> None:
+        if not quiet:
+            click.echo(printable(text), err=True)
+
+    done = hub.publish(made, private=private, progress=not quiet and sys.stderr.isatty(), tell=tell)
+    changed = [change for change in done.changes if change.change != "same"]
+    row = {
+        "repository": named.name,
+        "commit": done.repository.revision,
+        "tag": tag,
+        "files": len(done.changes),
+        "changed": len(changed),
+        "bytes": sum(change.bytes for change in changed if change.change != "delete"),
+        "url": done.url,
+    }
+    if as_json:
+        print_row(row, as_json=True)
+    else:
+        print_lines([f"{named.name}@{done.repository.revision}"])
+        advise(f"lgzoo fetch {named}", quiet)
+
+
+publish_command = click.Command(
+    "publish",
+    callback=publish,
+    help="Publish a learngene or a model as one commit of a repository on the Hugging Face Hub, created if need be.\n\n"
+    "All files are read back before it says so; a tag is never moved, and what others published is never overwritten. "
+    "Log in with: hf auth login.",
+    epilog="\b\nExamples:\n  lgzoo publish learngene me/lsamd --tag v1.0 --dry-run\n  lgzoo publish finetuned me/seven --license mit\n"
+    "  lgzoo publish learngene me/lsamd --tag v1.0 --descendant seven --descendant nine",
+    params=[
+        click.Argument(["folder"], type=click.Path(path_type=Path)),
+        click.Argument(["repository"]),
+        click.Option(["--tag"], help="Name this version: v1.0."),
+        click.Option(
+            ["--descendant", "descendants"],
+            type=click.Path(path_type=Path),
+            multiple=True,
+            help="A descendant of the learngene to publish with it, in a folder of its own name (may be repeated).",
+        ),
+        click.Option(
+            ["--license", "licence"], help="The licence, where that of the ancestry models is not known: mit."
+        ),
+        click.Option(["--private"], is_flag=True, help="Create the repository as a private one."),
+        click.Option(["--dry-run"], is_flag=True, help="List what would change, with sizes, and change nothing."),
+        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
+        json_option(),
+    ],
+)
+
+
+def fetch_(repository: str, out: Path | None, force: bool, offline: bool, quiet: bool, as_json: bool) -> None:
+    """Fetch it, copy it if asked to, and print where it is."""
+    if out is not None:
+        claim(out, force)
+    named = parse_repository(repository)
+    progress = not quiet and sys.stderr.isatty()
+    found = fetch(named, whole=not named.inside, offline=offline, progress=progress)
+    folder = copy(found, out, force) if out is not None else found.folder
+    pinned = found.repository
+    if as_json:
+        facts: dict[str, Json] = {"repository": pinned.name, "commit": pinned.revision, "digest": found.manifest.digest}
+        facts |= {"files": len(found.files), "bytes": found.bytes}
+        print_row({**facts, "path": str(folder)}, as_json=True)
+        return
+    print_lines([str(folder)])
+    if not quiet:
+        note(f"{len(found.files)} files of {pinned}, {found.bytes:,} bytes, are as they were published")
+    name = shell_word(str(out) if out is not None else str(pinned))
+    advise(f"lgzoo expand {name}" if kind_of(folder) == "learngene" else f"lgzoo evaluate {name}", quiet)
+
+
+fetch_command = click.Command(
+    "fetch",
+    callback=fetch_,
+    help="Fetch a learngene or a model that was published on the Hugging Face Hub into the Hub's cache, and check every file.\n\n"
+    "REPOSITORY is organisation/name, or organisation/name@ with a tag, a branch or a commit; organisation/name/member is a "
+    "descendant that was published with its learngene. It is pinned to a commit; one that is cached needs no network.",
+    epilog="\b\nExamples:\n  lgzoo fetch me/lsamd@v1.0\n  lgzoo fetch me/lsamd/seven@v1.0 -o seven\n  lgzoo expand me/lsamd@v1.0 --layers 7",
+    params=[
+        click.Argument(["repository"]),
+        click.Option(["-o", "--out"], type=click.Path(path_type=Path), help="Also copy it into this folder."),
+        click.Option(["--force"], is_flag=True, help="Replace what already exists."),
+        offline_option(),
+        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
+        json_option(),
+    ],
+)
