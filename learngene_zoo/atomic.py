@@ -31,7 +31,16 @@ _EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
 _AT_FDCWD = -100
 # What a folder that we write holds beside its marker: of artifacts, finished parts and checkpoints.
 OURS = frozenset(
-    {"config.json", "model.safetensors", "README.md", "record.json", "checkpoint.json", "state.safetensors", DRAFT}
+    {
+        "config.json",
+        "model.safetensors",
+        "README.md",
+        "manifest.json",
+        "record.json",
+        "checkpoint.json",
+        "state.safetensors",
+        DRAFT,
+    }
 )
 _REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space, or choose another place with -o",
@@ -110,13 +119,21 @@ def _refuse(path: Path) -> Path:
 
 def foreign_in(folder: Path) -> str:
     """The name of something in a folder that lgzoo does not write there; empty if all of it is ours, or nothing is there."""
-    names = {entry.name for entry in folder.iterdir()}
-    strange = sorted(name for name in names if name not in OURS or (folder / name).is_dir())
+    entries = list(folder.iterdir())
+    names = {entry.name for entry in entries}
+    strange = sorted(
+        entry.name for entry in entries if not (_is_member(entry) if entry.is_dir() else entry.name in OURS)
+    )
     if strange:
         return strange[0]
     if "config.json" in names and DRAFT not in names:
         return "" if _is_artifact(folder / "config.json") else "a config.json of something else"
     return "" if not names or names & {"record.json", "checkpoint.json", DRAFT} else min(names)
+
+
+def _is_member(folder: Path) -> bool:
+    """Whether a folder is a descendant that was fetched with its learngene."""
+    return not folder.is_symlink() and (folder / "config.json").is_file() and not foreign_in(folder)
 
 
 def _is_artifact(config: Path) -> bool:

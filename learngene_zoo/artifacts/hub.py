@@ -213,7 +213,8 @@ def _reason(chain: Sequence[BaseException]) -> str:
         return explained(system)
     last = chain[-1]
     if isinstance(last, OSError):
-        return [*str(last).strip().splitlines(), type(last).__name__][0]
+        said = [*str(last).strip().splitlines(), type(last).__name__][0]
+        return "it arrived incomplete; try again" if said.startswith("Consistency check failed") else said
     return f"the Hub's answer cannot be understood ({type(last).__name__}); try again"
 
 

@@ -15,10 +15,10 @@ import secrets
 import socket
 import struct
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from time import sleep  # which stays as it is if a test shortens the client's
 from typing import Any, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -31,7 +31,7 @@ Kind = Literal["status", "reset", "drop", "truncated", "flipped", "flipped-uploa
 
 @dataclass
 class Fault:
-    """What goes wrong with requests whose `METHOD path` matches: the next `times` of them after `skip` others.
+    """What goes wrong with requests whose `METHOD path` matches, or is this name: the next `times` of them after `skip` others.
 
     status: this answer instead of the right one, with nothing done. reset: the connection is closed before anything is done.
     drop: it is closed in the middle of the answer. truncated, flipped: the answer is short of its second half, or has one bit
@@ -67,11 +67,13 @@ class Request:
 
 
 def general(path: str) -> str:
-    """A path without names: `/api/models/ID/tree/REV`, `/ID/resolve/REV/config.json`."""
+    """A path without names: `/api/models/ID/tree/REV`, `/ID/resolve/REV/FILE` (but `manifest.json`)."""
     path = re.sub(r"^/api/models/[^/]+/[^/]+", "/api/models/ID", path)
     path = re.sub(r"^/(?!api/|lfs/|cdn/)[^/]+/[^/]+?(\.git)?(?=/)", r"/ID\1", path)
     path = re.sub(r"(?<=/)[0-9a-f]{64}", "SHA256", path)
-    return re.sub(r"(?<=/)(revision|tree|tag|preupload|commit|resolve|paths-info|xet-\w+-token)/[^/]+", r"\1/REV", path)
+    path = re.sub(r"(?<=/)(revision|tree|tag|preupload|commit|resolve|xet-\w+-token)/[^/]+", r"\1/REV", path)
+    path = re.sub(r"(?<=/part/)\d+", "N", path)
+    return re.sub(r"(?<=/resolve/REV/)(?!manifest\.json$).+", "FILE", path)
 
 
 @dataclass(frozen=True)
@@ -181,16 +183,16 @@ class StandIn(ThreadingHTTPServer):
         }  # fmt: skip
 
     def fail(self, request: str, kind: Kind | int, **more: Any) -> Fault:
-        """Break requests whose `METHOD path` matches the expression."""
+        """Break requests whose `METHOD path` matches the expression, or whose `Request.name` it is."""
         fault = Fault(request, "status", status=kind, **more) if isinstance(kind, int) else Fault(request, kind, **more)
         self.faults.append(fault)
         return fault
 
-    def fault_for(self, request: str) -> Fault | None:
+    def fault_for(self, method: str, path: str) -> Fault | None:
         """The first fault that is due for a request."""
         with self.lock:
             for fault in self.faults:
-                if re.search(fault.request, request):
+                if fault.request == f"{method} {general(path)}" or re.search(fault.request, f"{method} {path}"):
                     fault.seen += 1
                     if fault.skip < fault.seen <= fault.skip + fault.times:
                         return fault
@@ -229,7 +231,7 @@ class Handler(BaseHTTPRequestHandler):
         received = self._body()
         url = urlsplit(self.path)
         self.query, path = parse_qs(url.query, keep_blank_values=True), unquote(url.path)
-        fault = self.server.fault_for(f"{self.command} {url.path}")
+        fault = self.server.fault_for(self.command, url.path)
         kind = fault.kind if fault else ""
         self.body = flipped(received) if kind == "flipped-upload" else received
         if kind == "reset":
@@ -240,7 +242,7 @@ class Handler(BaseHTTPRequestHandler):
             with self.server.lock:
                 answer = self._answer(path)
         if kind == "slow" and fault is not None:
-            time.sleep(fault.seconds)
+            sleep(fault.seconds)
         self._log(len(received), answer)
         if kind in ("reset", "lost"):
             self._close()
@@ -295,7 +297,7 @@ class Handler(BaseHTTPRequestHandler):
         """Reset the connection, as a cable that is pulled does after a while."""
         self.close_connection = True
         self.wfile.flush()
-        time.sleep(0.01)
+        sleep(0.01)
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
 
