@@ -29,7 +29,7 @@ KINDS: list[Kind | int] = [
 ]  # fmt: skip
 TIMES = {"once": 1, "for good": 10**9}
 SLOW = 1.3  # seconds; the client waits for one
-PART = 40_000  # bytes of a part: the learngene's weights go up in one, the descendant's in several
+PART = 50_000  # bytes of a part: the learngene's weights go up in one, the descendant's in several
 
 
 @dataclass(frozen=True)
