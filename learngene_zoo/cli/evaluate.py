@@ -1,7 +1,6 @@
 """`lgzoo evaluate [MODEL]`."""
 
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, Literal
 
 import click
