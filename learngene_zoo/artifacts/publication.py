@@ -12,16 +12,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.card import Place, descendant_card, learngene_card
-from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.artifacts.hub import Repository, parse_repository
 from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, manifest_of
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.storage import CONFIG, WEIGHTS
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
 
 README = "README.md"
 # Beside config, weights and card: what an export writes, and pictures.
@@ -91,6 +94,8 @@ def licence_of(artifact: Learngene | Descendant) -> str:
 
 def _opened(folder: Path) -> Learngene | Descendant:
     """An artifact whose every tensor was read."""
+    from learngene_zoo.artifacts.descendant import load_descendant
+
     if not folder.is_dir():
         raise WrongCall(f"there is no folder {folder}; publish what `lgzoo extract`, `expand` or `finetune` wrote")
     kind = shelf.kind_of(folder)
