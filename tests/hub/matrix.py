@@ -199,12 +199,12 @@ class Matrix:
 
 def artifacts(place: Path) -> tuple[tuple[Path, Path], Path]:
     """A learngene with a descendant, and another learngene to publish in their place."""
-    from learngene_zoo.artifacts.learngene import Learngene
     from lgzoo_lsamd.expansion import base_blocks
 
     from learngene_zoo import lifecycle
     from learngene_zoo.artifacts.descendant import assemble
     from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.families.vit.spec import ViTSpec
 
     spec = ViTSpec(layers=4, width=16, heads=2, classes=5, image_size=16, patch_size=8)
