@@ -199,22 +199,19 @@ class Matrix:
 
 def artifacts(place: Path) -> tuple[tuple[Path, Path], Path]:
     """A learngene with a descendant, and another learngene to publish in their place."""
-    from lgzoo_lsamd.expansion import base_blocks
-
-    from learngene_zoo import lifecycle
+    import learngene_zoo as lg
     from learngene_zoo.artifacts.descendant import assemble
-    from learngene_zoo.artifacts.records import LearngeneConfig
-    from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.families.vit.spec import ViTSpec
+    from learngene_zoo.method import METHODS
+    from learngene_zoo.settings import with_settings
 
     spec = ViTSpec(layers=4, width=16, heads=2, classes=5, image_size=16, patch_size=8)
-    found = []
+    extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 3)})
     for seed in (5, 6):
-        state = base_blocks(assemble(spec, {}, seed=seed).state, spec, [1, 3])
-        config = LearngeneConfig(method="lsamd", spec=spec, details={"kept": [1, 3]}, seed=seed)
-        found.append(Learngene(config=config, state=state).save(place / f"learngene-{seed}"))
-    lifecycle.expand(found[0], layers=3, out=place / "three")
-    return (found[0], place / "three"), found[1]
+        ancestry = assemble(spec, {}, seed=seed).save(place / f"ancestry-{seed}")
+        lg.extract("lsamd", ancestries=[str(ancestry)], extractor=extractor, out=place / f"learngene-{seed}")
+    lg.expand(place / "learngene-5", layers=3, out=place / "three")
+    return (place / "learngene-5", place / "three"), place / "learngene-6"
 
 
 def shorten_waits() -> None:
