@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts.hub import HubFile, Repository, asking, fetch_from_hub
+from learngene_zoo.artifacts.hub import CERTAIN, HubFile, Repository, asking, fetch_from_hub, status_of
 from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, read_manifest
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, Unavailable
@@ -162,12 +163,20 @@ def git_checksum(data: bytes) -> str:
 
 
 def _download(pinned: Repository, paths: Sequence[str], damaged: Container[str], progress: bool) -> None:
-    """Files into the cache. What was begun before is continued, but for what is known to be damaged."""
+    """Files into the cache, whole or not at all. The client goes on after most breaks by itself; after the others we begin again."""
     from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
     from huggingface_hub.utils import tqdm
 
     def one(path: str) -> None:
-        hf_hub_download(pinned.name, path, revision=pinned.revision, force_download=path in damaged)
+        for wait in (1, 2, 0):
+            try:
+                hf_hub_download(pinned.name, path, revision=pinned.revision, force_download=path in damaged)
+                return
+            except Exception as error:
+                if not wait or isinstance(error, LocalEntryNotFoundError) or status_of(error) in CERTAIN:
+                    raise
+            time.sleep(wait)
 
     with ThreadPoolExecutor(THREADS) as pool, tqdm(total=len(paths), unit="file", disable=not progress) as bar:
         for _ in pool.map(one, paths):
@@ -181,7 +190,7 @@ def evict(paths: Sequence[Path]) -> None:
     if not paths:
         return
     blobs = {path.resolve() for path in paths}
-    cache = scan_cache_dir()
+    cache = scan_cache_dir(next(parent.parent for parent in paths[0].parents if parent.name.startswith("models--")))
     files = [
         file
         for repository in cache.repos

@@ -16,6 +16,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"[A-Za-z0-9][\w.-]*"
 _REFERENCE = re.compile(rf"(?P<name>{_WORD}/{_WORD})(?:/(?P<inside>{_WORD}))?(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?")
 SCHEME = "hf-hub:"
+CERTAIN = (400, 401, 403, 404, 413)  # answers that will be the same next time, and after which nothing was done
 
 
 @dataclass(frozen=True)

@@ -116,10 +116,13 @@ def _listed(api: HfApi, name: str, commit: str, tags: Mapping[str, str]) -> Stat
 
 
 def _with_stale(state: State, publication: Publication) -> State:
-    """The state with what its own manifest names and ours does not."""
+    """The state with what its own manifest names and ours does not; a damaged manifest names nothing."""
     if state.lists(MANIFEST, publication.files[MANIFEST]):
         return state
-    _, earlier = fetch_manifest(publication.repository.at(state.commit), offline=False)
+    try:
+        _, earlier = fetch_manifest(publication.repository.at(state.commit), offline=False)
+    except BadFile:
+        return state
     stale = [path for path in earlier.files if path in state.tree and path not in publication.files]
     return State(commit=state.commit, tree=state.tree, tags=state.tags, stale=stale)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, to_json
 from learngene_zoo.storage import read_json
 
@@ -75,10 +75,10 @@ def manifest_of(files: Mapping[str, FileRecord]) -> Manifest:
 
 
 def read_manifest(path: Path, where: str) -> Manifest:
-    """Raises `BadFile` for a manifest that is damaged, of another format, or that names a path outside of its folder."""
+    """Raises `BadFile` for a manifest that is damaged or names a path outside of its folder, `Unavailable` for a later format."""
     data = read_json(path)
     if data.get("format") != FORMAT:
-        raise BadFile(
+        raise Unavailable(
             f"{where}: format is {data.get('format')!r:.40}; this version reads format {FORMAT}; upgrade learngene-zoo"
         )
     found = from_json(Manifest, data, where)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.hub import Repository, asking, status_of
+from learngene_zoo.artifacts.hub import CERTAIN, Repository, asking, status_of
 from learngene_zoo.artifacts.hub_state import BRANCH, EMPTY, Change, State, look, look_for, read_back, taken
 from learngene_zoo.artifacts.publication import Publication
 from learngene_zoo.errors import BadFile, Refused, ZooError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 ATTEMPTS = 3
-CERTAIN = (400, 401, 403, 404, 413)  # answers after which nothing can have been done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +75,11 @@ def publish(
             state = _committed(api, publication, state, tell)
             created = False
             tell(f"reading back commit {state.commit}")
-            read_back(publication, state)
+            with asking(
+                repository,
+                f"{repository.name} has a commit {state.commit} that could not be read back and is not tagged",
+            ):
+                read_back(publication, state)
             _tag(api, publication, state)
     except ZooError as error:
         if created:

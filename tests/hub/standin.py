@@ -15,7 +15,7 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from time import sleep  # which stays as it is if a test shortens the client's
@@ -26,7 +26,7 @@ import yaml
 
 TOKEN = "hf_" + "StandInOnly" * 3
 LFS = (".safetensors", ".onnx", ".pt2")
-Kind = Literal["status", "reset", "drop", "truncated", "flipped", "flipped-upload", "lost", "slow"]
+Kind = Literal["status", "reset", "drop", "truncated", "flipped", "flipped-upload", "lost", "slow", "meanwhile"]
 
 
 @dataclass
@@ -34,9 +34,9 @@ class Fault:
     """What goes wrong with requests whose `METHOD path` matches, or is this name: the next `times` of them after `skip` others.
 
     status: this answer instead of the right one, with nothing done. reset: the connection is closed before anything is done.
-    drop: it is closed in the middle of the answer. truncated, flipped: the answer is short of its second half, or has one bit
+    drop: it ends in the middle of the answer. truncated, flipped: the answer is short of its second half, or has one bit
     flipped, and says nothing of it. flipped-upload: so is what was sent. lost: all is done, and no answer comes. slow: the
-    answer comes after `seconds`.
+    answer comes after `seconds`. meanwhile: `action` happens before the request is served.
     """
 
     request: str
@@ -45,6 +45,7 @@ class Fault:
     times: int = 1
     skip: int = 0
     seconds: float = 1.0
+    action: Callable[[], object] | None = None
     seen: int = 0
 
 
@@ -155,6 +156,7 @@ class StandIn(ThreadingHTTPServer):
     def __init__(self, *, page: int = 1000, multipart: int = 0, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), Handler)
         self.page, self.multipart = page, multipart  # entries of a page of a tree; bytes of a part, 0: basic uploads
+        self.xet = False  # whether it gives out tokens for Xet; it stores nothing that way
         self.repos: dict[str, Repo] = {}
         self.stored: dict[str, bytes] = {}  # LFS
         self.parts: dict[str, dict[int, bytes]] = {}
@@ -234,6 +236,8 @@ class Handler(BaseHTTPRequestHandler):
         fault = self.server.fault_for(self.command, url.path)
         kind = fault.kind if fault else ""
         self.body = flipped(received) if kind == "flipped-upload" else received
+        if fault is not None and fault.action is not None:
+            fault.action()
         if kind == "reset":
             answer = Answer(status=0)
         elif kind == "status" and fault is not None:
@@ -289,7 +293,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if kind == "drop":
             self.wfile.write(body[: len(body) // 2])
-            self._close()
+            self.close_connection = True
         elif self.command != "HEAD":
             self.wfile.write(body)
 
@@ -537,6 +541,13 @@ def resolve(ask: Handler, name: str, revision: str, path: str) -> Answer:
     return Answer(b"Found", 302, {**about, **linked, "Location": place})
 
 
+def xet_token(ask: Handler, name: str) -> Answer:
+    ask.writer()
+    if not ask.server.xet:
+        raise Refused(404)
+    return as_json({"casUrl": ask.server.cdn, "accessToken": "x", "exp": 0}, **{"X-Xet-Cas-Url": ask.server.cdn})
+
+
 def cdn(ask: Handler, oid: str) -> Answer:
     if oid not in ask.server.stored:
         raise Refused(404)
@@ -563,6 +574,7 @@ ROUTES = [
     ("GET", MODEL + r"/revision/(?P<revision>[^/]+)", info),
     ("GET", MODEL + r"/tree/(?P<revision>[^/]+)", tree_of),
     ("GET", MODEL + r"/refs", refs),
+    ("GET", MODEL + r"/xet-write-token/[^/]+", xet_token),
     ("POST", MODEL + r"/tag/(?P<revision>[^/]+)", tag),
     ("POST", MODEL + r"/preupload/(?P<revision>[^/]+)", preupload),
     ("POST", MODEL + r"/commit/(?P<revision>[^/]+)", commit),

@@ -1,0 +1,63 @@
+"""What the tests of the Hub share: a stand-in of it, the client set to it, and artifacts to publish."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+from matrix import artifacts
+from standin import TOKEN, StandIn
+
+from learngene_zoo.cli.main import main
+
+Lgzoo = Callable[..., SimpleNamespace]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    """The stand-in. The client read its address, its cache and whether it is offline when it was imported."""
+    from huggingface_hub import constants
+
+    with StandIn() as server:
+        for name, value in {
+            "ENDPOINT": server.url,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.url + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_CACHE": str(tmp_path / "hub"),
+            "HF_HUB_ETAG_TIMEOUT": 2,
+            "HF_HUB_DOWNLOAD_TIMEOUT": 2,
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1,localhost")
+        sleep = time.sleep
+        monkeypatch.setattr(time, "sleep", lambda seconds: sleep(seconds / 50))
+        yield server
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
+    """A learngene, a descendant of it, and another learngene. No test changes them."""
+    (learngene, three), other = artifacts(tmp_path_factory.mktemp("made"))
+    return SimpleNamespace(learngene=learngene, three=three, other=other)
+
+
+@pytest.fixture
+def lgzoo(hub: StandIn) -> Lgzoo:
+    """Runs a command: its exit code, what it printed, its one error line, and the requests that it sent."""
+
+    def run(*words: object, input: str | None = None) -> SimpleNamespace:
+        before = len(hub.requests)
+        done = CliRunner().invoke(main, [str(word) for word in words])
+        errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+        assert len(errors) == (0 if done.exit_code == 0 else 1) or "interrupted" in done.stderr, done.stderr
+        error = errors[0].removeprefix("error: ") if errors else ""
+        return SimpleNamespace(
+            code=done.exit_code, out=done.stdout, told=done.stderr, error=error, requests=hub.requests[before:]
+        )
+
+    return run

@@ -1,0 +1,281 @@
+"""Fetching: pinned, every file checked, damaged ones replaced, from the cache without a request."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import Lgzoo
+from standin import StandIn
+
+from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
+from learngene_zoo.artifacts.manifest import FileRecord, manifest_of
+from learngene_zoo.errors import Unavailable
+
+NAME = "me/learngene"
+
+
+@pytest.fixture
+def published(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path) -> dict[str, bytes]:
+    """A family at the tag v1.0, and nothing in the cache."""
+    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code == 0
+    shutil.rmtree(tmp_path / "hub", ignore_errors=True)
+    return hub.files(NAME)
+
+
+def content(folder: Path | str) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+
+
+def fetched(done: SimpleNamespace) -> Path:
+    assert done.code == 0, done.error
+    return Path(done.out.strip())
+
+
+def test_a_tag_is_pinned_to_its_commit(hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]) -> None:
+    done = lgzoo("fetch", f"{NAME}@v1.0")
+    assert fetched(done).name == hub.repos[NAME].head
+    assert content(fetched(done)) == published
+    assert f"lgzoo expand {NAME}@{hub.repos[NAME].head}" in done.told
+
+
+def test_what_is_cached_by_its_commit_needs_no_request(hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]) -> None:
+    first = lgzoo("fetch", f"{NAME}@v1.0")
+    again = lgzoo("fetch", f"{NAME}@{hub.repos[NAME].head}")
+    assert (again.out, again.requests) == (first.out, [])
+    by_tag = lgzoo("fetch", f"{NAME}@v1.0")
+    assert [request.name for request in by_tag.requests] == ["HEAD /ID/resolve/REV/manifest.json"]
+    offline = lgzoo("fetch", f"{NAME}@v1.0", "--offline")
+    assert (offline.out, offline.requests) == (first.out, [])
+
+
+def test_offline_and_not_cached_is_one_line(lgzoo: Lgzoo, published: dict[str, bytes]) -> None:
+    done = lgzoo("fetch", f"{NAME}@v1.0", "--offline")
+    assert (done.code, done.requests) == (1, [])
+    assert "it is not cached and this run is offline" in done.error
+
+
+def test_half_a_cache_is_told_offline_and_completed_online(lgzoo: Lgzoo, published: dict[str, bytes]) -> None:
+    assert lgzoo("expand", f"{NAME}@v1.0", "--layers", "2", "-o", "/dev/null/x").code != 0  # fetches the top only
+    done = lgzoo("fetch", f"{NAME}@v1.0", "--offline")
+    assert done.code == 1
+    assert "is not cached, and this run is offline" in done.error
+    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+
+
+@pytest.mark.parametrize("file", ["config.json", "README.md", "manifest.json", "model.safetensors"])
+def test_a_flipped_bit_is_found_and_the_file_fetched_again(
+    file: str, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
+) -> None:
+    hub.fail("GET .*/cdn/" if file == "model.safetensors" else f"GET .*/resolve/[^/]*/{file}", "flipped")
+    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+
+
+def test_a_bit_that_flips_every_time_is_told_and_not_kept(
+    hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
+) -> None:
+    fault = hub.fail("GET .*/resolve/[^/]*/config.json", "flipped", times=10**9)
+    done = lgzoo("fetch", f"{NAME}@v1.0", "-o", tmp_path / "out")
+    assert done.code == 1
+    assert "config.json of me/learngene@" in done.error
+    assert "arrived twice with another checksum" in done.error
+    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / "hub").rglob("snapshots/*/config.json"))
+    hub.faults.remove(fault)
+    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+
+
+@pytest.mark.parametrize("file", ["config.json", "manifest.json", "model.safetensors", "three/model.safetensors"])
+def test_a_file_that_decays_in_the_cache_is_replaced(
+    file: str, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
+) -> None:
+    folder = fetched(lgzoo("fetch", f"{NAME}@v1.0"))
+    blob = (folder / file).resolve()
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.write_bytes(data)
+    pinned = f"{NAME}@{hub.repos[NAME].head}"
+    done = lgzoo("fetch", pinned, "--offline")
+    assert (done.code, done.requests) == (1, [])
+    assert not blob.exists()  # nobody else opens it either
+    done = lgzoo("fetch", pinned)
+    assert content(fetched(done)) == published
+    assert 1 <= len([request for request in done.requests if request.method == "GET"]) <= 2  # it, and the Hub's list
+
+
+def test_a_blob_of_two_revisions_is_evicted_from_both(
+    hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], made: SimpleNamespace
+) -> None:
+    lgzoo("publish", made.learngene, NAME, "--tag", "v2.0")  # the same weights without the descendant
+    one, two = (fetched(lgzoo("fetch", f"{NAME}@{tag}")) for tag in ("v1.0", "v2.0"))
+    blob = (one / "model.safetensors").resolve()
+    assert blob == (two / "model.safetensors").resolve()
+    blob.write_bytes(b"x")
+    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+    assert fetched(lgzoo("fetch", f"{NAME}@v2.0")) == two
+    assert (two / "model.safetensors").read_bytes() == published["model.safetensors"]
+
+
+def test_a_manifest_and_the_hub_that_disagree_are_told_before_anything_is_downloaded(
+    hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
+) -> None:
+    hub.put(NAME, {"model.safetensors": b"by hand"})
+    done = lgzoo("fetch", f"{NAME}@main")
+    assert done.code == 1
+    assert "and the Hub disagree about model.safetensors" in done.error
+    assert not [request for request in done.requests if "cdn" in request.path]
+
+
+def test_a_download_that_breaks_goes_on_where_it_was(
+    hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 1000)
+    hub.fail("GET .*/cdn/", "drop")
+    done = lgzoo("fetch", f"{NAME}/three@v1.0")
+    size = len(published["three/model.safetensors"])
+    assert (fetched(done) / "model.safetensors").stat().st_size == size
+    answers = [(request.status, request.sent) for request in done.requests if "/cdn/" in request.path]
+    assert answers == [(200, size), (206, size - size // 2 // 1000 * 1000)]
+
+
+@pytest.mark.parametrize("kind", ["lost", "reset", "truncated", 500, 503])
+def test_a_download_that_fails_once_is_begun_again(
+    kind: str | int, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes]
+) -> None:
+    hub.fail("GET .*/cdn/", kind)  # type: ignore[arg-type]
+    assert content(fetched(lgzoo("fetch", f"{NAME}@v1.0"))) == published
+
+
+def test_a_member_of_a_family_is_fetched_alone(
+    hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
+) -> None:
+    done = lgzoo("fetch", f"{NAME}/three@v1.0", "-o", tmp_path / "three")
+    assert done.code == 0, done.error
+    wanted = {path.removeprefix("three/"): data for path, data in published.items() if path.startswith("three/")}
+    assert content(tmp_path / "three") == wanted
+    assert len([request for request in done.requests if "/cdn/" in request.path]) == 1
+    assert lgzoo("show", tmp_path / "three").code == 0
+    missing = lgzoo("fetch", f"{NAME}/four@v1.0")
+    assert missing.error.endswith("has no member 'four'; it has: three")
+
+
+def test_a_copy_is_whole_and_replaced_only_when_asked(
+    lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert lgzoo("fetch", f"{NAME}@v1.0", "-o", out).code == 0
+    assert content(out) == published
+    again = lgzoo("fetch", f"{NAME}@v1.0", "-o", out)
+    assert (again.code, again.requests) == (1, [])
+    assert "already exists" in again.error
+    assert lgzoo("fetch", f"{NAME}@v1.0", "-o", out, "--force").code == 0
+    (out / "three" / "mine.txt").write_text("mine")
+    assert lgzoo("fetch", f"{NAME}@v1.0", "-o", out, "--force").code == 1
+    assert (out / "three" / "mine.txt").read_text() == "mine"
+
+
+def test_what_lgzoo_did_not_publish_is_not_fetched(hub: StandIn, lgzoo: Lgzoo) -> None:
+    hub.put("me/other", {"config.json": b"{}", "model.safetensors": b"x"})
+    done = lgzoo("fetch", "me/other")
+    assert done.code == 1
+    assert "has no manifest.json, so it was not published by `lgzoo publish`" in done.error
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"../evil": b"x"}, "names '../evil'"),
+        ({"/etc/evil": b"x"}, "names '/etc/evil'"),
+        ({"a/../../evil": b"x"}, "which is not a file of an artifact"),
+        ({"a/b/c": b"x"}, "which is not a file of an artifact"),
+        ({".ssh": b"x"}, "which is not a file of an artifact"),
+        ({"a\\b": b"x"}, "which is not a file of an artifact"),
+        ({"manifest.json": b"x"}, "which is not a file of an artifact"),
+        ({f"f{number}": b"" for number in range(10_001)}, "names 10001 files"),
+    ],
+)
+def test_a_manifest_chooses_no_place(
+    files: dict[str, bytes], says: str, hub: StandIn, lgzoo: Lgzoo, tmp_path: Path
+) -> None:
+    records = {path: FileRecord(sha256="0" * 64, bytes=len(data)) for path, data in files.items()}
+    hub.put(NAME, {"manifest.json": json.dumps(manifest_of(records).json()).encode(), "config.json": b"{}"})
+    done = lgzoo("fetch", NAME, "-o", tmp_path / "deep" / "out")
+    assert done.code == 1
+    assert says in done.error
+    assert not (tmp_path / "deep").exists()
+
+
+@pytest.mark.parametrize(
+    ("manifest", "says"),
+    [
+        (b"[]", "is not a JSON object"),
+        (b"{", "is not valid JSON"),
+        (b'{"format": 2}', "format is 2"),
+        (b'{"format": 1, "files": {}, "digest": "x"}', "is damaged"),
+        (b'{"format": 1, "files": {"a": {"sha256": "x", "bytes": 1}}, "digest": "x"}', "64 hexadecimal digits"),
+        (b'{"format": 1, "files": {"a": {"sha256": "x", "bytes": 1e99}}, "digest": "x"}', "bytes"),
+    ],
+)
+def test_a_bad_manifest_is_one_line(manifest: bytes, says: str, hub: StandIn, lgzoo: Lgzoo) -> None:
+    hub.put(NAME, {"manifest.json": manifest})
+    done = lgzoo("fetch", NAME)
+    assert done.code == 1
+    assert says in done.error
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+@pytest.mark.parametrize(("kind", "says"), [(403, "forbidden"), (429, "busy (429)"), (503, "busy (503)"), (500, "answered 500"),
+                                            ("reset", "broke"), ("lost", "broke")])  # fmt: skip
+def test_a_file_of_the_hub_fails_in_words(method: str, kind: str | int, says: str, hub: StandIn) -> None:
+    hub.put(NAME, {"config.json": b"{}"})
+    hub.fail(f"{method} .*/config.json", kind, times=10**9)  # type: ignore[arg-type]
+    with pytest.raises(Unavailable) as raised:
+        fetch_from_hub(Repository(NAME), "config.json", offline=False)
+    assert says in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert hub.url not in str(raised.value)
+
+
+def test_a_hub_that_is_not_there_is_told(hub: StandIn, lgzoo: Lgzoo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+        "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}",
+    )
+    assert "the Hub cannot be reached" in lgzoo("fetch", f"{NAME}@v1.0").error
+
+
+def test_a_private_repository_needs_a_login(
+    hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repos[NAME].private = True
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere/token")
+    done = lgzoo("fetch", f"{NAME}@v1.0")
+    assert (done.code, done.error) == (2, f"there is no Hub repository {NAME} (or it is private: hf auth login)")
+
+
+@pytest.mark.slow
+def test_processes_that_fetch_at_once_do_no_harm(
+    hub: StandIn, published: dict[str, bytes], tmp_path: Path, checkout: Path
+) -> None:
+    hub.fail("GET .*/cdn/", "slow", times=10**9, seconds=0.3)
+    hub.fail("GET .*/resolve/[^/]*/config.json", "flipped", times=1)
+    path = os.pathsep.join([str(checkout), str(checkout / "plugins")])
+    environment = {**os.environ, **hub.environment(tmp_path / "home"), "PYTHONPATH": path}
+    command = [sys.executable, "-m", "learngene_zoo", "fetch", f"{NAME}@v1.0", "-q"]
+    running = [
+        subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(4)
+    ]
+    ended = [process.communicate(timeout=120) for process in running]
+    assert {error for _, error in ended} == {""}
+    assert {out for out, _ in ended} == {ended[0][0]}
+    assert content(ended[0][0].strip()) == published

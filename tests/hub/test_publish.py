@@ -1,0 +1,368 @@
+"""Publishing: one commit, read back, then a tag; whatever goes wrong, nothing is half there and nobody's work is lost."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from conftest import Lgzoo
+from standin import TOKEN, StandIn
+
+from learngene_zoo.artifacts.publish import _lacks_xet
+
+NAME = "me/learngene"
+LICENSE = b"All rights reserved"
+
+
+def copied(folder: Path, place: Path) -> Path:
+    return Path(shutil.copytree(folder, place))
+
+
+def commits(hub: StandIn, name: str = NAME) -> int:
+    return len(hub.repos[name].commits)
+
+
+def test_a_learngene_is_one_commit_with_a_tag(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    repo = hub.repos[NAME]
+    assert (done.code, done.out) == (0, f"{NAME}@{repo.head}\n")
+    assert repo.tags == {"v1.0": repo.head}
+    assert commits(hub) == 2  # the empty one, and this
+    files = hub.files(NAME, "v1.0")
+    assert sorted(files) == ["README.md", "config.json", "manifest.json", "model.safetensors"]
+    for name in ("config.json", "model.safetensors"):
+        assert files[name] == (made.learngene / name).read_bytes()
+    assert f"lgzoo expand {NAME}@v1.0 --layers" in files["README.md"].decode()
+    manifest = json.loads(files["manifest.json"])
+    assert set(manifest["files"]) == set(files) - {"manifest.json"}
+
+
+def test_tokens_go_to_the_hub_only(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    done = lgzoo("publish", made.learngene, NAME)
+    elsewhere = [request for request in done.requests if "localhost" in request.host]
+    assert [request.method for request in elsewhere] == ["PUT"]
+    assert not any(request.token for request in elsewhere)
+    assert not any(TOKEN in request.path for request in hub.requests)
+    assert TOKEN not in done.out + done.told
+
+
+def test_a_dry_run_lists_changes_and_makes_none(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    done = lgzoo("publish", made.learngene, NAME, "--dry-run", "--json")
+    rows = json.loads(done.out)
+    assert {row["file"]: row["change"] for row in rows} == dict.fromkeys(
+        ["README.md", "config.json", "manifest.json", "model.safetensors"], "add"
+    )
+    sizes = {row["file"]: row["bytes"] for row in rows}
+    assert sizes["model.safetensors"] == (made.learngene / "model.safetensors").stat().st_size
+    assert {request.method for request in done.requests} == {"GET"}
+    assert hub.repos == {}
+    lgzoo("publish", made.learngene, NAME, "--descendant", made.three)
+    rows = json.loads(lgzoo("publish", made.other, NAME, "--dry-run", "--json").out)
+    changes = {row["file"]: row["change"] for row in rows}
+    assert changes["three/model.safetensors"] == "delete"
+    assert changes["model.safetensors"] == "replace"
+    assert commits(hub) == 2
+
+
+def test_the_same_command_again_changes_nothing(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    first = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    again = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert again.out == first.out
+    assert {request.method for request in again.requests} == {"GET"}
+    assert commits(hub) == 2
+
+
+def test_another_version_replaces_what_is_stale(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three)
+    hub.put(NAME, {"LICENSE": LICENSE})
+    assert lgzoo("publish", made.other, NAME, "--tag", "v2.0").code == 0
+    now = hub.files(NAME)
+    assert sorted(now) == ["LICENSE", "README.md", "config.json", "manifest.json", "model.safetensors"]
+    assert "three/config.json" in hub.files(NAME, "v1.0")
+
+
+def test_a_tag_is_never_moved(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    before = hub.files(NAME)
+    done = lgzoo("publish", made.other, NAME, "--tag", "v1.0")
+    assert done.code == 1
+    assert "the tag v1.0 of me/learngene names commit" in done.error
+    assert hub.files(NAME) == before
+    assert {request.method for request in done.requests} <= {"GET", "HEAD"}
+
+
+def test_an_older_tag_may_be_confirmed(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    first = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    lgzoo("publish", made.other, NAME, "--tag", "v2.0")
+    again = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert again.out == first.out
+    assert commits(hub) == 3
+
+
+def test_a_tag_that_somebody_makes_meanwhile_stays(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    def tag() -> None:
+        repo = hub.repos[NAME]
+        repo.tags["v1.0"] = next(iter(repo.commits))
+
+    hub.fail("POST .*/tag/", "meanwhile", action=tag)
+    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert done.code == 1
+    assert "tags are never moved" in done.error
+    assert hub.repos[NAME].tags["v1.0"] == next(iter(hub.repos[NAME].commits))
+
+
+def test_files_of_others_are_not_overwritten(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    hub.put(NAME, {"config.json": b"{}", "model.safetensors": b"x"})
+    done = lgzoo("publish", made.learngene, NAME)
+    assert done.code == 1
+    assert "holds config.json, which was not published by `lgzoo publish`" in done.error
+    assert hub.files(NAME) == {"config.json": b"{}", "model.safetensors": b"x"}
+
+
+def test_a_commit_that_touches_nothing_of_ours_is_built_upon(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    hub.fail("POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"LICENSE": LICENSE}))
+    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert done.code == 0, done.error
+    assert hub.files(NAME, "v1.0")["LICENSE"] == LICENSE
+    assert [request.status for request in done.requests if "/commit/" in request.path] == [412, 200]
+    assert len([request for request in done.requests if request.method == "PUT"]) == 1  # nothing is uploaded twice
+
+
+def test_what_somebody_else_publishes_meanwhile_stays(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    hub.fail(
+        "POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"config.json": b"theirs", "manifest.json": b"x"})
+    )
+    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert done.code == 1
+    assert hub.files(NAME)["config.json"] == b"theirs"
+    assert hub.repos[NAME].tags == {}
+
+
+def test_a_commit_of_theirs_over_ours_is_named(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    lgzoo("publish", made.learngene, NAME)
+    hub.fail("POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"config.json": b"theirs"}))
+    done = lgzoo("publish", made.other, NAME)
+    assert done.code == 1
+    assert f"somebody else changed config.json of {NAME} meanwhile (commit {hub.repos[NAME].head})" in done.error
+
+
+def test_a_commit_whose_answer_was_lost_is_found(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    hub.fail("POST .*/commit/", "lost")
+    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert done.code == 0, done.error
+    assert commits(hub) == 2
+    assert len([request for request in done.requests if "/commit/" in request.path]) == 1
+    assert hub.repos[NAME].tags == {"v1.0": hub.repos[NAME].head}
+
+
+def test_a_tag_whose_answer_was_lost_is_found(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    hub.fail("POST .*/tag/", "lost")
+    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
+    assert hub.repos[NAME].tags == {"v1.0": hub.repos[NAME].head}
+
+
+def test_what_is_damaged_there_is_sent_again(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    lgzoo("publish", made.learngene, NAME)
+    hub.put(NAME, {"config.json": hub.files(NAME)["config.json"] + b" "})
+    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
+    assert hub.files(NAME, "v1.0")["config.json"] == (made.learngene / "config.json").read_bytes()
+
+
+@pytest.mark.parametrize("file", ["config.json", "README.md", "manifest.json"])
+def test_every_file_is_read_back_before_it_is_tagged(
+    file: str, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
+    fault = hub.fail(f"GET .*/resolve/.*/{file}", "flipped", times=10**9)
+    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert done.code == 1
+    assert f"{file} of {NAME} at {hub.repos[NAME].head} is not what was sent, so it is not tagged" in done.error
+    assert hub.repos[NAME].tags == {}
+    hub.faults.remove(fault)
+    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
+    assert commits(hub) == 2
+
+
+@pytest.mark.parametrize(
+    "request_", ["POST .*/preupload/", "POST .*/batch", "PUT ", "POST .*/validate-yaml", "POST .*/commit/"]
+)
+def test_refused_uploads_leave_no_commit_and_go_on(
+    request_: str, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
+    fault = hub.fail(request_, 403, times=10**9)
+    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert done.code == 1
+    assert "forbidden" in done.error
+    assert done.error.endswith(f"the repository {NAME} was created for it")
+    assert commits(hub) == 1
+    assert hub.repos[NAME].tags == {}
+    hub.faults.remove(fault)
+    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
+
+
+def test_an_interrupted_upload_leaves_no_commit_and_goes_on(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    hub.fail("POST .*/batch", "meanwhile", action=_thread.interrupt_main)
+    done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert done.code == 1
+    assert done.told.endswith("interrupted; the same command continues\n")
+    assert f"created {NAME}" in done.told
+    assert commits(hub) == 1
+    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
+
+
+@pytest.mark.parametrize("kind", [401, 403, 500, "reset", "drop", "truncated"])
+@pytest.mark.parametrize("request_", ["POST .*/commit/", "PUT ", "GET .*/refs"])
+def test_no_failure_tells_the_token_or_a_signature(
+    kind: str | int, request_: str, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub.fail(request_, kind, times=10**9)  # type: ignore[arg-type]
+    done = lgzoo("publish", made.learngene, NAME)
+    assert not [secret for secret in (TOKEN, "X-Amz-Signature") if secret in done.out + done.told + caplog.text]
+    shown = lgzoo("publish", made.learngene, NAME, "--debug")
+    assert TOKEN not in shown.out + shown.told + caplog.text
+
+
+def test_there_is_no_way_to_type_a_token(lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    assert lgzoo("publish", made.learngene, NAME, "--token", "x").error.startswith("no option named --token")
+
+
+def test_who_is_not_logged_in_is_told(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere/token")
+    done = lgzoo("publish", made.learngene, NAME)
+    assert done.code != 0
+    assert "hf auth login" in done.error
+    assert hub.repos == {}
+
+
+def test_a_family_is_linked_both_ways(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0", "--descendant", made.three).code == 0
+    files = hub.files(NAME)
+    assert "[three](three)" in files["README.md"].decode()
+    card = files["three/README.md"].decode()
+    assert yaml.safe_load(card.split("---\n")[1])["base_model"] == [NAME]
+    assert f"lgzoo fetch {NAME}/three@v1.0 -o three" in card
+
+
+def test_a_descendant_of_a_published_learngene_names_it(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
+    lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
+    assert lgzoo("expand", f"{NAME}@v1.0", "--layers", "2", "-o", tmp_path / "two").code == 0
+    ours = json.loads((tmp_path / "two" / "config.json").read_text())["learngene"]
+    assert ours["learngene"] == f"{NAME}@{hub.repos[NAME].head}"
+    assert lgzoo("publish", tmp_path / "two", "me/two").code == 0
+    card = hub.files("me/two")["README.md"].decode()
+    assert yaml.safe_load(card.split("---\n")[1])["base_model"] == [NAME]
+    assert 'timm.create_model("hf-hub:me/two", pretrained=True)' in card
+
+
+def test_what_people_wrote_into_a_card_stays(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path) -> None:
+    folder = copied(made.learngene, tmp_path / "mine")
+    notes = "<!-- notes -->\nOf use for badgers.\n<!-- /notes -->"
+    (folder / "README.md").write_text(f"old words\n{notes}\nmore old words\n")
+    lgzoo("publish", folder, NAME)
+    card = hub.files(NAME)["README.md"].decode()
+    assert card.endswith(f"\n{notes}\n")
+    assert "old words" not in card
+
+
+def test_a_licence_may_be_told_but_not_changed(
+    hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
+    lgzoo("publish", made.learngene, NAME, "--license", "mit")
+    assert "license: mit\n" in hub.files(NAME)["README.md"].decode()
+    folder = copied(made.learngene, tmp_path / "mine")
+    data = json.loads((folder / "config.json").read_text())
+    data["ancestries"][0]["licence"] = "cc-by-nc-4.0"
+    (folder / "config.json").write_text(json.dumps(data))
+    done = lgzoo("publish", folder, "me/other", "--license", "mit")
+    assert done.code == 2
+    assert "is under the licence cc-by-nc-4.0" in done.error
+
+
+def test_a_public_repository_is_not_called_private(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    lgzoo("publish", made.learngene, NAME, "--private")
+    assert hub.repos[NAME].private
+    hub.repos[NAME].private = False
+    assert "exists and is public" in lgzoo("publish", made.other, NAME, "--private").error
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "notes.txt", ".secret", "link.png", "folder.onnx"])
+def test_what_is_no_part_of_an_artifact_is_not_published(
+    name: str, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
+    folder = copied(made.learngene, tmp_path / "mine")
+    if name == "link.png":
+        (folder / name).symlink_to("/etc/passwd")
+    elif name == "folder.onnx":
+        (folder / name).mkdir()
+    else:
+        (folder / name).write_text("x")
+    done = lgzoo("publish", folder, NAME)
+    assert done.code == 1
+    assert f"{name} is not part of an artifact" in done.error
+    assert done.requests == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["me/learngene@v1.0"], "write the repository as organisation/name"),
+        (["learngene"], "is not the name of a Hub repository"),
+        (["me/../you"], "is not the name of a Hub repository"),
+        ([NAME, "--tag", "main"], "a tag such as v1.0"),
+        ([NAME, "--tag", "a" * 40], "a tag such as v1.0"),
+        ([NAME, "--tag", "v 1"], "is not the name of a Hub repository"),
+    ],
+)
+def test_wrong_names_are_refused_without_a_request(
+    words: list[str], says: str, lgzoo: Lgzoo, made: SimpleNamespace
+) -> None:
+    done = lgzoo("publish", made.learngene, *words)
+    assert done.code == 2
+    assert says in done.error
+    assert done.requests == []
+
+
+def test_a_damaged_folder_is_not_published(lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path) -> None:
+    folder = copied(made.learngene, tmp_path / "mine")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-8])
+    done = lgzoo("publish", folder, NAME)
+    assert (done.code, done.requests) == (1, [])
+    assert lgzoo("publish", tmp_path / "nothing", NAME).code == 2
+
+
+def test_large_files_go_by_xet_only_where_there_is_one(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    pytest.importorskip("hf_xet")
+    done = lgzoo("publish", made.learngene, NAME)
+    names = [request.name for request in done.requests]
+    assert "GET /api/models/ID/xet-write-token/REV" in names
+    assert "PUT /lfs/SHA256" in names
+    assert _lacks_xet(NAME)
+    hub.xet = True
+    assert not _lacks_xet(NAME)
+
+
+def test_large_files_go_up_in_parts(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    hub.multipart = 10_000
+    done = lgzoo("publish", made.learngene, NAME)
+    assert done.code == 0, done.error
+    size = (made.learngene / "model.safetensors").stat().st_size
+    assert [request.received for request in done.requests if "/part/" in request.path][:-1] == [10_000] * (
+        size // 10_000
+    )
+
+
+def test_a_tree_in_many_pages_is_read_whole(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    hub.page = 1
+    assert lgzoo("publish", made.learngene, NAME, "--descendant", made.three).code == 0
+    assert lgzoo("publish", made.learngene, NAME, "--descendant", made.three).code == 0
+    assert commits(hub) == 2

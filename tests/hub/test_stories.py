@@ -1,0 +1,93 @@
+"""Whole stories in processes of their own: a round trip, and a sample of the fault matrix."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import Lgzoo
+from standin import StandIn
+
+import learngene_zoo as lg
+
+HERE = Path(__file__).resolve().parent
+SAMPLE = 23  # every so manieth case of the matrix: under two minutes
+
+
+def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
+    """What a process prints that has the stand-in's address, a cache of its own, and this on its path."""
+    environment = {**os.environ, **hub.environment(tmp_path / "home"), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    folder = tmp_path / "elsewhere"
+    folder.mkdir(exist_ok=True)
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+@pytest.mark.slow
+def test_there_and_back(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path, checkout: Path) -> None:
+    # publish, fetch, expand, publish again
+    assert lgzoo("publish", made.learngene, "me/learngene", "--tag", "v1.0").code == 0
+    fetched = Path(lgzoo("fetch", "me/learngene@v1.0").out.strip())
+    assert lgzoo("expand", "me/learngene@v1.0", "--layers", "3", "-o", tmp_path / "three").code == 0
+    assert lgzoo("publish", tmp_path / "three", "me/three", "--tag", "v1.0").code == 0
+    images = torch.linspace(-1, 1, 2 * 3 * 16 * 16).reshape(2, 3, 16, 16)
+    wanted = lg.expand(fetched, layers=3).model()(images).detach()
+    torch.save(wanted, tmp_path / "wanted.pt")
+    # timm opens the model without this package
+    opened = f"""
+        import sys, timm, torch
+        model = timm.create_model("hf-hub:me/three@v1.0", pretrained=True).eval()
+        images = torch.linspace(-1, 1, 2 * 3 * 16 * 16).reshape(2, 3, 16, 16)
+        print(float((model(images) - torch.load({str(tmp_path / "wanted.pt")!r})).abs().max()))
+        assert not [name for name in sys.modules if name.startswith(("learngene", "lgzoo"))]
+        """
+    assert float(process(opened, hub, tmp_path)) == 0
+    # torch.hub builds the same from a bare checkout, whose learngene is the one on the Hub
+    copy = tmp_path / "checkout"
+    for part in ("hubconf.py", "pyproject.toml"):
+        copy.mkdir(exist_ok=True)
+        shutil.copy(checkout / part, copy / part)
+    for part in ("learngene_zoo", "plugins", "cards"):
+        shutil.copytree(checkout / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    loaded = f"""
+        import torch
+        model = torch.hub.load({str(copy)!r}, "lsamd_vit", learngene="me/learngene@v1.0", layers=3, source="local")
+        images = torch.linspace(-1, 1, 2 * 3 * 16 * 16).reshape(2, 3, 16, 16)
+        print(float((model(images) - torch.load({str(tmp_path / "wanted.pt")!r})).abs().max()))
+        """
+    assert float(process(loaded, hub, tmp_path)) == 0
+    # and once more without the Hub
+    before = len(hub.requests)
+    offline = loaded.replace("import torch", "import os; os.environ['HF_HUB_OFFLINE'] = '1'\n        import torch", 1)
+    assert float(process(offline, hub, tmp_path)) == 0
+    assert len(hub.requests) == before
+
+
+def run_matrix(checkout: Path, *words: str) -> str:
+    """The last line that the matrix prints."""
+    path = os.pathsep.join([str(checkout), str(checkout / "plugins")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, str(HERE / "matrix.py"), *words], env=environment, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_fault_matrix(checkout: Path) -> None:
+    assert run_matrix(checkout, "--every", str(SAMPLE)).endswith(" 0 were wrong")
+
+
+@pytest.mark.exhaustive
+def test_the_fault_matrix(checkout: Path) -> None:
+    assert run_matrix(checkout).endswith(" 0 were wrong")
