@@ -88,7 +88,7 @@ def lsamd_vit(task: str | None = None, *, pretrained: bool = True, **options: _A
     task: a task of the catalogue ("digits"), which sets the number of classes.
     pretrained: False gives the same size with random weights.
     options: layers (depth), classes (num_classes), image_size (img_size); max_params, max_flops, max_latency;
-        learngene (a folder or a name on the shelf; default: the bundled one); seed of the new head; control ("shuffled" or
+        learngene (a folder, a name on the shelf or organisation/name@revision; default: the bundled one); seed of the new head; control ("shuffled" or
         "stem" destroys what was inherited).
     """
     from learngene_zoo.torch_hub import method_vit
@@ -120,7 +120,7 @@ def tal_vit(task: str | None = None, *, pretrained: bool = True, **options: _Any
 
 
 def descendant(learngene: str, task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
-    """A Vision Transformer from any learngene: a folder, or a name on the shelf.
+    """A Vision Transformer from any learngene: a folder, a name on the shelf, or organisation/name@revision on the Hub.
 
     task, pretrained, options: as for `lsamd_vit`; also width (embed_dim), heads (num_heads), mlp_ratio and the settings of the
         expander of the method that made the learngene, where it has them.

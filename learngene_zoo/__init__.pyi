@@ -1,6 +1,8 @@
 """The public names of the package, and the modules that they come from."""
 
 from learngene_zoo.artifacts.descendant import Descendant as Descendant
+from learngene_zoo.artifacts.fetch import fetch as fetch
+from learngene_zoo.artifacts.publish import publish as publish
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene as Learngene
 from learngene_zoo.artifacts.shelf import load as load

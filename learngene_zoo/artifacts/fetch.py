@@ -15,7 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts.hub import CERTAIN, HubFile, Repository, asking, fetch_from_hub, status_of
+from learngene_zoo.artifacts.hub import (
+    CERTAIN,
+    HubFile,
+    Repository,
+    asking,
+    fetch_from_hub,
+    parse_repository,
+    status_of,
+)
 from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, read_manifest
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, Unavailable
@@ -47,7 +55,19 @@ class Fetched:
         return sum(file.bytes for file in self.files.values())
 
 
-def fetch(repository: Repository, *, whole: bool = False, offline: bool = False, progress: bool = False) -> Fetched:
+def fetch(reference: str, out: str | Path | None = None, *, offline: bool = False, force: bool = False) -> Path:
+    """The folder of `organisation/name[/member][@revision]` in the Hub's cache, whole and checked; with `out`, a copy there.
+
+    Raises as `fetch_repository` does, and `Refused` if something stands at `out` and `force` is not set.
+    """
+    repository = parse_repository(reference)
+    found = fetch_repository(repository, whole=not repository.inside, offline=offline)
+    return found.folder if out is None else copy(found, Path(out), force)
+
+
+def fetch_repository(
+    repository: Repository, *, whole: bool = False, offline: bool = False, progress: bool = False
+) -> Fetched:
     """What a reference names, in the cache and checked: the files at the top or of one member, `whole` those of all members.
 
     Raises `WrongCall` for one that does not exist, `BadFile` if it was not published by this package or its files stay

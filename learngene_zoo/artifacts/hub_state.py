@@ -8,16 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from learngene_zoo.artifacts.fetch import THREADS, fetch_manifest
+from learngene_zoo.artifacts.fetch import THREADS, fetch_manifest, git_checksum
 from learngene_zoo.artifacts.manifest import MANIFEST
-from learngene_zoo.artifacts.publication import README, Content, Publication
+from learngene_zoo.artifacts.publication import BRANCH, README, Content, Publication
 from learngene_zoo.errors import BadFile, Refused
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
     from huggingface_hub.hf_api import RepoFile
-
-BRANCH = "main"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +120,12 @@ def _with_stale(state: State, publication: Publication) -> State:
     try:
         _, earlier = fetch_manifest(publication.repository.at(state.commit), offline=False)
     except BadFile:
+        listed = state.tree[MANIFEST]
+        if (
+            listed.lfs is None
+            and git_checksum(_served(publication.repository.name, state.commit, MANIFEST)) != listed.blob_id
+        ):
+            raise  # it is damaged on its way, not on the Hub
         return state
     stale = [path for path in earlier.files if path in state.tree and path not in publication.files]
     return State(commit=state.commit, tree=state.tree, tags=state.tags, stale=stale)
@@ -132,20 +136,21 @@ def read_back(publication: Publication, state: State) -> None:
     name = publication.repository.name
     small = [path for path in publication.files if path in state.tree and state.tree[path].lfs is None]
     with ThreadPoolExecutor(THREADS) as pool:
-        served = dict(zip(small, pool.map(lambda path: _served(name, state.commit, path), small)))
+        served = pool.map(lambda path: hashlib.sha256(_served(name, state.commit, path)).hexdigest(), small)
+        sums = dict(zip(small, served))
     for path, content in publication.files.items():
-        if not state.lists(path, content) or served.get(path, content.sha256) != content.sha256:
+        if not state.lists(path, content) or sums.get(path, content.sha256) != content.sha256:
             raise BadFile(
                 f"{path} of {name} at {state.commit} is not what was sent, so it is not tagged; run the same command again"
             )
 
 
-def _served(name: str, commit: str, path: str) -> str:
-    """The sha256 of a file as the Hub serves it. Of files in LFS it lists that by itself."""
+def _served(name: str, commit: str, path: str) -> bytes:
+    """A small file as the Hub serves it."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_backoff
 
     address = hf_hub_url(name, path, revision=commit)
     answer = http_backoff("GET", address, headers=build_hf_headers(library_name="learngene_zoo"), follow_redirects=True)
     hf_raise_for_status(answer)
-    return hashlib.sha256(answer.content).hexdigest()
+    return answer.content

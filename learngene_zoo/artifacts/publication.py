@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
 README = "README.md"
+BRANCH = "main"  # what is published to
 # Beside config, weights and card: what an export writes, and pictures.
 EXTRAS = (".onnx", ".pt2", ".png", ".svg")
 _NOTES = re.compile(r"<!-- notes -->.*?<!-- /notes -->", re.DOTALL)
@@ -50,6 +51,14 @@ class Publication:
     title: str
     files: Mapping[str, Content]
     manifest: Manifest
+
+
+def target(repository: str, tag: str | None) -> Repository:
+    """`organisation/name` at a tag. Raises `WrongCall` for anything else that a reference may say."""
+    named = parse_repository(f"{repository}@{tag}" if tag is not None else repository)
+    if "@" in repository or named.inside or named.pinned or tag == BRANCH:
+        raise WrongCall(f"{repository!r}: write the repository as organisation/name, and a tag such as v1.0 with --tag")
+    return named
 
 
 def publication(

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.hub import CERTAIN, Repository, asking, status_of
-from learngene_zoo.artifacts.hub_state import BRANCH, EMPTY, Change, State, look, look_for, read_back, taken
-from learngene_zoo.artifacts.publication import Publication
+from learngene_zoo.artifacts.hub_state import EMPTY, Change, State, look, look_for, read_back, taken
+from learngene_zoo.artifacts.publication import BRANCH, Publication, publication, target
 from learngene_zoo.errors import BadFile, Refused, ZooError
 from learngene_zoo.version import __version__
 
@@ -42,14 +42,29 @@ class Published:
         return f"{constants.ENDPOINT}/{self.repository.name}/tree/{self.repository.revision}"
 
 
-def changes(publication: Publication) -> list[Change]:
+def changes(wanted: Publication) -> list[Change]:
     """What publishing would change, with nothing changed. Raises as `publish` does before it uploads."""
-    with _speaking(publication, progress=False) as api:
-        return (look_for(api, publication) or EMPTY).changes(publication)
+    with _speaking(wanted, progress=False) as api:
+        return (look_for(api, wanted) or EMPTY).changes(wanted)
 
 
 def publish(
-    publication: Publication,
+    folder: str | Path,
+    repository: str,
+    *,
+    tag: str | None = None,
+    descendants: Sequence[str | Path] = (),
+    licence: str | None = None,
+    private: bool = False,
+) -> Published:
+    """Publish a learngene, with descendants of it, or a model. Raises as `publication.publication` and `carry_out` do."""
+    members = [Path(each) for each in descendants]
+    wanted = publication(Path(folder), target(repository, tag), members=members, licence=licence)
+    return carry_out(wanted, private=private)
+
+
+def carry_out(
+    wanted: Publication,
     *,
     private: bool = False,
     progress: bool = False,
@@ -60,27 +75,27 @@ def publish(
     Raises `Refused` for a repository that holds what was not published by us, for a tag that names something else, and if
     somebody else publishes meanwhile; `WrongCall` or `Unavailable` for what the Hub refuses or does not answer.
     """
-    repository, created = publication.repository, False
+    repository, created = wanted.repository, False
     try:
-        with _speaking(publication, progress) as api:
+        with _speaking(wanted, progress) as api:
             if private:
                 _check_private(api, repository.name)
-            state = look_for(api, publication)
+            state = look_for(api, wanted)
             if state is None:
                 api.create_repo(repository.name, private=private, exist_ok=True)
                 created = True
                 tell(f"created {repository.name}; it is empty until all files are there")
-                state = look(api, publication)
-            done = state.changes(publication)
-            state = _committed(api, publication, state, tell)
+                state = look(api, wanted)
+            done = state.changes(wanted)
+            state = _committed(api, wanted, state, tell)
             created = False
             tell(f"reading back commit {state.commit}")
             with asking(
                 repository,
                 f"{repository.name} has a commit {state.commit} that could not be read back and is not tagged",
             ):
-                read_back(publication, state)
-            _tag(api, publication, state)
+                read_back(wanted, state)
+            _tag(api, wanted, state)
     except ZooError as error:
         if created:
             raise type(error)(f"{error}; the repository {repository.name} was created for it") from error
@@ -89,10 +104,10 @@ def publish(
 
 
 @contextmanager
-def _speaking(publication: Publication, progress: bool) -> Iterator[HfApi]:
+def _speaking(wanted: Publication, progress: bool) -> Iterator[HfApi]:
     from huggingface_hub import HfApi
 
-    with asking(publication.repository, f"{publication.repository} was not published", progress=progress):
+    with asking(wanted.repository, f"{wanted.repository} was not published", progress=progress):
         yield HfApi(library_name="learngene_zoo", library_version=__version__)
 
 
@@ -110,56 +125,54 @@ def _check_private(api: HfApi, name: str) -> None:
         )
 
 
-def _committed(api: HfApi, publication: Publication, state: State, tell: Callable[[str], None]) -> State:
+def _committed(api: HfApi, wanted: Publication, state: State, tell: Callable[[str], None]) -> State:
     """The commit that holds the files: `state` if it does already, else a new one on top of it."""
     failure: Exception | None = None
     for attempt in range(ATTEMPTS):
-        if state.holds(publication):
+        if state.holds(wanted):
             return state
         if attempt:
             time.sleep(2 ** (attempt - 1))
         made = None
         with ExitStack() as opened:
-            operations = _uploaded(api, publication, state, opened, tell)
+            operations = _uploaded(api, wanted, state, opened, tell)
             try:
-                made = _commit(api, publication, operations, state.commit)
+                made = _commit(api, wanted, operations, state.commit)
             except Exception as error:  # whatever it was, the commit may have happened
                 if status_of(error) in CERTAIN:
                     raise
                 failure = error
-        with asking(
-            publication.repository, f"whether {publication.repository} was published is not known; run it again"
-        ):
-            seen = look(api, publication)
-        if seen.commit not in (state.commit, made) and not seen.holds(publication):
-            _check_untouched(publication, state, seen)
+        with asking(wanted.repository, f"whether {wanted.repository} was published is not known; run it again"):
+            seen = look(api, wanted)
+        if seen.commit not in (state.commit, made) and not seen.holds(wanted):
+            _check_untouched(wanted, state, seen)
         state = seen
-    if state.holds(publication):
+    if state.holds(wanted):
         return state
     raise failure or BadFile(
-        f"{publication.repository.name} does not hold what was sent, after {ATTEMPTS} attempts; try again"
+        f"{wanted.repository.name} does not hold what was sent, after {ATTEMPTS} attempts; try again"
     )
 
 
 def _uploaded(
-    api: HfApi, publication: Publication, state: State, opened: ExitStack, tell: Callable[[str], None]
+    api: HfApi, wanted: Publication, state: State, opened: ExitStack, tell: Callable[[str], None]
 ) -> list[Any]:
     """The operations of a commit. Large files are on the Hub by then, seen by nobody until a commit names them."""
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-    wanted = state.changes(publication)
+    changes = state.changes(wanted)
     operations: list[Any] = [
-        CommitOperationDelete(each.file, is_folder=False) for each in wanted if each.change == "delete"
+        CommitOperationDelete(each.file, is_folder=False) for each in changes if each.change == "delete"
     ]
-    sources = {each.file: publication.files[each.file].source for each in wanted if each.change in ("add", "replace")}
+    sources = {each.file: wanted.files[each.file].source for each in changes if each.change in ("add", "replace")}
     tell(f"uploading {len(sources)} files")
-    by_lfs = any(isinstance(source, Path) for source in sources.values()) and _lacks_xet(publication.repository.name)
+    by_lfs = any(isinstance(source, Path) for source in sources.values()) and _lacks_xet(wanted.repository.name)
     additions = []
     for path, source in sources.items():
         is_open = isinstance(source, Path) and by_lfs
         additions.append(CommitOperationAdd(path, opened.enter_context(source.open("rb")) if is_open else source))  # type: ignore[union-attr]
     if additions:
-        api.preupload_lfs_files(publication.repository.name, additions=additions, revision=BRANCH, free_memory=False)
+        api.preupload_lfs_files(wanted.repository.name, additions=additions, revision=BRANCH, free_memory=False)
     return [*additions, *operations]
 
 
@@ -176,36 +189,36 @@ def _lacks_xet(name: str) -> bool:
     return answer.status_code != 200 or not ("X-Xet-Cas-Url" in answer.headers or b"casUrl" in answer.content)
 
 
-def _commit(api: HfApi, publication: Publication, operations: Sequence[Any], parent: str) -> str:
+def _commit(api: HfApi, wanted: Publication, operations: Sequence[Any], parent: str) -> str:
     info = api.create_commit(
-        publication.repository.name,
+        wanted.repository.name,
         operations=operations,
-        commit_message=publication.title,
-        commit_description=f"digest {publication.manifest.digest}",
+        commit_message=wanted.title,
+        commit_description=f"digest {wanted.manifest.digest}",
         revision=BRANCH,
         parent_commit=parent,
     )
     return str(info.oid)
 
 
-def _check_untouched(publication: Publication, before: State, after: State) -> None:
+def _check_untouched(wanted: Publication, before: State, after: State) -> None:
     """Raises `Refused` if somebody else's commit touched files that we publish."""
-    for path in [*publication.files, *before.stale]:
+    for path in [*wanted.files, *before.stale]:
         one, other = before.tree.get(path), after.tree.get(path)
         if (one and one.blob_id) != (other and other.blob_id):
             raise Refused(
-                f"somebody else changed {path} of {publication.repository.name} meanwhile (commit {after.commit}); look at it, "
+                f"somebody else changed {path} of {wanted.repository.name} meanwhile (commit {after.commit}); look at it, "
                 "then try again"
             )
 
 
-def _tag(api: HfApi, publication: Publication, state: State) -> None:
+def _tag(api: HfApi, wanted: Publication, state: State) -> None:
     """Make the tag if it is not there. Raises `Refused` if somebody else made one of that name meanwhile."""
-    name, tag = publication.repository.name, publication.repository.revision
+    name, tag = wanted.repository.name, wanted.repository.revision
     if tag is None or state.tags.get(tag) == state.commit:
         return
     failure: Exception | None = None
-    with asking(publication.repository, f"{name} holds it as commit {state.commit}, but the tag {tag} was not made"):
+    with asking(wanted.repository, f"{name} holds it as commit {state.commit}, but the tag {tag} was not made"):
         for _ in range(2):
             try:
                 api.create_tag(name, tag=tag, revision=state.commit)
@@ -215,5 +228,5 @@ def _tag(api: HfApi, publication: Publication, state: State) -> None:
             if named == state.commit:
                 return
             if named is not None:
-                raise taken(publication, named)
+                raise taken(wanted, named)
         raise failure or BadFile(f"the tag {tag} of {name} was not made; run the same command again")

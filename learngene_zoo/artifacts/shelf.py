@@ -188,7 +188,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
 
     A folder that exists comes first, unless it holds no `config.json` and a card has its name. The Hub is asked only for
     `organisation/name@revision`, which is not a path into a folder that exists, and for `hf-hub:organisation/name`. Raises
-    `WrongCall` if there is nothing of that name, and as `fetch.fetch` does.
+    `WrongCall` if there is nothing of that name, and as `fetch.fetch_repository` does.
     """
     path, text = Path(reference), str(reference)
     repository = reference_to_hub(text) if isinstance(reference, str) else None
@@ -202,9 +202,9 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
     if path.is_file():
         raise WrongCall(f"{path} is a file; give the folder that contains {CONFIG}")
     if repository is not None:
-        from learngene_zoo.artifacts.fetch import fetch
+        from learngene_zoo.artifacts.fetch import fetch_repository
 
-        return fetch(repository, offline=offline).folder
+        return fetch_repository(repository, offline=offline).folder
     if text.startswith((".", "/", "~")) or (isinstance(reference, Path) and len(path.parts) > 1):
         raise WrongCall(f"no folder {path}; make a learngene with `lgzoo extract`, or see `lgzoo list learngenes`")
     if _HUB.fullmatch(text):

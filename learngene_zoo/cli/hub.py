@@ -7,13 +7,12 @@ from pathlib import Path
 
 import click
 
-from learngene_zoo.artifacts.fetch import copy, fetch
+from learngene_zoo.artifacts.fetch import copy, fetch_repository
 from learngene_zoo.artifacts.hub import parse_repository
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.atomic import claim
 from learngene_zoo.cli.job import advise, json_option, offline_option, print_lines, print_row, print_rows
 from learngene_zoo.cli.main import note
-from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import printable, shell_word
 
@@ -31,12 +30,9 @@ def publish(
 ) -> None:
     """Check the folder, then publish it or list what would change."""
     from learngene_zoo.artifacts import publish as hub
-    from learngene_zoo.artifacts.hub_state import BRANCH
-    from learngene_zoo.artifacts.publication import publication
+    from learngene_zoo.artifacts.publication import publication, target
 
-    named = parse_repository(f"{repository}@{tag}" if tag is not None else repository)
-    if "@" in repository or named.inside or named.pinned or tag == BRANCH:
-        raise WrongCall(f"{repository!r}: write the repository as organisation/name, and a tag such as v1.0 with --tag")
+    named = target(repository, tag)
     made = publication(folder, named, members=descendants, licence=licence)
     if dry_run:
         print_rows([to_json(change) for change in hub.changes(made)], as_json)
@@ -46,7 +42,7 @@ def publish(
         if not quiet:
             click.echo(printable(text), err=True)
 
-    done = hub.publish(made, private=private, progress=not quiet and sys.stderr.isatty(), tell=tell)
+    done = hub.carry_out(made, private=private, progress=not quiet and sys.stderr.isatty(), tell=tell)
     changed = [change for change in done.changes if change.change != "same"]
     row = {
         "repository": named.name,
@@ -93,13 +89,13 @@ publish_command = click.Command(
 )
 
 
-def fetch_(repository: str, out: Path | None, force: bool, offline: bool, quiet: bool, as_json: bool) -> None:
+def fetch(repository: str, out: Path | None, force: bool, offline: bool, quiet: bool, as_json: bool) -> None:
     """Fetch it, copy it if asked to, and print where it is."""
     if out is not None:
         claim(out, force)
     named = parse_repository(repository)
     progress = not quiet and sys.stderr.isatty()
-    found = fetch(named, whole=not named.inside, offline=offline, progress=progress)
+    found = fetch_repository(named, whole=not named.inside, offline=offline, progress=progress)
     folder = copy(found, out, force) if out is not None else found.folder
     pinned = found.repository
     if as_json:
@@ -116,7 +112,7 @@ def fetch_(repository: str, out: Path | None, force: bool, offline: bool, quiet:
 
 fetch_command = click.Command(
     "fetch",
-    callback=fetch_,
+    callback=fetch,
     help="Fetch a learngene or a model that was published on the Hugging Face Hub into the Hub's cache, and check every file.\n\n"
     "REPOSITORY is organisation/name, or organisation/name@ with a tag, a branch or a commit; organisation/name/member is a "
     "descendant that was published with its learngene. It is pinned to a commit; one that is cached needs no network.",

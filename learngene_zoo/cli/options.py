@@ -232,7 +232,7 @@ def model_argument() -> click.Argument:
 def model_of(named: str | None, *places: str, offline: bool = False) -> Path:
     """The folder of the model: the one named, fetched if it is on the Hub, else the first of `places` that exists.
 
-    Raises `WrongCall` if there is none, or if it holds a learngene, and as `fetch.fetch` does.
+    Raises `WrongCall` if there is none, or if it holds a learngene, and as `fetch.fetch_repository` does.
     """
     folder = Path(named) if named else next((Path(place) for place in places if Path(place).is_dir()), None)
     if named and not Path(named).is_dir() and (reference_to_hub(named) or is_card(named)):

@@ -68,6 +68,15 @@ def test_python_and_torch_hub_take_it(published: StandIn, made: SimpleNamespace)
     assert lg.load(f"{NAME}/three@v1.0").spec.layers == 3  # type: ignore[union-attr]
 
 
+def test_python_publishes_and_fetches(hub: StandIn, made: SimpleNamespace, tmp_path: Path) -> None:
+    done = lg.publish(made.learngene, NAME, tag="v1.0", descendants=[made.three])
+    assert str(done.repository) == f"{NAME}@{hub.repos[NAME].head}"
+    assert done.url == f"{hub.url}/{NAME}/tree/{hub.repos[NAME].head}"
+    assert lg.fetch(TAGGED) == Path(lg.fetch(f"hf-hub:{NAME}"))
+    assert lg.fetch(f"{NAME}/three@v1.0", tmp_path / "three") == tmp_path / "three"
+    assert lg.load(tmp_path / "three").spec == lg.load(made.three).spec  # type: ignore[union-attr]
+
+
 def test_a_folder_that_exists_wins(published: StandIn, made: SimpleNamespace) -> None:
     for reference in (TAGGED, NAME):
         shutil.copytree(made.other, reference)
