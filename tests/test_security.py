@@ -178,6 +178,18 @@ def test_a_model_chooses_no_data(verb: str, task: str, offline: tuple[str, ...],
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
+@pytest.mark.parametrize("name", ["me/learngene", "modles/best@v1.0", "./me/learngene@v1.0", "/me/learngene@v1.0"])
+@pytest.mark.parametrize("verb", ["expand", "show", "evaluate", "finetune"])
+def test_a_mistyped_path_asks_nobody(verb: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    (tmp_path / "modles").mkdir()
+    with watched() as seen:
+        code, _, told = lgzoo(verb, name)
+    assert (code, told.count("\n")) == (2, 1)
+    assert [fault for fault in seen.faults() if fault.startswith("asked")] == []
+
+
 @pytest.mark.parametrize("verb", [learngene_zoo.finetune, learngene_zoo.evaluate])
 def test_a_model_chooses_no_data_in_python(verb: Any, model: Path) -> None:
     edit(model, task="folder:/etc")
