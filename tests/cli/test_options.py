@@ -10,7 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, options_of
+from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, model_of, options_of
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 
@@ -107,6 +108,8 @@ def test_settings_that_only_fit_together_are_set_together() -> None:
         (["--sides", "left,up"], ["--sides", "'up'", "'left', 'right'"]),
         (["--keep", "1,x"], ["--keep", "'x' is not an integer"]),
         (["--rund", "1"], ["--rund", "--rounds"]),
+        (["--lr", "-1"], ["--lr", "-1 is out of range; it must be above 0"]),
+        (["--drop-path", "1"], ["--drop-path", "1 is out of range; it must be at least 0 and below 1"]),
     ],
 )
 def test_what_cannot_be_meant_is_named(words: list[str], names: list[str]) -> None:
@@ -118,10 +121,31 @@ def test_the_help_shows_choices_and_defaults_and_keeps_settings_apart() -> None:
     params = [*options_of(Toy()), click.Option(["--json"], is_flag=True, help="Print JSON.")]
     text = CliRunner().invoke(SettingsCommand("toy", params=params), ["--help"], terminal_width=200).stdout
     settings, options = text.split("\nOptions:")
-    for words in ("how often  [default: 3]", "--side [left|right]", "--keep INTEGER,...", "--loud / --no-loud"):
+    for words in (
+        "[default: no]",
+        "how often  [default: 3]",
+        "--side [left|right]",
+        "--keep INTEGER,...",
+        "--loud / --no-loud",
+    ):
         assert words in settings
     assert "--json" in options
     assert "--json" not in settings
+
+
+def test_a_model_that_is_named_comes_before_those_at_the_usual_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "usual", "last"):
+        Path(name).mkdir()
+        (Path(name) / "config.json").write_text('{"architecture": "vit"}')
+    assert model_of(Path("mine"), "usual", "last") == Path("mine")
+    assert model_of(None, "none", "usual", "last") == Path("usual")
+    with pytest.raises(WrongCall, match=r"there is no model at \./none or \./gone"):
+        model_of(None, "none", "gone")
+    with pytest.raises(WrongCall, match="there is no model at none"):
+        model_of(Path("none"), "usual")
 
 
 def test_quantities_are_read_as_people_write_them() -> None:

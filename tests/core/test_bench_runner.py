@@ -307,6 +307,16 @@ def test_the_probe_is_the_nearest_class_mean(world: World, monkeypatch: pytest.M
         shown["scale"] = 0.0
         assert trial.probed(start, task, "test", 24, RUN).probe == pytest.approx(1 / 3)
     judged = evaluate(start.model(), task, "test", start.input_format, RUN)
+
+    def drowned(model: Any, loader: Any) -> Any:
+        """One feature tells the class, another says nothing and is a thousand times as large."""
+        for number, batch in enumerate(loader.epoch(0)):
+            noise = 1000 * torch.rand(len(batch.labels), 1, generator=torch.Generator().manual_seed(number))
+            yield torch.cat([batch.labels[:, None].float(), noise, torch.zeros(len(noise), 30)], dim=1), batch.labels
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trial, "_features", drowned)
+        assert trial.probed(start, task, "test", 24, RUN).probe > 0.8
     assert trial.probed(start, task, "test", 24, RUN).value == judged.value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,27 @@ def test_a_licence_that_is_not_known_stays_unknown(
 def test_only_the_hubs_models_are_named_as_such() -> None:
     assert front(learngene_card(config(HUB, LOCAL)))["base_model"] == ["org/repo"]
     assert "base_model" not in front(learngene_card(config(LOCAL)))
+    elsewhere = [replace(LOCAL, source=source) for source in ("org/repo", "file:org/repo", "https://x.org/y")]
+    assert "base_model" not in front(learngene_card(config(*elsewhere)))
+
+
+@pytest.mark.parametrize(
+    ("ancestries", "said"),
+    [
+        ((), "## Licence\n\nUnknown."),
+        ((TIMM, LOCAL), "## Licence\n\nUnknown, because that of an ancestry model is unknown."),
+        ((HUB,), "## Licence\n\n`mit`, the licence of the ancestry models."),
+    ],
+)
+def test_a_card_ends_with_its_licence(ancestries: tuple[AncestryRecord, ...], said: str) -> None:
+    assert learngene_card(config(*ancestries)).rstrip().endswith(said)
+
+
+def test_metrics_of_no_task_are_not_in_the_model_index() -> None:
+    ours = {"format": 1, "spec": to_json(SPEC), "metrics": {"test_accuracy": 0.5}}
+    card = descendant_card({"learngene": ours})
+    assert "model-index" not in front(card)
+    assert '"test_accuracy": 0.5' in card
 
 
 def test_nothing_a_user_typed_escapes_the_front_matter() -> None:

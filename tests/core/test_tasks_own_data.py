@@ -84,6 +84,17 @@ def test_files_that_are_no_images_are_left_out_and_named(tmp_path: Path) -> None
     assert (task.class_names, task.sizes) == (clean.class_names, clean.sizes)
 
 
+def test_hidden_folders_are_no_classes_and_suffixes_may_be_capitals(tmp_path: Path) -> None:
+    class_folders(tmp_path, {"cat": 10, "dog": 10, ".cache": 3})
+    before = open_task(f"folder:{tmp_path}")
+    for number, path in enumerate(sorted(tmp_path.rglob("*.png"))):
+        if number % 3 == 0:
+            path.rename(path.with_suffix(".PNG"))
+    task = open_task(f"folder:{tmp_path}")
+    assert task.class_names == before.class_names == ("cat", "dog")
+    assert (task.sizes, task.notes) == (before.sizes, ())
+
+
 def tear(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
 

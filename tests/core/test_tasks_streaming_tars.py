@@ -211,6 +211,14 @@ TAR_FAULTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "two images": (with_files(("70.png", PICTURE), ("70.jpg", PICTURE), ("70.cls", b"1")), "70 has 2 images"),
     "the same twice": (with_files(("70.png", PICTURE), ("70.png", PICTURE)), "70.png is there twice"),
     "a label below 0": (with_files(("70.png", PICTURE), ("70.cls", b"-1")), "70.cls holds -1, which is not a class"),
+    "a long label": (
+        with_files(("70.png", PICTURE), ("70.cls", b"x" * 1001)),
+        "70.cls holds a label of 1001 characters",
+    ),
+    "a huge label": (
+        with_files(("70.png", PICTURE), ("70.json", b'{"caption": "' + b"x" * 2**20 + b'", "label": 1}')),
+        "70.json has [0-9]+ bytes; expected a label",
+    ),
     "an empty label": (with_files(("70.png", PICTURE), ("70.cls", b" ")), "70.cls holds no label"),
     "no text": (with_files(("70.png", PICTURE), ("70.cls", b"\xff\xfe")), "70.cls cannot be read as cls"),
     "no json": (with_files(("70.png", PICTURE), ("70.json", b"{")), "70.json cannot be read as json"),

@@ -23,6 +23,7 @@ from learngene_zoo.training.checkpoint import Checkpoint
 from learngene_zoo.training.fit import stalled
 from learngene_zoo.training.loop import Step, learning_rate, parameter_groups, stochastic_depth
 from learngene_zoo.training.objectives import Classification, mixing
+from learngene_zoo.training.trackers import metrics_file
 
 
 def rates(**settings) -> list[float]:
@@ -247,6 +248,24 @@ def test_a_damaged_newest_checkpoint_is_passed_over(tmp_path, damage):
     found = checkpoint.newest(tmp_path, {})
     assert found is not None
     assert found.step == 3
+
+
+@pytest.mark.parametrize(("rank", "written"), [(0, True), (1, False)])
+def test_metrics_are_written_by_the_first_process(rank, written, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", str(rank))
+    with metrics_file(tmp_path, 0) as log:
+        log({"loss": 1.0}, 1)
+    assert (tmp_path / "metrics.jsonl").exists() is written
+
+
+def test_lines_of_later_steps_and_lines_cut_short_are_forgotten(tmp_path):
+    lines = [json.dumps({"step": step, "loss": 0.5}) for step in range(1, 6)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines[:2], '{"step": 2, "lo', *lines[2:], '{"loss": 3']))
+    with metrics_file(tmp_path, 3) as log:
+        log({"loss": 0.25}, 4)
+    kept = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["loss"]) for line in kept] == [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.25)]
 
 
 def test_no_checkpoints(tmp_path):

@@ -80,6 +80,8 @@ def test_rows_hold_the_settings_and_what_was_found() -> None:
     values = evaluate_paths(network, details.layout.paths, TASK, "validation", VIEW, Run(), images=10)
     assert rows == [{"config": i, "accuracy": one.value, "images": 10} for i, one in enumerate(values)]
     assert path_metrics(network, settings, TASK, VIEW, Run(), images=0) == {}
+    every = path_metrics(network, settings, TASK, VIEW, Run())["paths"]
+    assert {row["images"] for row in every} == {TASK.sizes["validation"]}
 
 
 def test_a_broken_path_is_an_error() -> None:

@@ -1,0 +1,68 @@
+"""What the verbs decide by themselves: seeds of parts, the order of a plan, whose control counts, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.tensors import initial
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import METHODS, Target, family
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.settings import Recipe
+from lgzoo_lsamd.blocks import base_blocks
+
+SPEC = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)
+DEIT = ("timm:deit_base_patch16_224",)
+
+
+def learngene(**fields: object) -> Learngene:
+    config = LearngeneConfig(method="lsamd", spec=SPEC, details={"kept": [1, 3]}, **fields)  # type: ignore[arg-type]
+    return Learngene(config=config, state=base_blocks(initial(SPEC, 0), SPEC, [1, 3]))
+
+
+@pytest.mark.parametrize("init", ["timm", "fan_in"])
+def test_a_model_from_scratch_starts_from_a_seed_of_its_own(init: str) -> None:
+    made = lifecycle.train("digits", spec=SPEC, recipe=Recipe(epochs=0), init=init, run=Run(seed=3))  # type: ignore[arg-type]
+    drawn = initial(SPEC.with_(classes=10), derive_seed(3, "init"), init)  # type: ignore[arg-type]
+    assert made.spec == SPEC.with_(classes=10)
+    assert all(torch.equal(made.state[name], drawn[name]) for name in drawn)
+
+
+def test_a_plan_begins_with_the_smallest() -> None:
+    found = lifecycle.plan("pool", ancestries=DEIT)
+    costs = [member.cost() for member in found]
+    assert costs == sorted(costs)
+    method = METHODS.load("pool")
+    outlined = method.extractor.outline([lifecycle.plan("scratch", ancestries=DEIT)[-1].spec.with_(layers=12)])
+    assert [member.cost() for member in family(outlined, method.expander, Target())] != sorted(costs), (
+        "or it shows nothing"
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "named", "under"), [(None, None, None), ("stem", None, "stem"), ("stem", "shuffled", "shuffled")]
+)
+def test_a_control_that_is_named_counts_before_the_learngenes_own(
+    own: str | None, named: str | None, under: str | None
+) -> None:
+    made = lifecycle.expand(learngene(control=own), layers=3, control=named)  # type: ignore[arg-type]
+    assert made.provenance.get("control") == under
+
+
+def test_a_task_that_is_named_twice_is_refused() -> None:
+    with pytest.raises(WrongCall, match="the task digits is named twice"):
+        lifecycle.extract("lsamd", tasks=("digits", "digits"), preset="smoke")
+
+
+def test_a_learngene_without_a_picture_is_not_drawn(tmp_path: Path) -> None:
+    scratched = Learngene(config=LearngeneConfig(method="scratch", spec=SPEC), state={})
+    with pytest.raises(WrongCall, match="the method scratch draws no picture"):
+        lifecycle.plot(scratched, tmp_path / "x.png")
