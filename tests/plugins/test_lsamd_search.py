@@ -248,7 +248,8 @@ def test_runs_that_share_parts_search_once_for_every_selection(ancestry, tmp_pat
             [ancestry], TASKS[:2], Run(folder=tmp_path / str(changes), shared=shared)
         )
         assert other.config.details["datasets"] == first.config.details["datasets"]
-    assert calls == ["one", "two"]
+    SEARCH([ancestry], TASKS[1::-1], Run(folder=tmp_path / "reversed", shared=shared))
+    assert calls == ["one", "two"], "the order of the searches does not matter"
     with_settings(SEARCH, {"task_lr": ("two=2e-3",)})([ancestry], TASKS[:2], Run(folder=tmp_path / "r", shared=shared))
     assert calls == ["one", "two", "two"]
     with_settings(SEARCH, {"noise": "none"})([ancestry], TASKS[:1], Run(folder=tmp_path / "noise", shared=shared))

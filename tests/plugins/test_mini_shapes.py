@@ -46,6 +46,22 @@ def test_a_frame_turns_clockwise_and_mirrors() -> None:
     assert np.array_equal(mirrored.x, -shapes.PICTURE.x)
 
 
+def test_an_edge_is_as_wide_as_it_is_soft() -> None:
+    distance, pixel = np.linspace(-2, 2, 9, dtype=np.float32)[None, None], shapes.wide(0.5)
+    assert shapes.cover(distance, pixel)[0, 0].tolist() == [1, 1, 1, 1, 0.5, 0, 0, 0, 0]
+    assert shapes.cover(distance, pixel, 4.0)[0, 0].tolist() == [1, 1, 1, 0.75, 0.5, 0.25, 0, 0, 0]
+
+
+def test_a_pose_says_where_a_thing_lies() -> None:
+    numbers = {
+        name: np.array([value], dtype=np.float32) for name, value in {"x": 0.25, "y": -0.5, "size": 0.75}.items()
+    }
+    found = shapes.pose(**numbers, angle=np.array([np.pi / 2]), stretch=np.ones(1))
+    assert {name: round(float(value[0]), 6) for name, value in found.items()} == {
+        "x": 0.25, "y": -0.5, "size": 0.5, "angle_x": 0.0, "angle_y": 1.0,
+    }  # fmt: skip
+
+
 def test_frames_compose() -> None:
     outer = shapes.frame(x=0.2, size=0.5, angle=0.3)
     same = shapes.frame(angle=-0.3, inside=outer)

@@ -164,6 +164,10 @@ def smaller_mask(base: Path) -> None:
     grey(1, 2).save(base / "SegmentationClass" / "2007_001002.png")
 
 
+def turned_mask(base: Path) -> None:
+    Image.fromarray(np.zeros((20, 12), dtype=np.uint8), "L").save(base / "SegmentationClass" / "2007_001002.png")
+
+
 def torn_mask(base: Path) -> None:
     file = base / "SegmentationClass" / "2007_001002.png"
     file.write_bytes(file.read_bytes()[:60])
@@ -174,6 +178,7 @@ DISK_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a picture lost": (lambda b: (b / "JPEGImages/2007_000003.jpg").unlink(), r"no .*2007_000003\.jpg; unpack"),
     "a list lost": (lambda b: (b / "ImageSets/Segmentation/val.txt").unlink(), r"no .*val\.txt; give the folder"),
     "an empty list": (lambda b: (b / "ImageSets/Segmentation/val.txt").write_text("\n"), "no pictures for this split"),
+    "turned": (turned_mask, r"2007_001002\.png: the mask is 20x12 and the picture 12x20 pixels"),
     "another size": (smaller_mask, r"2007_001002\.png: the mask is 1x2 and the picture 12x20 pixels"),
     "a torn mask": (torn_mask, r"2007_001002\.png: the image cannot be read"),
 }

@@ -227,6 +227,9 @@ def test_a_descendant_is_its_path_through_the_pool(pool: Learngene) -> None:
         assert "head.weight" in own.inherited
         assert "head.weight" not in fresh.inherited
         assert not torch.equal(fresh.state["head.weight"], own.state["head.weight"])
+        wider = TakePath(**member.settings)(pool, replace(target, classes=5), Run())
+        assert wider.spec.classes == 5
+        assert "head.weight" not in wider.inherited
 
 
 def test_layers_alone_take_the_largest_path(pool: Learngene) -> None:
