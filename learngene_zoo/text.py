@@ -33,12 +33,7 @@ def printable(text: str) -> str:
 def _shown(letter: str) -> str:
     if letter.isprintable() or letter in _JOINERS:
         return letter
-    return " " if letter.isspace() else _escaped(letter)
-
-
-def _escaped(letter: str) -> str:
-    code = ord(letter)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    return " " if letter.isspace() else letter.encode("unicode_escape").decode()
 
 
 def is_text(text: str) -> bool:

@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.hub import Repository, fetch_from_hub, licence_on_c
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
 from learngene_zoo.families import timm_config
-from learngene_zoo.families.family import families, host_of
+from learngene_zoo.families.family import families, family_of, host
 from learngene_zoo.families.spec import InputFormat, Spec
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import Json, to_json
@@ -310,7 +310,7 @@ def _converted(stored: Tensors, found: _Found) -> StateDict:
     from learngene_zoo.families.tensors import empty
 
     try:
-        return host_of(found.spec).converted(dict(stored), empty(found.spec))
+        return host(family_of(found.spec)).converted(dict(stored), empty(found.spec))
     except Exception as error:  # timm guesses the layout by a name or two, and can then fail anywhere
         raise BadFile(f"{found.weights} is not in a layout that timm can convert: {error!r}") from error
 

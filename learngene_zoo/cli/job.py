@@ -7,7 +7,7 @@ Data goes to stdout as a table or as JSON, advice to stderr, and only the first 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,6 @@ def job_of(given: dict[str, Any]) -> Job:
 
 
 Row = Mapping[str, Json]
-_FORMATS: dict[str, Callable[[Any], str]] = {"params": human_count, "flops": human_count}
 
 
 def print_rows(rows: Sequence[Row], as_json: bool, title: str = "") -> None:
@@ -165,8 +164,8 @@ def print_table(
 def _text(name: str, value: Json) -> str:
     if value is None:
         return "-"
-    if name in _FORMATS and isinstance(value, int):
-        return _FORMATS[name](value)
+    if name in ("params", "flops") and isinstance(value, int):
+        return human_count(value)
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -201,16 +201,6 @@ def table_of(spec: Spec) -> Table:
     return family_of(spec).table
 
 
-def iter_parameters(spec: Spec) -> Iterator[tuple[str, ParameterSpec, Mapping[str, int]]]:
-    """Name, kind and axis sizes of every tensor of the model, in the order of its state_dict."""
-    return table_of(spec).parameters(spec)
-
-
-def host_of(spec: Spec) -> Host:
-    """What builds and reads the modules of a model's family; imports torch and timm."""
-    return host(family_of(spec))
-
-
 def host(kind: Family) -> Host:
     """What builds and reads the modules of a family; imports torch and timm."""
     found: Any = import_module(kind.host)

@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
-from learngene_zoo.families.family import ParameterSpec, Table, host_of, iter_parameters, table_of
+from learngene_zoo.families.family import ParameterSpec, Table, family_of, host, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
@@ -35,7 +35,7 @@ def shapes(spec: Spec) -> dict[str, tuple[int, ...]]:
 
 @lru_cache(maxsize=8)  # building a model asks several times
 def _shapes(spec: Spec) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return tuple((name, kind.shape(sizes)) for name, kind, sizes in iter_parameters(spec))
+    return tuple((name, kind.shape(sizes)) for name, kind, sizes in table_of(spec).parameters(spec))
 
 
 def empty(spec: Spec, **extra: Any) -> Model:
@@ -43,9 +43,9 @@ def empty(spec: Spec, **extra: Any) -> Model:
 
     `extra` are further arguments of timm's (dropout).
     """
-    host = host_of(spec)
+    builder = host(family_of(spec))
     with torch.device("meta"), _Unset():
-        return host.create(spec, **extra)
+        return builder.create(spec, **extra)
 
 
 class _Unset(TorchFunctionMode):
@@ -166,7 +166,7 @@ def initial(spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str]
     check_memory(sum(4 * math.prod(shape) for name, shape in shapes(spec).items() if name in chosen))
     return {
         name: _start(kind, spec, sizes, derive_seed(seed, "initial", name), scheme)
-        for name, kind, sizes in iter_parameters(spec)
+        for name, kind, sizes in table_of(spec).parameters(spec)
         if name in chosen
     }
 

@@ -143,11 +143,8 @@ def image_settings(config: Mapping[str, Json], where: str) -> dict[str, Any]:
     cfg = config.get("pretrained_cfg", config)
     if not isinstance(cfg, dict):
         raise BadFile(f"{where}: pretrained_cfg is {type(cfg).__name__}; expected an object")
-    cfg = dict(cfg)
-    for key in ("num_classes", "label_names"):
-        if key in config:
-            cfg[key] = config[key]
-    cfg = {key: value for key, value in cfg.items() if value is not None}
+    overridden = {key: config[key] for key in ("num_classes", "label_names") if key in config}
+    cfg = {key: value for key, value in {**cfg, **overridden}.items() if value is not None}
     _check_images(cfg, where)
     return cfg
 

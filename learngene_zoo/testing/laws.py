@@ -10,24 +10,25 @@ import torch
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.method import Member, Method
 from learngene_zoo.storage import StateDict
+from learngene_zoo.tasks.catalogue import Suite
 
 # What `plan` must not need. Blocked even if it is imported already, so that a test run cannot hide an import.
 HOT = ("torch", "timm", "numpy", "datasets", "learngene_zoo.families.tensors", "learngene_zoo.artifacts.descendant")
 
 
-def law(holds: bool, method: Method, otherwise: str) -> None:
-    """Raises `AssertionError` with `otherwise`, what the method does instead, unless the law holds."""
+def law(holds: bool, plugin: Method | Suite, otherwise: str) -> None:
+    """Raises `AssertionError` with `otherwise`, what the method or suite does instead, unless the law holds."""
     if not holds:
-        raise AssertionError(f"the method {method.name} {otherwise}")
+        raise AssertionError(f"the {type(plugin).__name__.lower()} {plugin.name} {otherwise}")
 
 
 @contextmanager
-def keeping(method: Method, broken: str, *errors: type[BaseException]) -> Iterator[None]:
+def keeping(plugin: Method | Suite, broken: str, *errors: type[BaseException]) -> Iterator[None]:
     """Within, one of these errors is the broken law `broken`."""
     try:
         yield
     except errors as error:
-        raise AssertionError(f"the method {method.name} {broken}: {error}") from error
+        raise AssertionError(f"the {type(plugin).__name__.lower()} {plugin.name} {broken}: {error}") from error
 
 
 def members_of(method: Method, config: LearngeneConfig) -> Iterator[Member]:

@@ -14,6 +14,7 @@ from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.catalogue import Suite
 from learngene_zoo.tasks.task import SPLITS, Entry, Task
 from learngene_zoo.tasks.transforms import checked
+from learngene_zoo.testing.laws import keeping, law
 
 NAME = re.compile(r"\w[\w.-]*")  # a colon would make it a reference to the user's own data, a slash a path
 MOST_IMAGES = 12  # that are read of each split
@@ -47,62 +48,54 @@ def check_suite(suite: Suite, *, offline: bool = True) -> tuple[str, ...]:
 
 def check_registration(suite: Suite) -> None:
     """It is registered under its name, names nothing that is taken, and is known without importing anything heavy."""
-    try:
+    with keeping(suite, "is not registered (is its package installed?)", ZooError):
         registered = catalogue.suite(suite.name)
-    except ZooError as error:
-        words = f"the suite {suite.name} is not registered (is its package installed?): {error}"
-        raise AssertionError(words) from error
-    _law(registered == suite, suite, f"is registered as another object: {registered}")
+    law(registered == suite, suite, f"is registered as another object: {registered}")
     for name in (suite.name, *(entry.name for entry in suite.entries)):
-        _law(bool(NAME.fullmatch(name)), suite, f"has the name {name!r}; expected letters, digits, '_', '-' and '.'")
+        law(bool(NAME.fullmatch(name)), suite, f"has the name {name!r}; expected letters, digits, '_', '-' and '.'")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     done = subprocess.run([sys.executable, "-c", COLD, suite.name], env=environment, capture_output=True, text=True)
-    _law(done.returncode == 0, suite, f"cannot be loaded in a process of its own: {done.stderr[-500:]}")
-    _law(not done.stdout.strip(), suite, f"imports {done.stdout.strip()} when it is listed; import it in `open`")
+    law(done.returncode == 0, suite, f"cannot be loaded in a process of its own: {done.stderr[-500:]}")
+    law(not done.stdout.strip(), suite, f"imports {done.stdout.strip()} when it is listed; import it in `open`")
 
 
 def check_task(suite: Suite, entry: Entry, task: Task) -> None:
     """The task is what its entry says, and every image is a function of its split and index alone."""
     for field in ("name", "title", "kind", "classes", "image_size", "flip"):
         got, said = getattr(task, field), getattr(entry, field)
-        _law(got == said, suite, f"lists {entry.name} with {field}={said!r}, and the opened task has {got!r}")
+        law(got == said, suite, f"lists {entry.name} with {field}={said!r}, and the opened task has {got!r}")
     sized = dict(task.sizes) == dict(entry.sizes)
-    _law(sized, suite, f"lists {entry.name} with {entry.sizes}, and it has {task.sizes}")
+    law(sized, suite, f"lists {entry.name} with {entry.sizes}, and it has {task.sizes}")
     names = task.class_names
-    _law(len(set(names)) == len(names) == task.classes, suite, f"does not give {entry.name} {task.classes} class names")
+    law(len(set(names)) == len(names) == task.classes, suite, f"does not give {entry.name} {task.classes} class names")
     first = [_check_split(suite, task, name) for name in SPLITS]
     shown = {image.numpy().tobytes() for images in first for image in images}
-    _law(len(shown) > 1, suite, f"shows the same image in all splits of {entry.name}")
+    law(len(shown) > 1, suite, f"shows the same image in all splits of {entry.name}")
 
 
 def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
     """Checks a split; returns its first images."""
     split, what = task.split(name), f"{name} of {task.name}"
     labels = np.asarray(split.labels)
-    _law(len(split) == len(labels) == task.sizes[name], suite, f"promises {task.sizes[name]} images in {what}")
-    _law(labels.dtype == np.int64, suite, f"has labels of type {labels.dtype} in {what}, not int64")
+    law(len(split) == len(labels) == task.sizes[name], suite, f"promises {task.sizes[name]} images in {what}")
+    law(labels.dtype == np.int64, suite, f"has labels of type {labels.dtype} in {what}, not int64")
     outside = labels[(labels < 0) | (labels >= task.classes)]
-    _law(not len(outside), suite, f"has the label {outside[:1]} in {what}, which has {task.classes} classes")
+    law(not len(outside), suite, f"has the label {outside[:1]} in {what}, which has {task.classes} classes")
     indices = sorted({*range(min(MOST_IMAGES, len(split))), len(split) - 1})
     before = _random_state()
     samples = checked(split.__getitems__(indices), task, indices)
-    _law(before == _random_state(), suite, f"draws from the global random state to read {what}")
+    law(before == _random_state(), suite, f"draws from the global random state to read {what}")
     for image in samples.images:
         fine = image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] in (1, task.channels)
-        _law(fine, suite, f"has an image of {image.dtype} {tuple(image.shape)} in {what}, not of uint8 (C, H, W)")
+        law(fine, suite, f"has an image of {image.dtype} {tuple(image.shape)} in {what}, not of uint8 (C, H, W)")
     for mask in () if samples.masks is None else samples.masks:
-        _law(mask.dtype == torch.uint8, suite, f"has a mask of {mask.dtype} in {what}, not of uint8")
+        law(mask.dtype == torch.uint8, suite, f"has a mask of {mask.dtype} in {what}, not of uint8")
     again = checked(pickle.loads(pickle.dumps(split)).__getitems__(indices[::-1]), task, indices[::-1])
     equal = all(torch.equal(one, other) for one, other in zip(samples.images, list(again.images)[::-1], strict=True))
-    _law(equal, suite, f"has an image in {what} that changes with the order of reading or in another process")
+    law(equal, suite, f"has an image in {what} that changes with the order of reading or in another process")
     return list(samples.images)
 
 
 def _random_state() -> bytes:
     """The global state of torch's and numpy's generators."""
     return torch.get_rng_state().numpy().tobytes() + pickle.dumps(np.random.get_state())
-
-
-def _law(holds: bool, suite: Suite, otherwise: str) -> None:
-    if not holds:
-        raise AssertionError(f"the suite {suite.name} {otherwise}")

@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import spec as specs
 from learngene_zoo.families import tensors
-from learngene_zoo.families.family import Family, Table, cost, families, iter_parameters, norm, parameter, table_of
+from learngene_zoo.families.family import Family, Table, cost, families, norm, parameter, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.timm_config import architecture, timm_config
@@ -180,7 +180,7 @@ def test_what_a_name_says() -> None:
 
 
 def test_parameters_come_with_their_sizes() -> None:
-    assert {name: kind.shape(sizes) for name, kind, sizes in iter_parameters(SPEC)} == shapes(SPEC)
+    assert {name: kind.shape(sizes) for name, kind, sizes in table_of(SPEC).parameters(SPEC)} == shapes(SPEC)
 
 
 def test_a_model_of_another_family_than_the_specs_is_refused() -> None:

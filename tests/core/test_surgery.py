@@ -8,7 +8,7 @@ from timm.layers import resample_abs_pos_embed
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
-from learngene_zoo.families.family import iter_parameters
+from learngene_zoo.families.family import table_of
 from learngene_zoo.families.tensors import check_state, initial, model_of, shapes
 from learngene_zoo.families.vit.spec import ViTSpec, axis_sizes
 
@@ -170,5 +170,5 @@ def test_casting_keeps_sharing_and_leaves_integers() -> None:
 
 
 def test_every_tensor_has_as_many_axes_as_the_table_says() -> None:
-    for name, kind, _ in iter_parameters(SPEC):
+    for name, kind, _ in table_of(SPEC).parameters(SPEC):
         assert STATE[name].dim() == len(kind.axes)

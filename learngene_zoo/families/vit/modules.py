@@ -16,7 +16,7 @@ Shapes: B images, N tokens, D width, K classes, H x W pixels, h x w patches.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from learngene_zoo.families.vit.spec import REGISTERED
 
+Built = TypeVar("Built", bound=VisionTransformer)
 Front = Sequence[Sequence[int]]  # layers, width and heads of each segment but the last
 
 
@@ -117,28 +118,24 @@ default_cfgs = generate_default_cfgs(
 @register_model
 def learngene_dense_vit(pretrained: bool = False, **settings: Any) -> DenseVisionTransformer:
     """A Vision Transformer with the dense head; by default of base size for 224-pixel images."""
-    built: DenseVisionTransformer = _built(DenseVisionTransformer, "learngene_dense_vit", pretrained, settings)
-    return built
+    return _built(DenseVisionTransformer, "learngene_dense_vit", pretrained, settings)
 
 
 @register_model
 def learngene_stitched_vit(pretrained: bool = False, **settings: Any) -> StitchedVisionTransformer:
     """A stitched Vision Transformer; its last segment is by default of base size, for 224-pixel images."""
-    built: StitchedVisionTransformer = _built(StitchedVisionTransformer, "learngene_stitched_vit", pretrained, settings)
-    return built
+    return _built(StitchedVisionTransformer, "learngene_stitched_vit", pretrained, settings)
 
 
 @register_model
 def learngene_stitched_dense_vit(pretrained: bool = False, **settings: Any) -> StitchedDenseVisionTransformer:
     """A stitched Vision Transformer with the dense head."""
-    built: StitchedDenseVisionTransformer = _built(
-        StitchedDenseVisionTransformer, "learngene_stitched_dense_vit", pretrained, settings
-    )
-    return built
+    return _built(StitchedDenseVisionTransformer, "learngene_stitched_dense_vit", pretrained, settings)
 
 
-def _built(kind: type[VisionTransformer], architecture: str, pretrained: bool, settings: dict[str, Any]) -> Any:
+def _built(kind: type[Built], architecture: str, pretrained: bool, settings: dict[str, Any]) -> Built:
     base = {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
-    return build_model_with_cfg(
+    built: Built = build_model_with_cfg(
         kind, architecture, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **{**base, **settings}
     )
+    return built
