@@ -140,12 +140,12 @@ def test_a_model_that_is_named_comes_before_those_at_the_usual_places(
     for name in ("mine", "usual", "last"):
         Path(name).mkdir()
         (Path(name) / "config.json").write_text('{"architecture": "vit"}')
-    assert model_of(Path("mine"), "usual", "last") == Path("mine")
+    assert model_of("mine", "usual", "last") == Path("mine")
     assert model_of(None, "none", "usual", "last") == Path("usual")
     with pytest.raises(WrongCall, match=r"there is no model at \./none or \./gone"):
         model_of(None, "none", "gone")
     with pytest.raises(WrongCall, match="there is no model at none"):
-        model_of(Path("none"), "usual")
+        model_of("none", "usual")
 
 
 def test_quantities_are_read_as_people_write_them() -> None:
