@@ -261,9 +261,8 @@ def _usage(spec: Spec, place: Place) -> str:
     """How to open a model."""
     opened = f'model = timm.create_model("{place.timm}", pretrained=True)'
     if not (spec.dense or spec.stitched):
-        return _fence(f"import timm\n\n{opened}", "python") + f"\n\n{place.note} Only timm is needed.".replace(
-            "\n\n ", "\n\n"
-        )
+        needs = f"{place.note} Only timm is needed.".strip()
+        return _fence(f"import timm\n\n{opened}", "python") + f"\n\n{needs}"
     parts = [place.note] if place.note else []
     parts += ["The model gives logits for every pixel."] * spec.dense
     parts += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched

@@ -15,6 +15,7 @@ from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"[A-Za-z0-9][\w.-]*"
 _REFERENCE = re.compile(rf"(?P<name>{_WORD}/{_WORD})(?:/(?P<inside>{_WORD}))?(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?")
+_CACHED = re.compile(rf"(?:^|/)models--([^/]*?)--([^/]+)/snapshots/({_COMMIT.pattern})(?:/|$)(.*)")
 SCHEME = "hf-hub:"
 CERTAIN = (400, 401, 403, 404, 413)  # answers that will be the same next time, and after which nothing was done
 
@@ -103,17 +104,8 @@ def _commit(path: Path) -> str:
 
 def cached_repository(folder: Path) -> Repository | None:
     """The repository and commit that a folder of the Hub's cache holds; None for any other folder."""
-    parts = folder.parts
-    for index, part in enumerate(parts[:-2]):
-        owner, _, name = part.removeprefix("models--").partition("--")
-        if (
-            part.startswith("models--")
-            and name
-            and parts[index + 1] == "snapshots"
-            and _COMMIT.fullmatch(parts[index + 2])
-        ):
-            return Repository(f"{owner}/{name}", parts[index + 2], "/".join(parts[index + 3 :]))
-    return None
+    found = _CACHED.search(folder.as_posix())
+    return Repository(f"{found[1]}/{found[2]}", found[3], found[4]) if found else None
 
 
 def licence_on_card(repository: Repository, *, offline: bool) -> str:

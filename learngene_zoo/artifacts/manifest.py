@@ -55,11 +55,6 @@ class Manifest:
     format: int = FORMAT
 
     @property
-    def bytes(self) -> int:
-        """The size of all files."""
-        return sum(file.bytes for file in self.files.values())
-
-    @property
     def members(self) -> list[str]:
         """The folders of a family's members."""
         return sorted({path.partition("/")[0] for path in self.files if "/" in path})

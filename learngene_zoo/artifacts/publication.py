@@ -20,7 +20,6 @@ from learngene_zoo.artifacts.hub import Repository, parse_repository
 from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, manifest_of
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, Refused, WrongCall
-from learngene_zoo.families.spec import Spec
 from learngene_zoo.storage import CONFIG, WEIGHTS
 
 if TYPE_CHECKING:
@@ -188,5 +187,4 @@ def _title(top: Learngene | Descendant, members: Mapping[str, Descendant]) -> st
     if isinstance(top, Learngene):
         count = f" with {len(members)} descendants" if members else ""
         return f"A learngene of {top.config.method}{count}"
-    spec: Spec = top.spec
-    return f"A model of {spec.layers} layers, {spec.width} wide"
+    return f"A model of {top.spec.layers} layers, {top.spec.width} wide"
