@@ -123,21 +123,21 @@ def _shared(
         with FileLock(shared / f"{key}.lock"):
             if not (place / DONE).is_dir():
                 _make(place, run, key, compute)
+            for checkpoint in [path for path in place.glob("**/checkpoint*") if path.is_dir()]:
+                shutil.rmtree(checkpoint)
     finally:
         _note(run, key, time.monotonic() - began)
     return load_result(place / DONE)
 
 
 def _make(place: Path, run: Run, key: str, compute: Callable[[Run], tuple[StateDict, Json]]) -> None:
+    """Compute a part, write what it took, and mark it as done last: a part that is there has its cost, whatever is killed."""
     began = time.monotonic()
     try:
         state, record = compute(replace(run, folder=place, resume=True, plan=key))
-        save_result(place / DONE, state, record)
-        for checkpoint in sorted(place.rglob("checkpoint*")):
-            if checkpoint.is_dir():
-                shutil.rmtree(checkpoint)
     finally:
         _write(place / COST, {"seconds": _seconds(place) + time.monotonic() - began})
+    save_result(place / DONE, state, record)
 
 
 def _note(run: Run, key: str, seconds: float) -> None:

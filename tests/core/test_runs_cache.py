@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -194,6 +195,28 @@ def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock:
     for name in "ab":  # each spent 10 seconds here, and would have spent 20
         assert taken(tmp_path / name, tmp_path / "parts").images == 2 * IMAGES
         assert taken(tmp_path / name, tmp_path / "parts").seconds == 10
+
+
+def test_a_part_that_is_done_has_its_cost_and_no_checkpoint_wherever_a_kill_came(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computing(Computation(clock, seconds=10))
+    with monkeypatch.context() as killed:  # between its computation and its result, and right after its result
+        killed.setattr(cache, "save_result", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            once(run_in(tmp_path, "a"), teacher, Settings())
+    (place,) = tmp_path.rglob("cost.json")
+    assert json.loads(place.read_text()) == {"seconds": 10}
+    shutil.rmtree(place.parent / "checkpoint-1")
+    once(run_in(tmp_path, "a"), teacher, Settings())
+    (place.parent / "checkpoint-1").mkdir()
+    once(run_in(tmp_path, "b"), teacher, Settings())
+    assert {path.name for path in place.parent.iterdir()} == {"done", "cost.json", "metrics.jsonl"}
+    assert json.loads(place.read_text()) == {"seconds": 20}
+
+
+def interrupt(*arguments: object) -> None:
+    raise KeyboardInterrupt
 
 
 def test_the_seconds_of_a_run_that_was_interrupted_add_up(tmp_path: Path, clock: Clock) -> None:
