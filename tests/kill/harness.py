@@ -24,12 +24,13 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from stories import SETUP, STORIES, Story, contents, make_world, said, small_demo, timeless
+from stories import PUBLISHED, SETUP, STORIES, Story, contents, make_world, publish, said, small_demo, timeless
 
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "os.link", "os.symlink"}
@@ -207,8 +208,19 @@ def prepare(top: Path, stories: Sequence[Story]) -> None:
     make_world(start)
     words = {word for story in stories for line in (story.line, story.old) for word in line.split()}
     for line in SETUP:
-        if line.split()[-1] in words | {"model"}:
+        if line.split()[-1] in words | {"model", "gene"}:
             done(line, start)
+    if PUBLISHED in words:
+        child = os.fork()
+        if child == 0:
+            os.chdir(start)
+            try:
+                publish(start)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, "nothing was published"
 
 
 def imported() -> None:
@@ -260,5 +272,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "LGZOO_CACHE": "cache"}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "LGZOO_CACHE": "cache", "HF_HUB_CACHE": "hub"}
     sys.exit(main())

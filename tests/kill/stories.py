@@ -1,25 +1,27 @@
 """What is killed: every command of `lgzoo` that writes files, each in its smallest form, and what its places may hold.
 
-`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `bench` (also with --force, --tune, --cost, --report and
---claim) and `demo` write; the other commands only print. `demo` is a grid of bench that takes minutes: here it has one depth
-and one seed.
+`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `fetch -o`, `bench` (also with --force, --tune, --cost,
+--report and --claim) and `demo` write; the other commands only print. `demo` is a grid of bench that takes minutes: here it has
+one depth and one seed. What `fetch` copies is in the Hub's cache already: tests/hub breaks its downloads.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-TOYS = Path(__file__).resolve().parents[1] / "core"
+TESTS = Path(__file__).resolve().parents[1]
 TASK = "folder:images"
 SMALL = "--epochs 2 --images 32 --batch-size 16"
 GRID = "--ancestry ancestry --epochs 1 --seeds 1 --images 16 --batch-size 8 --augment none --workers 1"
 BENCH = f"bench {TASK} --method lsamd --set lsamd.keep=1,2 {GRID}"
+PUBLISHED = "me/gene@v1.0"
 PARTS = f"bench {TASK} --method pretrain_finetune --preset smoke --set pretrain_finetune.depths=2 {GRID}"
 CLAIM = f"""
 name = "toy"
@@ -85,6 +87,7 @@ STORIES = (
         "out.json",
         old=f"evaluate tuned --task {TASK} --split validation -o out.json",
     ),
+    Story("fetch", f"fetch {PUBLISHED} -o out --offline --force", old=REPLACED, again=""),
     Story("plot", "plot searched -o out.png", "out.png", again="--force"),
     Story("sheet", f"show {TASK} -o out.png", "out.png", again="--force"),
     Story(
@@ -121,7 +124,7 @@ SETUP = (
 
 def make_world(top: Path) -> None:
     """The files that every story starts from, before the lines of `SETUP` add theirs."""
-    sys.path.insert(0, str(TOYS))
+    sys.path[:0] = [str(TESTS / "core"), str(TESTS / "hub")]
     import bench_toy
     import streaming_toy
 
@@ -129,6 +132,22 @@ def make_world(top: Path) -> None:
     streaming_toy.shards(top / "shards", count=2)
     (top / "photos").symlink_to("images")
     (top / "toy.toml").write_text(CLAIM, encoding="utf-8")
+
+
+def publish(top: Path) -> None:
+    """Put a learngene into the cache of the Hub, `hub`, where `fetch` finds it. Changes the client in this process."""
+    from huggingface_hub import constants
+    from standin import TOKEN, StandIn
+
+    from learngene_zoo.artifacts.fetch import fetch
+    from learngene_zoo.artifacts.publish import publish as publish_folder
+
+    with StandIn() as server:
+        constants.ENDPOINT, constants.HF_HUB_OFFLINE = server.url, False
+        constants.HUGGINGFACE_CO_URL_TEMPLATE = server.url + "/{repo_id}/resolve/{revision}/{filename}"
+        os.environ |= {"HF_TOKEN": TOKEN, "NO_PROXY": "127.0.0.1,localhost"}
+        publish_folder(top / "gene", "me/gene", tag="v1.0", licence="mit")
+        fetch(PUBLISHED)
 
 
 def small_demo(seed: int = 0, *, full: bool = False, offline: bool = False) -> list[Any]:
