@@ -10,6 +10,7 @@ from learngene_zoo.errors import ZooError as ZooError
 from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
 from learngene_zoo.lifecycle import evaluate as evaluate
 from learngene_zoo.lifecycle import expand as expand
+from learngene_zoo.lifecycle import export as export
 from learngene_zoo.lifecycle import extract as extract
 from learngene_zoo.lifecycle import finetune as finetune
 from learngene_zoo.lifecycle import plan as plan

@@ -1,4 +1,4 @@
-"""The verbs: train, plan, extract, expand, finetune, evaluate, plot. The command line, torch.hub and tests call these.
+"""The verbs: train, plan, extract, expand, finetune, evaluate, export, plot. The command line, torch.hub and tests call these.
 
 Each takes names, paths or objects, does one thing, and returns the object it made; with `out` it also writes it.
 """
@@ -42,6 +42,7 @@ from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.runtimes import Exported
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
 
@@ -261,6 +262,32 @@ def evaluate(
     data = open_task(task or _own_task(descendant, "evaluate"), offline=run.offline)
     check_head(descendant.spec, data)
     return measure(descendant.model(), data, split, descendant.input_format, run)
+
+
+def export(
+    model: str | Path | Descendant,
+    out: str | Path,
+    *,
+    dtype: Literal["fp32", "fp16", "int8"] = "fp32",
+    task: str | None = None,
+    max_drop: float = 0.01,
+    timed: bool = False,
+    run: Run | None = None,
+    force: bool = False,
+) -> Exported:
+    """Write a model as one file for other runtimes: ONNX or `torch.export`'s, by the suffix of `out` (`.onnx`, `.pt2`).
+
+    `runtimes.py` says what it holds and how it is checked. `task` (default: as for `evaluate`) is what an int8 file is
+    measured on. Raises `WrongCall` as `evaluate` does.
+    """
+    from learngene_zoo.runtimes import check_format, export_descendant
+
+    run = run or Run()
+    check_format(Path(out), dtype)
+    descendant = shelf.open_descendant(model)
+    data = open_task(task or _own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
+    settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
+    return export_descendant(descendant, Path(out), **settings, run=run, force=force)
 
 
 def plot(

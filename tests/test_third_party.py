@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from learngene_zoo.cli.new_plugin import package
+
 pytestmark = pytest.mark.slow
+
+
+DOCUMENTED = {"first_blocks": "method", "shades": "suite"}
 
 
 def python(*arguments: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -29,20 +34,34 @@ def lgzoo(*words: str, site: Path, cwd: Path) -> subprocess.CompletedProcess[str
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the documented plugins are installed."""
-    page = (Path(__file__).resolve().parent.parent / "docs" / "plugins.md").read_text(encoding="utf-8")
-    files = re.findall(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", page, flags=re.M | re.S)
-    names = [name for name, _ in files]
-    assert names == ["pyproject.toml", "lgzoo_first_blocks.py", "pyproject.toml", "lgzoo_shades.py"]
+    """Where the documented plugins are installed, as `lgzoo new-plugin` writes them."""
     place = tmp_path_factory.mktemp("site")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    for package in (files[:2], files[2:]):
-        source = tmp_path_factory.mktemp("plugin")
-        for name, text in package:
-            (source / name).write_text(text, encoding="utf-8")
+    for name, kind in DOCUMENTED.items():
+        source = tmp_path_factory.mktemp("source") / name
+        written = lgzoo("new-plugin", name, "--kind", kind, "-o", str(source), site=place, cwd=place)
+        assert written.returncode == 0, written.stderr
+        assert "pip install -e '.[test]' && pytest" in written.stderr
         done = subprocess.run([*pip, "--target", str(place), str(source)], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
     return place
+
+
+def test_the_page_shows_what_new_plugin_writes() -> None:
+    page = (Path(__file__).resolve().parent.parent / "docs" / "plugins.md").read_text(encoding="utf-8")
+    shown: list[tuple[str, str]] = re.findall(r"^`([\w.]+)`\n\n```\w+\n(.*?)^```$", page, flags=re.M | re.S)
+    for name, kind in DOCUMENTED.items():
+        files = package(name, kind)
+        assert [shown.pop(0), shown.pop(0)] == [(file, files[file]) for file in ("pyproject.toml", f"lgzoo_{name}.py")]
+    assert not shown
+
+
+@pytest.mark.parametrize(("name", "kind"), DOCUMENTED.items())
+def test_what_new_plugin_writes_passes_its_own_test(name: str, kind: str, site: Path, tmp_path: Path) -> None:
+    written = lgzoo("new-plugin", name, "--kind", kind, "-o", "mine", site=tmp_path, cwd=tmp_path)
+    assert written.returncode == 0, written.stderr
+    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", "mine/tests", site=site, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_it_is_listed_and_has_a_command_of_its_own(site: Path, tmp_path: Path) -> None:
@@ -75,14 +94,14 @@ def test_it_keeps_the_contract(site: Path, tmp_path: Path) -> None:
 
 def test_a_suite_is_listed_and_its_task_evaluates_a_model(site: Path, tmp_path: Path) -> None:
     listed = lgzoo("list", "tasks", site=site, cwd=tmp_path)
-    assert "darker-side" in listed.stdout, listed.stderr
+    assert "shades-side" in listed.stdout, listed.stderr
     shown = lgzoo("show", "shades", "--json", site=site, cwd=tmp_path)
     assert [row["suites"] for row in json.loads(shown.stdout)] == [["shades"]], shown.stderr
     size = ("--layers", "1", "--width", "16", "--heads", "2", "--image-size", "16", "--patch-size", "8")
     how = ("--epochs", "16", "--lr", "0.005", "--batch-size", "50", "--augment", "none", "--init", "fan_in")
-    trained = lgzoo("train", "--task", "darker-side", *size, *how, "-o", "model", site=site, cwd=tmp_path)
+    trained = lgzoo("train", "--task", "shades-side", *size, *how, "-o", "model", site=site, cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
-    done = lgzoo("evaluate", "model", "--task", "darker-side", "--json", site=site, cwd=tmp_path)
+    done = lgzoo("evaluate", "model", "--task", "shades-side", "--json", site=site, cwd=tmp_path)
     assert json.loads(done.stdout)["value"] > 0.7, done.stdout + done.stderr
 
 
@@ -101,7 +120,7 @@ def test_a_learngene_says_which_package_brings_its_method(site: Path, tmp_path: 
 def test_a_suite_keeps_the_contract(site: Path, tmp_path: Path) -> None:
     code = "from learngene_zoo.testing import check_suite\nfrom lgzoo_shades import SHADES\nprint(*check_suite(SHADES))"
     done = python("-c", code, site=site, cwd=tmp_path)
-    assert done.stdout == "darker-side\n", done.stderr
+    assert done.stdout == "shades-side\n", done.stderr
 
 
 def test_a_size_that_it_does_not_declare_is_refused(site: Path, tmp_path: Path) -> None:

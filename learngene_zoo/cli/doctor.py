@@ -1,10 +1,15 @@
-"""`lgzoo doctor`: what is installed here, what works, and what does not."""
+"""`lgzoo doctor`: what is installed here, what works, and what does not.
+
+Without `--hub` nothing accesses the network. A token of the Hub is never read further than to whether there is one.
+"""
 
 import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any, Literal
 
 import click
@@ -14,17 +19,23 @@ from learngene_zoo.cli.job import Row, json_option, offline_option, print_row, p
 from learngene_zoo.errors import ZooError
 from learngene_zoo.method import METHODS
 from learngene_zoo.tasks import catalogue
+from learngene_zoo.text import human_count, printable
 from learngene_zoo.version import __version__
 
 PACKAGES = (
-    "torch", "torchvision", "timm", "accelerate", "datasets", "huggingface-hub", "safetensors", "scikit-learn",
+    "torch", "timm", "accelerate", "datasets", "huggingface-hub", "safetensors", "scikit-learn",
     "matplotlib", "click", "rich",
 )  # fmt: skip
+OPTIONAL = {
+    "torchvision": "torchvision", "onnx": "'learngene-zoo[onnx]'", "onnxruntime": "'learngene-zoo[onnx]'",
+    "onnxscript": "'learngene-zoo[onnx]'", "ray": "'learngene-zoo[ray]'",
+}  # fmt: skip
+LEAST_FREE = 10**9  # bytes: a few models with their checkpoints
 HUB_SECONDS = 5.0
 Status = Literal["ok", "bad", "info"]
 
 
-def doctor(task: str | None, hub: bool, offline: bool, as_json: bool) -> None:
+def doctor(task: str | None, hub: bool, self_test: bool, offline: bool, as_json: bool) -> None:
     """Print the findings; exit 1 if one of them is bad."""
     if task is not None:
         from learngene_zoo.tasks.first_row import first_row
@@ -34,7 +45,7 @@ def doctor(task: str | None, hub: bool, offline: bool, as_json: bool) -> None:
         if row["missing"]:
             click.get_current_context().exit(1)
         return
-    rows = list(_findings(hub))
+    rows = list(_self_test() if self_test else _findings(hub))
     print_rows(rows, as_json)
     if any(row["status"] == "bad" for row in rows):
         click.get_current_context().exit(1)
@@ -47,8 +58,9 @@ def _row(what: str, status: Status, found: Any) -> Row:
 def _findings(hub: bool) -> Iterator[Row]:
     yield _row("learngene_zoo", "ok", __version__)
     yield _row("python", "ok" if sys.version_info >= (3, 11) else "bad", platform.python_version())
-    yield from map(_package, PACKAGES)
+    yield from map(_package, [*PACKAGES, *OPTIONAL])
     yield from _compute()
+    yield from _places()
     yield from _plugins()
     yield from _shelf()
     yield from _tasks()
@@ -60,8 +72,9 @@ def _package(name: str) -> Row:
     try:
         return _row(name, "ok", version(name))
     except PackageNotFoundError:
-        optional = name == "torchvision"
-        return _row(name, "info" if optional else "bad", f"not installed; pip install {name}")
+        return _row(
+            name, "info" if name in OPTIONAL else "bad", f"not installed; pip install {OPTIONAL.get(name, name)}"
+        )
 
 
 def _compute() -> Iterator[Row]:
@@ -77,6 +90,31 @@ def _compute() -> Iterator[Row]:
     if torch.backends.mps.is_available():
         found.append("mps")
     yield _row("devices", "info", ", ".join(found))
+
+
+def _places() -> Iterator[Row]:
+    """Where things are kept and whether there is room, and how the Hub is reached."""
+    from huggingface_hub import constants, get_token
+
+    for what, folder in {"working folder": Path.cwd(), "cache of the Hub": Path(constants.HF_HUB_CACHE)}.items():
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        free = shutil.disk_usage(existing).free
+        status: Status = "ok" if free >= LEAST_FREE and os.access(existing, os.W_OK) else "bad"
+        writable = "" if os.access(existing, os.W_OK) else "; not writable"
+        yield _row(what, status, f"{folder}, {human_count(free)}B free{writable}")
+    yield _row(
+        "endpoint", "info", constants.ENDPOINT + (" (HF_HUB_OFFLINE is set)" if constants.HF_HUB_OFFLINE else "")
+    )
+    yield _row("login", "info", "logged in" if get_token() else "not logged in; to publish: hf auth login")
+
+
+def _self_test() -> Iterator[Row]:
+    from learngene_zoo.cli.self_test import self_test
+
+    for name, worked, found in self_test():
+        if sys.stderr.isatty():
+            click.echo(printable(f"{name}: {found}"), err=True)
+        yield _row(name, "ok" if worked else "bad", found)
 
 
 def _plugins() -> Iterator[Row]:
@@ -125,10 +163,15 @@ command = click.Command(
     "doctor",
     callback=doctor,
     help="Report what is installed, which methods and tasks work, and what does not. Exits with 1 if something is broken.",
-    epilog="\b\nExamples:\n  lgzoo doctor\n  lgzoo doctor --task folder:photos\n  lgzoo doctor --hub",
+    epilog="\b\nExamples:\n  lgzoo doctor\n  lgzoo doctor --task folder:photos\n  lgzoo doctor --hub\n  lgzoo doctor --self-test",
     params=[
         click.Option(
             ["--task"], help="Instead, fetch one row of this task and print its columns, sizes and what is missing."
+        ),
+        click.Option(
+            ["--self-test"],
+            is_flag=True,
+            help="Instead, extract, expand, train and measure a small model: under a minute.",
         ),
         click.Option(["--hub"], is_flag=True, help="Also check whether the Hub can be reached."),
         offline_option(),

@@ -111,12 +111,14 @@ TABLE = {
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
     "evaluate": (f"{HERE}.evaluate:command", "Measure a model on a task."),
+    "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
     "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
     "bench": (f"{HERE}.bench:command", "Compare methods with controls and scratch on a suite of tasks."),
     "demo": (f"{HERE}.demo:command", "Run a small comparison with what is bundled, in minutes."),
     "publish": (f"{HERE}.hub:publish_command", "Publish a learngene or a model on the Hugging Face Hub."),
     "fetch": (f"{HERE}.hub:fetch_command", "Fetch a published learngene or model, and check every file."),
     "doctor": (f"{HERE}.doctor:command", "Report what is installed and what does not work."),
+    "new-plugin": (f"{HERE}.new_plugin:command", "Write a package to start a method or a suite of tasks from."),
     "completion": (f"{HERE}.main:completion", "Print a completion script for bash, zsh or fish."),
 }
 

@@ -157,7 +157,7 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
 def test_completion_scripts_and_what_they_ask_for() -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "_LGZOO_COMPLETE" in call("completion", shell).stdout
-    assert completed("lgzoo ex") == ["extract", "expand"]
+    assert completed("lgzoo ex") == ["extract", "expand", "export"]
     assert "lsamd" in completed("lgzoo extract ls")
     assert "--routing" in completed("lgzoo extract lsamd --ro")
     assert completed("lgzoo extract lsamd --routing i") == ["image"]

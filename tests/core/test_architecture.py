@@ -39,7 +39,7 @@ RINGS = (
     "tasks",
     "training",
     "method",
-    "latency",
+    "latency runtimes",
     "lifecycle",
     "plugin",
     "bench",

@@ -1,0 +1,93 @@
+"""`lgzoo export [MODEL]`."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+
+from learngene_zoo import lifecycle
+from learngene_zoo.cli.job import job_of, job_options, print_row
+from learngene_zoo.cli.options import model_argument, model_of
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.settings import Json
+
+DEFAULT = "onnx"
+
+
+def export(
+    model: Path | None,
+    format: str | None,
+    dtype: Literal["fp32", "fp16", "int8"],
+    task: str | None,
+    max_drop: float,
+    bench: bool,
+    **given: Any,
+) -> None:
+    """Write the file and print how near it is to the model."""
+    job = job_of(given)
+    out = job.place or Path(f"model.{format or DEFAULT}")
+    if format and out.suffix != f".{format}":
+        raise WrongCall(f"{out} does not end in .{format}; leave out --format, or name another file with -o")
+    made = lifecycle.export(
+        model_of(model, "finetuned", "descendant"),
+        out,
+        dtype=dtype,
+        task=task,
+        max_drop=max_drop,
+        timed=bench,
+        run=job.run,
+        force=job.force,
+    )
+    facts: dict[str, Json] = {
+        "format": made.format,
+        "dtype": made.dtype,
+        "bytes": made.bytes,
+        "difference": made.difference,
+    }
+    if made.task is not None:
+        facts |= {"task": made.task, "metric": made.metric, "value": made.value, "model_value": made.model_value}
+    if made.latency is not None:
+        facts |= {"latency": made.latency, "model_latency": made.model_latency}
+    print_row({**facts, "path": str(out)}, job.as_json)
+
+
+command = click.Command(
+    "export",
+    callback=export,
+    help="Write a model as one file that opens without this package: ONNX for onnxruntime and others, or torch.export's.\n\n"
+    "MODEL is a folder (default: ./finetuned, else ./descendant). Input pixel_values (batch, channels, size, size), output "
+    "logits; the batch is dynamic, labels and preprocessing are in the file's metadata. The file is compared with the model "
+    "before it is written.",
+    epilog="\b\nExamples:\n  lgzoo export\n  lgzoo export finetuned --dtype fp16 -o small.onnx\n"
+    "  lgzoo export --dtype int8 --max-drop 0.005\n  lgzoo export --format pt2 --bench",
+    params=[
+        model_argument(),
+        click.Option(
+            ["--format"],
+            type=click.Choice(["onnx", "pt2"]),
+            help=f"Format of the file.  [default: as -o, else {DEFAULT}]",
+        ),
+        click.Option(
+            ["--dtype"],
+            type=click.Choice(["fp32", "fp16", "int8"]),
+            default="fp32",
+            show_default=True,
+            help="What the weights are stored as; int8 (ONNX only) is first measured on the validation split of the task.",
+        ),
+        click.Option(
+            ["--task"],
+            help="Task that int8 is measured on (default: the task of the catalogue that the model was trained for).",
+        ),
+        click.Option(
+            ["--max-drop"],
+            type=click.FloatRange(0, 1),
+            default=0.01,
+            show_default=True,
+            help="Most that the accuracy (or mIoU) may fall in int8; beyond it nothing is written.",
+        ),
+        click.Option(
+            ["--bench"], is_flag=True, help="Also time one image, in the file's runtime and in timm's module."
+        ),
+        *job_options(None, "Path of the file.  [default: model.onnx or model.pt2]"),
+    ],
+)

@@ -1,0 +1,289 @@
+"""Descendants in other runtimes: one `.onnx` or `.pt2` file that opens without this package and without timm.
+
+The file takes `pixel_values` of shape (batch, channels, size, size), normalised fp32 images, and gives `logits`: (batch,
+classes), or (batch, classes, size, size) of a dense model. The batch is dynamic. Labels, preprocessing and origin are in
+its metadata. Before it takes its place it is opened again and compared with the module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import nn
+
+from learngene_zoo.atomic import new_file
+from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
+from learngene_zoo.families.timm_config import pretrained_cfg
+from learngene_zoo.runs.run import open_device
+from learngene_zoo.settings import Json, to_json
+from learngene_zoo.training.evaluate import check_head, evaluate_each
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.runs.run import Run
+    from learngene_zoo.tasks.task import Task
+
+Format = Literal["onnx", "pt2"]
+Dtype = Literal["fp32", "fp16", "int8"]
+Runner = Callable[[torch.Tensor], torch.Tensor]  # images_BCHW -> logits, both fp32 on the CPU
+
+PIXELS, LOGITS, BATCH = "pixel_values", "logits", "batch"
+BATCHES = (1, 2, 5)  # sizes that are compared with the module
+# The largest difference that is accepted, relative to the largest logit: many times what was measured.
+TOLERANCES: Mapping[Dtype, float] = {"fp32": 1e-4, "fp16": 2e-2}
+OPSET = 20
+WARM_UP, REPEATS = 5, 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A file that was written, and how near it is to the module."""
+
+    path: Path
+    format: Format
+    dtype: Dtype
+    bytes: int
+    difference: float  # the largest of a logit, over BATCHES
+    task: str | None = None  # the int8 file's: what it was measured on (the validation split)
+    metric: str | None = None
+    value: float | None = None  # of the file
+    model_value: float | None = None
+    latency: float | None = None  # seconds of one image, median
+    model_latency: float | None = None
+
+
+def export_descendant(
+    descendant: Descendant,
+    path: Path,
+    *,
+    dtype: Dtype = "fp32",
+    task: Task | None = None,
+    max_drop: float = 0.01,
+    timed: bool = False,
+    run: Run,
+    force: bool = False,
+) -> Exported:
+    """Write `descendant` as one file, ONNX or `torch.export`'s by its suffix, checked against its module.
+
+    Nothing is written if a check fails. `fp16` halves the file; its input and output stay fp32. `int8` (ONNX only) stores
+    the matrices of linear layers as signed bytes, one scale per output channel, and quantises their inputs as it runs; it
+    is measured on the validation split of `task` first. Raises `Refused` if it falls there by more than `max_drop`, `TrainingFailed` if the file answers
+    differently from the module, `Unavailable` if packages are missing.
+    """
+    format = check_format(path, dtype)
+    check_packages(format)
+    if task is not None:
+        check_head(descendant.spec, task)
+    open_device(run)
+    model = descendant.model()
+    images_BCHW = _images(descendant, max(BATCHES))
+    found: dict[str, Any] = {"format": format, "dtype": dtype}
+    with new_file(path, force) as draft:
+        write_file(descendant, draft, dtype)
+        runner = opened(draft, run.threads)
+        found["difference"] = _difference(model, runner, images_BCHW, dtype)
+        if dtype == "int8":
+            assert task is not None, "int8 is measured on a task"
+            found |= _measured(descendant, model, runner, task, max_drop, run)
+        if timed:
+            found["model_latency"], found["latency"] = _latencies(model, runner, images_BCHW[:1])
+        found["bytes"] = draft.stat().st_size
+    return Exported(path=path, **found)
+
+
+def check_format(path: Path, dtype: Dtype) -> Format:
+    """The format that a path's suffix names. Raises `WrongCall` for any other, and for a dtype that it does not have."""
+    format = path.suffix.removeprefix(".")
+    if format == "onnx":
+        return "onnx"
+    if format != "pt2":
+        raise WrongCall(f"{path} does not end in .onnx or .pt2")
+    if dtype == "int8":
+        raise WrongCall("only ONNX files can be int8; use --format onnx, or --dtype fp16")
+    return "pt2"
+
+
+def check_packages(format: Format) -> None:
+    """Raises `Unavailable` if the packages that write and run this format are not installed."""
+    try:
+        if format == "onnx":
+            import onnx  # noqa: F401
+            import onnxruntime  # noqa: F401
+            import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise Unavailable(
+            f"ONNX files need {error.name}, which is not installed: pip install 'learngene-zoo[onnx]'"
+        ) from error
+
+
+def opened(path: Path, threads: int | None = None) -> Runner:
+    """What an exported file computes, in its own runtime on the CPU."""
+    if path.suffix == ".pt2":
+        program: Runner = torch.export.load(path).module()
+        return program
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    def run(images_BCHW: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(session.run([LOGITS], {PIXELS: images_BCHW.numpy()})[0])
+
+    return run
+
+
+def metadata(descendant: Descendant) -> dict[str, str]:
+    """What an exported file says about itself: text under each name, JSON where it is more than a word."""
+    images = pretrained_cfg(descendant.spec, mean=descendant.mean, std=descendant.std, licence=descendant.licence)
+    names = ("input_size", "interpolation", "crop_pct", "mean", "std")
+    facts: dict[str, Json] = {
+        "labels": list(descendant.class_names),
+        "preprocessing": {name: images[name] for name in names},
+        "task": descendant.task or "",
+        "license": descendant.licence,
+        "method": descendant.provenance.get("method", ""),
+        "learngene_zoo": to_json(descendant.provenance.get("versions", {})),
+    }
+    return {name: fact if isinstance(fact, str) else json.dumps(fact) for name, fact in facts.items()}
+
+
+class _Served(nn.Module):
+    """The model with the names of its input and output fixed, and both in fp32 whatever it computes in."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.model, self.dtype = model.to(dtype), dtype
+
+    def forward(self, pixel_values: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.model(pixel_values.to(self.dtype))
+        return logits.float()
+
+
+def write_file(descendant: Descendant, path: Path, dtype: Dtype) -> None:
+    """Write the file, unchecked, over whatever is at `path`."""
+    numbers = torch.float16 if dtype == "fp16" else torch.float32
+    served = _Served(descendant.model(), numbers).eval()
+    with _silent():
+        dynamic = {PIXELS: {0: torch.export.Dim(BATCH, min=1)}}
+        program = torch.export.export(served, (_images(descendant, 2),), dynamic_shapes=dynamic)
+        if check_format(path, dtype) == "pt2":
+            torch.export.save(program, path, extra_files={"metadata.json": json.dumps(metadata(descendant))})
+        else:
+            _write_onnx(program, descendant, path, quantised=dtype == "int8")
+
+
+def _write_onnx(program: torch.export.ExportedProgram, descendant: Descendant, draft: Path, quantised: bool) -> None:
+    import onnx
+
+    torch.onnx.export(
+        program,
+        (),
+        draft,
+        input_names=[PIXELS],
+        output_names=[LOGITS],
+        dynamic_shapes={PIXELS: {0: BATCH}},
+        opset_version=OPSET,
+        external_data=False,
+        verbose=False,
+    )
+    graph = onnx.load(draft)
+    if quantised:
+        graph = _quantised(graph, draft)
+    for name, text in metadata(descendant).items():
+        entry = graph.metadata_props.add()
+        entry.key, entry.value = name, text
+    onnx.save(graph, draft)
+
+
+def _quantised(graph: Any, draft: Path) -> Any:
+    """The graph with the matrices of its linear layers in int8, their inputs quantised as it runs."""
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    # The shapes that the exporter recorded are of names that quantising replaces; it refuses the graph with them.
+    del graph.graph.value_info[:]
+    onnx.save(graph, draft)
+    # Signed: unsigned weights are slower by a third to a half.
+    quantize_dynamic(
+        draft, draft, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8
+    )
+    return onnx.load(draft)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """torch's and onnxscript's exporters print their steps and warn about their own internals."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _images(descendant: Descendant, count: int) -> torch.Tensor:
+    spec = descendant.spec
+    return torch.randn(
+        count, spec.channels, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0)
+    )
+
+
+def _difference(model: nn.Module, runner: Runner, images_BCHW: torch.Tensor, dtype: Dtype) -> float:
+    """The largest difference of a logit over `BATCHES`. Raises `TrainingFailed` if it is beyond rounding."""
+    worst = largest = 0.0
+    with torch.no_grad():
+        for size in BATCHES:
+            expected, found = model(images_BCHW[:size]), runner(images_BCHW[:size])
+            if found.shape != expected.shape or not torch.isfinite(found).all():
+                raise TrainingFailed(
+                    f"the file's logits are not those of the model for {size} images; nothing was written"
+                )
+            worst = max(worst, float((found - expected).abs().max()))
+            largest = max(largest, float(expected.abs().max()))
+    if dtype in TOLERANCES and worst > TOLERANCES[dtype] * max(1.0, largest):
+        raise TrainingFailed(f"the file's logits differ from the model's by up to {worst:.2g}; nothing was written")
+    return worst
+
+
+def _measured(
+    descendant: Descendant, model: nn.Module, runner: Runner, task: Task, max_drop: float, run: Run
+) -> dict[str, Any]:
+    def answers(images_BCHW: torch.Tensor) -> Iterator[torch.Tensor]:
+        yield model(images_BCHW)
+        yield runner(images_BCHW)
+
+    module, file = evaluate_each(answers, model, task, "validation", descendant.input_format, run)
+    if module.value - file.value > max_drop:
+        raise Refused(
+            f"in int8 the {file.metric} on {file.images} validation images of {task.name} falls from {module.value:.3f} to "
+            f"{file.value:.3f}, by more than {max_drop:g} (--max-drop); nothing was written; try --dtype fp16"
+        )
+    return {"task": task.name, "metric": file.metric, "value": file.value, "model_value": module.value}
+
+
+def _latencies(model: nn.Module, runner: Runner, image_1CHW: torch.Tensor) -> tuple[float, float]:
+    """Median seconds of the module and of the file for one image, in turns, so that a busy machine is the same for both."""
+    functions: tuple[Runner, ...] = (model, runner)
+    seconds: tuple[list[float], ...] = ([], [])
+    with torch.inference_mode():
+        for _ in range(WARM_UP + REPEATS):
+            for function, spent in zip(functions, seconds):
+                started = time.perf_counter()
+                function(image_1CHW)
+                spent.append(time.perf_counter() - started)
+    module, file = (statistics.median(spent[WARM_UP:]) for spent in seconds)
+    return module, file

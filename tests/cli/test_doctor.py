@@ -1,0 +1,56 @@
+"""What `lgzoo doctor` finds on this machine, and its self-test."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from learngene_zoo.cli.main import main
+
+TOKEN = "hf_" + "x" * 34
+
+
+def rows(*words: str, code: int = 0) -> dict[str, dict[str, str]]:
+    result = CliRunner().invoke(main, ["doctor", "--json", *words])
+    assert result.exit_code == code, result.output
+    assert TOKEN not in result.output
+    return {row["what"]: row for row in json.loads(result.stdout)}
+
+
+def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    found = rows()
+    assert found["login"]["found"] == "logged in"
+    assert found["endpoint"]["found"].startswith("http")
+    assert found["working folder"]["found"].startswith(str(Path.cwd()))
+    assert found["cache of the Hub"]["status"] == "ok"
+    assert found["torch"]["status"] == "ok"
+
+
+def test_a_full_disk_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda place: namedtuple("Usage", "free")(12_000_000))
+    row = rows(code=1)["working folder"]
+    assert (row["status"], row["found"].endswith("12.00MB free")) == ("bad", True)
+
+
+def test_a_step_that_fails_ends_the_self_test_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*words: object, **more: object) -> None:
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setattr("learngene_zoo.lifecycle.extract", fail)
+    assert rows("--self-test", code=1) == {
+        "extract": {"what": "extract", "status": "bad", "found": "RuntimeError: no such instruction"}
+    }
+
+
+@pytest.mark.slow
+def test_the_self_test_goes_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = rows("--self-test")
+    assert list(found) == ["extract", "expand", "finetune", "evaluate", "open with timm", "export"]
+    assert {row["status"] for row in found.values()} == {"ok"}
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,162 @@
+"""Exported files: equal to the module at every batch, self-describing, opened without this package, whole or not there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
+from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+from learngene_zoo.runtimes import BATCHES, export_descendant, opened
+from learngene_zoo.testing import tiny_task
+
+RUN = Run(threads=1)
+SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=16, patch_size=8, classes=5)
+SPECS = {
+    "plain": SPEC,
+    "mean pooling": SPEC.with_(class_token=False, pool="avg", registers=2),
+    "no head": SPEC.with_(classes=0),
+    "dense": SPEC.with_(dense=True),
+    "stitched": SPEC.with_(layers=3, front=(Segment(layers=1, width=16, heads=2),)),
+}
+NAMES = ("zero", "one", "two", "three", "four")
+
+
+def model(spec: ViTSpec = SPEC) -> Descendant:
+    """Random numbers, with a head that tells images apart."""
+    names = NAMES if spec.classes else ()
+    return assemble(spec, {}, seed=3, scheme="fan_in", class_names=names, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+
+
+def images(count: int) -> torch.Tensor:
+    return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(5))
+
+
+@pytest.mark.parametrize("format", ["pt2", "onnx"])
+@pytest.mark.parametrize("name", SPECS)
+def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, tmp_path: Path) -> None:
+    descendant = model(SPECS[name])
+    made = export_descendant(descendant, tmp_path / f"model.{format}", run=RUN)
+    assert made.difference <= (0.0 if format == "pt2" else 1e-5)
+    runner, module = opened(made.path, threads=1), descendant.model()
+    for count in (1, 3, 7):  # 3 and 7 are not among those that exporting compares
+        with torch.no_grad():
+            torch.testing.assert_close(runner(images(count)), module(images(count)), rtol=0, atol=1e-5)
+    assert not {3, 7} & set(BATCHES)
+
+
+@pytest.mark.parametrize("format", ["pt2", "onnx"])
+def test_half_precision_halves_the_file_and_keeps_its_doors_in_fp32(format: str, tmp_path: Path) -> None:
+    descendant = model(SPEC.with_(layers=4, width=128))
+    whole = export_descendant(descendant, tmp_path / f"whole.{format}", run=RUN)
+    half = export_descendant(descendant, tmp_path / f"half.{format}", dtype="fp16", run=RUN)
+    assert half.bytes < 0.6 * whole.bytes
+    assert 0 < half.difference < 2e-2
+    assert opened(half.path)(images(2)).dtype == torch.float32
+
+
+ALONE = """
+import json, sys
+sys.modules["learngene_zoo"] = sys.modules["timm"] = None
+path = sys.argv[1]
+if path.endswith(".onnx"):
+    import numpy, onnxruntime
+    session = onnxruntime.InferenceSession(path)
+    facts = session.get_modelmeta().custom_metadata_map
+    shape = session.run(["logits"], {"pixel_values": numpy.zeros((4, 3, 16, 16), "float32")})[0].shape
+    names = [session.get_inputs()[0].name, session.get_inputs()[0].shape[0], session.get_outputs()[0].name]
+else:
+    import torch
+    files = {"metadata.json": ""}
+    program = torch.export.load(path, extra_files=files)
+    facts = json.loads(files["metadata.json"])
+    shape = program.module()(torch.zeros(4, 3, 16, 16)).shape
+    names = [*program.graph_signature.user_inputs, "batch", "logits"]
+print(json.dumps([names, list(shape), facts]))
+"""
+
+
+@pytest.mark.parametrize("format", ["pt2", "onnx"])
+def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(format: str, tmp_path: Path) -> None:
+    path = export_descendant(model(), tmp_path / f"model.{format}", run=RUN).path
+    printed = subprocess.run([sys.executable, "-c", ALONE, path], check=True, capture_output=True, text=True).stdout
+    names, shape, facts = json.loads(printed)
+    assert names == ["pixel_values", "batch", "logits"]
+    assert shape == [4, 5]
+    assert json.loads(facts["labels"]) == list(NAMES)
+    preprocessing = json.loads(facts["preprocessing"])
+    assert preprocessing["input_size"] == [3, 16, 16]
+    assert (preprocessing["mean"], preprocessing["std"]) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    assert facts["license"] == "unknown"
+
+
+def test_int8_is_measured_before_it_is_written(tmp_path: Path) -> None:
+    task, path = tiny_task(classes=5), tmp_path / "model.onnx"
+    descendant = model(SPEC.with_(width=64, image_size=task.image_size))
+    whole = export_descendant(descendant, tmp_path / "whole.onnx", run=RUN)
+    made = export_descendant(descendant, path, dtype="int8", task=task, max_drop=1.0, run=RUN)
+    assert made.bytes < 0.5 * whole.bytes
+    assert (made.task, made.metric) == (task.name, "accuracy")
+    assert made.value is not None
+    assert made.model_value is not None
+    assert abs(made.value - made.model_value) <= 0.1
+    before = path.read_bytes()
+    with pytest.raises(Refused, match=r"in int8 the accuracy .* falls from .* by more than -1 .*--dtype fp16"):
+        export_descendant(descendant, path, dtype="int8", task=task, max_drop=-1.0, run=RUN, force=True)
+    assert path.read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "whole.onnx"]
+
+
+def test_a_file_that_differs_from_its_module_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "learngene_zoo.runtimes.opened", lambda path, threads: lambda images: torch.zeros(len(images), 5)
+    )
+    with pytest.raises(TrainingFailed, match="differ from the model's by up to"):
+        export_descendant(model(), tmp_path / "model.pt2", run=RUN)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_missing_package_is_named_with_its_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(Unavailable, match=r"onnxruntime, which is not installed: pip install 'learngene-zoo\[onnx\]'"):
+        export_descendant(model(), tmp_path / "model.onnx", run=RUN)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "message"),
+    [("model.bin", "fp32", "does not end in .onnx or .pt2"), ("model.pt2", "int8", "only ONNX files can be int8")],
+)
+def test_what_no_format_has_is_refused(name: str, dtype: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(WrongCall, match=message):
+        lifecycle.export(model(), tmp_path / name, dtype=dtype)  # type: ignore[arg-type]
+
+
+def test_the_command_writes_measures_and_refuses(tmp_path: Path) -> None:
+    def call(*words: str) -> tuple[int, str, str]:
+        result = CliRunner().invoke(main, ["export", str(place), *words])
+        return result.exit_code, result.stdout, result.stderr
+
+    place, out = model().save(tmp_path / "model"), tmp_path / "model.onnx"
+    code, printed, _ = call("-o", str(out), "--bench", "--threads", "1", "--json")
+    row = json.loads(printed)
+    assert code == 0
+    assert (row["format"], row["dtype"], row["path"]) == ("onnx", "fp32", str(out))
+    assert row["bytes"] == out.stat().st_size
+    assert row["latency"] > 0 < row["model_latency"]
+    code, _, told = call("-o", str(out))
+    assert (code, "already exists" in told) == (1, True)
+    code, _, told = call("--format", "pt2", "-o", str(out))
+    assert (code, "does not end in .pt2" in told) == (2, True)
+    code, _, told = call("--dtype", "int8", "-o", str(tmp_path / "small.onnx"), "--task", "digits")
+    assert (code, "5 classes and digits has 10" in told) == (2, True)
