@@ -1,0 +1,63 @@
+"""The project around the code: the site builds without a broken link, and what is tested is what is promised."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+pytestmark = pytest.mark.skipif(not (ROOT / ".github").is_dir(), reason="not a checkout")
+
+
+def workflow(name: str) -> dict[str, object]:
+    return yaml.safe_load((ROOT / f".github/workflows/{name}.yml").read_text(encoding="utf-8"))
+
+
+def test_the_pythons_that_are_promised_are_those_that_are_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [words.rpartition(" :: ")[2] for words in project["classifiers"] if "Python :: 3." in words]
+    tested = workflow("ci")["jobs"]["fast"]["strategy"]["matrix"]["python"]  # type: ignore[index]
+    assert named == tested
+    assert project["requires-python"] == f">={named[0]}"
+
+
+def test_the_release_has_no_token() -> None:
+    text = (ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8")
+    assert "secrets." not in text
+    assert workflow("release")["jobs"]["publish"]["permissions"] == {"id-token": "write"}  # type: ignore[index]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """What the site is made of, copied."""
+    for name in ("docs", "cards", "benchmarks", "learngene_zoo", "plugins"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    for name in ("README.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"):
+        shutil.copyfile(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def built(checkout: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, checkout / "docs/site.py", checkout / "site"], capture_output=True, text=True, cwd=checkout
+    )
+
+
+@pytest.mark.slow
+def test_the_site_builds_and_a_link_that_leads_nowhere_stops_it(checkout: Path) -> None:
+    done = built(checkout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    reference = (checkout / "site/docs/api/index.html").read_text(encoding="utf-8")
+    assert "Condense ancestry models into a learngene" in reference
+    assert (checkout / "site/index.html").is_file()
+    with (checkout / "docs/cli.md").open("a", encoding="utf-8") as file:
+        file.write("\nSee [what is not there](nowhere.md).\n")
+    done = built(checkout)
+    assert done.returncode == 1
+    assert "nowhere" in done.stdout + done.stderr
