@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ("README.md", "CHANGELOG.md", "docs/**/*.md", "docs/images/*", "cards/*/README.md")
+PAGES = ("README.md", "CHANGELOG.md", "docs/**/*.md", "docs/images/*", "cards/*/README.md", "tests/exhaustive.md")
 LINKED = (
     "LICENSE",
     "CITATION.cff",
@@ -33,9 +33,9 @@ site_dir = "site"
 use_directory_urls = true
 nav = [
   {{ "Overview" = "README.md" }},
-  {{ "Using it" = ["docs/concepts.md", "docs/cli.md", "docs/tasks.md", "docs/training.md", "docs/export.md", "docs/artifact.md", "docs/json.md", "docs/streaming.md", "docs/security.md"] }},
+  {{ "Using it" = ["docs/concepts.md", "docs/cli.md", "docs/tasks.md", "docs/training.md", "docs/export.md", "docs/hub.md", "docs/artifact.md", "docs/json.md", "docs/streaming.md", "docs/security.md"] }},
   {{ "Methods" = [{methods}] }},
-  {{ "Evidence" = ["docs/bench.md", "docs/claims.md", "docs/catalogues.md"] }},
+  {{ "Evidence" = ["docs/bench.md", "docs/claims.md", "docs/catalogues.md", "tests/exhaustive.md"] }},
   {{ "Extending it" = ["docs/plugins.md", "docs/api/index.md", "docs/api/plugin.md"] }},
   {{ "Shelf" = [{cards}] }},
   {{ "Changes" = "CHANGELOG.md" }},

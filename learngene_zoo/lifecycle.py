@@ -284,7 +284,7 @@ def export(
 
     run = run or Run()
     check_format(Path(out), dtype)
-    descendant = shelf.open_descendant(model)
+    descendant = shelf.open_descendant(model, offline=run.offline)
     data = open_task(task or _own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     return export_descendant(descendant, Path(out), **settings, run=run, force=force)

@@ -38,7 +38,8 @@ def checkout(tmp_path: Path) -> Path:
     """What the site is made of, copied."""
     for name in ("docs", "cards", "benchmarks", "learngene_zoo", "plugins"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
-    for name in ("README.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"):
+    (tmp_path / "tests").mkdir()
+    for name in ("tests/exhaustive.md", "README.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"):
         shutil.copyfile(ROOT / name, tmp_path / name)
     return tmp_path
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import job_of, job_options, print_row
+from learngene_zoo.cli.job import choice_option, job_of, job_options, print_row
 from learngene_zoo.cli.options import model_argument, model_of
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Json
@@ -15,7 +15,7 @@ DEFAULT = "onnx"
 
 
 def export(
-    model: Path | None,
+    model: str | None,
     format: str | None,
     dtype: Literal["fp32", "fp16", "int8"],
     task: str | None,
@@ -29,14 +29,14 @@ def export(
     if format and out.suffix != f".{format}":
         raise WrongCall(f"{out} does not end in .{format}; leave out --format, or name another file with -o")
     made = lifecycle.export(
-        model_of(model, "finetuned", "descendant"),
+        model_of(model, "finetuned", "descendant", offline=job.run.offline),
         out,
         dtype=dtype,
         task=task,
         max_drop=max_drop,
         timed=bench,
         run=job.run,
-        force=job.force,
+        force=job.force or job.run.resume,
     )
     facts: dict[str, Json] = {
         "format": made.format,
@@ -67,12 +67,11 @@ command = click.Command(
             type=click.Choice(["onnx", "pt2"]),
             help=f"Format of the file.  [default: as -o, else {DEFAULT}]",
         ),
-        click.Option(
-            ["--dtype"],
-            type=click.Choice(["fp32", "fp16", "int8"]),
-            default="fp32",
-            show_default=True,
-            help="What the weights are stored as; int8 (ONNX only) is first measured on the validation split of the task.",
+        choice_option(
+            "--dtype",
+            ["fp32", "fp16", "int8"],
+            "fp32",
+            "What the weights are stored as; int8 (ONNX only) is first measured on the validation split of the task.",
         ),
         click.Option(
             ["--task"],
