@@ -191,7 +191,6 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
     `WrongCall` if there is nothing of that name, and as `fetch.fetch_repository` does.
     """
     path, text = Path(reference), str(reference)
-    repository = reference_to_hub(text) if isinstance(reference, str) else None
     if text and (path / CONFIG).is_file() and not text.startswith(SCHEME):
         return path
     card = _card(text)
@@ -201,6 +200,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
         return path
     if path.is_file():
         raise WrongCall(f"{path} is a file; give the folder that contains {CONFIG}")
+    repository = reference_to_hub(text) if isinstance(reference, str) else None
     if repository is not None:
         from learngene_zoo.artifacts.fetch import fetch_repository
 
@@ -214,7 +214,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
 
 def reference(folder: Path) -> str:
     """What `find` finds a folder by: the name of a card, a repository at its commit, else the path."""
-    repository = cached_repository(folder)
+    repository = cached_repository(folder) if "models--" in str(folder) else None
     if repository is not None:
         return str(repository)
     return folder.name if folder.parent == cards_folder() and is_card(folder.name) else str(folder)
