@@ -6,7 +6,6 @@ without a request.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import time
 from collections.abc import Container, Mapping, Sequence
@@ -20,7 +19,9 @@ from learngene_zoo.artifacts.hub import (
     HubFile,
     Repository,
     asking,
+    evict,
     fetch_from_hub,
+    git_checksum,
     parse_repository,
     status_of,
 )
@@ -177,11 +178,6 @@ def _compare(pinned: Repository, manifest: Manifest) -> dict[str, RepoFile]:
     return tree
 
 
-def git_checksum(data: bytes) -> str:
-    """git's name of a file's content."""
-    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
-
-
 def _download(pinned: Repository, paths: Sequence[str], damaged: Container[str], progress: bool) -> None:
     """Files into the cache, whole or not at all. The client goes on after most breaks by itself; after the others we begin again."""
     from huggingface_hub import hf_hub_download
@@ -201,21 +197,3 @@ def _download(pinned: Repository, paths: Sequence[str], damaged: Container[str],
     with ThreadPoolExecutor(THREADS) as pool, tqdm(total=len(paths), unit="file", disable=not progress) as bar:
         for _ in pool.map(one, paths):
             bar.update()
-
-
-def evict(paths: Sequence[Path]) -> None:
-    """Take files out of the Hub's cache, in every revision that shares their content."""
-    from huggingface_hub import scan_cache_dir
-
-    if not paths:
-        return
-    blobs = {path.resolve() for path in paths}
-    cache = scan_cache_dir(next(parent.parent for parent in paths[0].parents if parent.name.startswith("models--")))
-    files = [
-        file
-        for repository in cache.repos
-        for revision in repository.revisions
-        for file in revision.files
-        if file.blob_path.resolve() in blobs
-    ]
-    cache.delete_files(*files).execute()

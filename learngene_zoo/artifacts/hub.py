@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -77,11 +79,21 @@ class HubFile:
 
 
 def fetch_from_hub(repository: Repository, filename: str, *, offline: bool) -> HubFile:
-    """The file, downloaded unless this very revision is cached.
+    """The file, downloaded unless this very revision is cached. One whose checksum is not the Hub's is evicted and fetched once more.
 
     Raises `WrongCall` for a repository or revision that does not exist, `BadFile` if the repository lacks the file, and
-    `Unavailable` for a gated repository, without a network, or offline if the file is not cached.
+    `Unavailable` for a gated repository, without a network, or offline if the file is not cached whole.
     """
+    for _ in range(1 if offline else 2):
+        path = _in_cache(repository, filename, offline)
+        if not _is_damaged(path):
+            return HubFile(path, _commit(path))
+        evict([path])
+    where = "in the cache" if offline else "twice on its way"
+    raise Unavailable(f"{filename} of {repository} was damaged {where} and is removed; run again while online")
+
+
+def _in_cache(repository: Repository, filename: str, offline: bool) -> Path:
     from huggingface_hub import hf_hub_download
 
     with asking(repository, f"{filename} of {repository} is not available", offline=offline):
@@ -91,7 +103,39 @@ def fetch_from_hub(repository: Repository, filename: str, *, offline: bool) -> H
             if isinstance(error, _client().LocalEntryNotFoundError):
                 raise
             raise BadFile(f"the Hub repository {repository} has no {filename}") from None
-    return HubFile(Path(found), _commit(Path(found)))
+    return Path(found)
+
+
+def _is_damaged(path: Path) -> bool:
+    """Whether a file of the cache is not what the Hub listed: it is a link to a blob that has its checksum for a name."""
+    listed = os.path.basename(os.readlink(path)) if path.is_symlink() else ""
+    if re.fullmatch("[0-9a-f]{64}", listed):
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() != listed
+    return _COMMIT.fullmatch(listed) is not None and git_checksum(path.read_bytes()) != listed
+
+
+def git_checksum(data: bytes) -> str:
+    """git's name of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def evict(paths: Sequence[Path]) -> None:
+    """Take files out of the Hub's cache, in every revision that shares their content."""
+    from huggingface_hub import scan_cache_dir
+
+    if not paths:
+        return
+    blobs = {path.resolve() for path in paths}
+    cache = scan_cache_dir(next(parent.parent for parent in paths[0].parents if parent.name.startswith("models--")))
+    files = [
+        file
+        for repository in cache.repos
+        for revision in repository.revisions
+        for file in revision.files
+        if file.blob_path.resolve() in blobs
+    ]
+    cache.delete_files(*files).execute()
 
 
 def _commit(path: Path) -> str:

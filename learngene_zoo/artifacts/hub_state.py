@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from learngene_zoo.artifacts.fetch import THREADS, fetch_manifest, git_checksum
+from learngene_zoo.artifacts.fetch import THREADS, fetch_manifest
 from learngene_zoo.artifacts.manifest import MANIFEST
 from learngene_zoo.artifacts.publication import BRANCH, README, Content, Publication
 from learngene_zoo.errors import BadFile, Refused
@@ -119,13 +119,7 @@ def _with_stale(state: State, publication: Publication) -> State:
         return state
     try:
         _, earlier = fetch_manifest(publication.repository.at(state.commit), offline=False)
-    except BadFile:
-        listed = state.tree[MANIFEST]
-        if (
-            listed.lfs is None
-            and git_checksum(_served(publication.repository.name, state.commit, MANIFEST)) != listed.blob_id
-        ):
-            raise  # it is damaged on its way, not on the Hub
+    except BadFile:  # what is damaged on its way is `Unavailable`
         return state
     stale = [path for path in earlier.files if path in state.tree and path not in publication.files]
     return State(commit=state.commit, tree=state.tree, tags=state.tags, stale=stale)

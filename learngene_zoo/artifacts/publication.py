@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.card import Place, descendant_card, learngene_card
@@ -20,6 +20,7 @@ from learngene_zoo.artifacts.hub import Repository, parse_repository
 from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, manifest_of
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, Refused, WrongCall
+from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Publication:
     title: str
     files: Mapping[str, Content]
     manifest: Manifest
+    paths: Sequence[str] = ()  # of this machine, which a config.json names
 
 
 def target(repository: str, tag: str | None) -> Repository:
@@ -92,6 +94,7 @@ def publication(
         title=_title(opened, inside),
         files={**contents, MANIFEST: _content(text.encode())},
         manifest=manifest,
+        paths=sorted({path for artifact in (opened, *inside.values()) for path in _paths(artifact)}),
     )
 
 
@@ -167,6 +170,18 @@ def _content(source: Path | bytes) -> Content:
             whole.update(block)
             git.update(block)
     return Content(source=source, bytes=size, sha256=whole.hexdigest(), git=git.hexdigest())
+
+
+def _paths(artifact: Learngene | Descendant) -> list[str]:
+    """Absolute paths in a config, where sources of data and ancestry models stand."""
+    waiting: list[Any] = [to_json(artifact.config if isinstance(artifact, Learngene) else artifact.config())]
+    found = []
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str) and re.match(r"([a-z-]+:)?[/~]", value):
+            found.append(value)
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return found
 
 
 def _reference(repository: Repository) -> str:

@@ -34,6 +34,10 @@ def publish(
 
     named = target(repository, tag)
     made = publication(folder, named, members=descendants, licence=licence)
+    if made.paths and not quiet:
+        note(
+            f"{len(made.paths)} paths of this machine stand in config.json and become public, {made.paths[0]} among them"
+        )
     if dry_run:
         print_rows([to_json(change) for change in hub.changes(made)], as_json)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from conftest import Lgzoo
 from standin import StandIn
 
+from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.artifacts.manifest import FileRecord, manifest_of
 from learngene_zoo.errors import Unavailable
@@ -240,6 +242,22 @@ def test_a_file_of_the_hub_fails_in_words(method: str, kind: str | int, says: st
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
     assert hub.url not in str(raised.value)
+
+
+@pytest.mark.parametrize("file", ["cdn/", "resolve/[^/]*/config.json"])
+def test_an_ancestry_model_that_arrives_damaged_is_fetched_again(
+    file: str, hub: StandIn, made: SimpleNamespace
+) -> None:
+    hub.put("me/vit", content(made.three))
+    fault = hub.fail(f"GET .*/{file}", "flipped")
+    found = open_ancestry("hf-hub:me/vit")
+    assert found.record.sha256 == hashlib.sha256((made.three / "model.safetensors").read_bytes()).hexdigest()
+    assert fault.seen == 2
+    blob = fetch_from_hub(Repository("me/vit"), "model.safetensors", offline=True).path.resolve()
+    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
+    with pytest.raises(Unavailable, match=r"model.safetensors of me/vit.* was damaged in the cache and is removed"):
+        open_ancestry("hf-hub:me/vit", offline=True)
+    assert not blob.exists()
 
 
 def test_a_hub_that_is_not_there_is_told(hub: StandIn, lgzoo: Lgzoo, monkeypatch: pytest.MonkeyPatch) -> None:

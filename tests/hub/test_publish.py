@@ -287,6 +287,15 @@ def test_a_licence_may_be_told_but_not_changed(
     assert "is under the licence cc-by-nc-4.0" in done.error
 
 
+def test_paths_of_this_machine_are_told_before_they_become_public(
+    lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
+    told = lgzoo("publish", made.learngene, NAME, "--dry-run").told
+    assert told.startswith(
+        f"note: 1 paths of this machine stand in config.json and become public, {made.learngene.parent}/"
+    )
+
+
 def test_a_public_repository_is_not_called_private(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
     lgzoo("publish", made.learngene, NAME, "--private")
     assert hub.repos[NAME].private
