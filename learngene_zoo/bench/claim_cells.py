@@ -46,7 +46,10 @@ def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
     if arm.draw_tasks is not None:
         chosen = drawn(arm.draw_tasks, len(tasks), seed)
         tasks = tuple(tasks[i - 1] for i in chosen)
-    settings = {key: _resolved(value, seed) for key, value in _settings(arm).items()}
+    settings = _settings(arm)
+    for key, value in settings.items():
+        if isinstance(value, str) and (found := _RANDOM.fullmatch(value)):
+            settings[key] = drawn(int(found[1]), int(found[2]), seed)
     if claim.measure == "extraction" and lr is not None:
         settings["lr"] = lr
     own = {field: value for field, value in vars(arm).items() if field not in OF_THE_CLAIM}
@@ -66,11 +69,6 @@ def drawn(count: int, total: int, seed: int) -> list[int]:
     """`count` numbers from 1 to `total`, ascending, as a function of the seed."""
     order = sorted(range(1, total + 1), key=lambda i: derive_seed(seed, "random", count, total, i))
     return sorted(order[:count])
-
-
-def _resolved(value: Json, seed: int) -> Json:
-    found = _RANDOM.fullmatch(value) if isinstance(value, str) else None
-    return drawn(int(found[1]), int(found[2]), seed) if found else value
 
 
 def tuning_cells(claim: Claim) -> list[Cell]:

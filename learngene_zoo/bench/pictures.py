@@ -22,8 +22,6 @@ LEAST_SHOWN, MOST_SHOWN = 12, 60  # descendants on the axis of a cost curve
 SCALES: dict[CostUnit, tuple[float, str]] = {"seconds": (60.0, "minutes"), "images": (1000.0, "thousand images")}
 _MARKERS = ("o", "^", "v", "P", "X")
 _DASHES: Mapping[str | None, Any] = {None: "-", "shuffled": (0, (5, 2)), "stem": (0, (1, 1.5))}
-
-
 Look = dict[str, Any]  # the options of `Axes.plot`
 
 

@@ -22,8 +22,6 @@ from learngene_zoo.storage import parse_json
 from learngene_zoo.text import printable
 
 RESULTS = "results.jsonl"
-
-
 _Count = Annotated[int, Bounds(least=0, most=10**18)]
 _Seconds = Annotated[float, Bounds(least=0, most=1e12)]
 _Share = Annotated[float | None, Bounds(least=0, most=1)]
