@@ -1,7 +1,7 @@
 """`manifest.json`: the checksum of every file that was published together, in the repository itself.
 
 It makes a fetched artifact checkable without the network. Its digest, a hash of all that it says, tells whether the manifest
-itself is whole, and names the content whatever the repository is called.
+itself is whole.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.card import Place, descendant_card, learngene_card
 from learngene_zoo.artifacts.hub import Repository, parse_repository
 from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, manifest_of
+from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.settings import to_json
@@ -118,8 +119,10 @@ def _opened(folder: Path) -> Learngene | Descendant:
 
 def _members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[str, Descendant]:
     """The descendants of a family by the names of their folders."""
-    if folders and not isinstance(top, Learngene):
-        raise WrongCall("--descendant is for publishing a learngene; publish a model by itself")
+    if not isinstance(top, Learngene):
+        if folders:
+            raise WrongCall("--descendant is for publishing a learngene; publish a model by itself")
+        return {}
     found: dict[str, Descendant] = {}
     for folder in folders:
         name = folder.resolve().name
@@ -130,10 +133,16 @@ def _members(top: Learngene | Descendant, folders: Sequence[Path]) -> dict[str, 
         if name in found:
             raise WrongCall(f"two descendants are called {name}; rename one of the folders")
         model = _opened(folder)
-        if isinstance(model, Learngene) or model.provenance.get("method") != top.config.method:  # type: ignore[union-attr]
+        if isinstance(model, Learngene) or not _is_descendant(model, top.config):
             raise WrongCall(f"{folder} is not a descendant of this learngene; publish it by itself")
         found[name] = model
     return found
+
+
+def _is_descendant(model: Descendant, config: LearngeneConfig) -> bool:
+    """Whether a model says that it comes of the same method and ancestry models."""
+    ours = model.provenance
+    return ours.get("method") == config.method and to_json(ours.get("ancestries", [])) == to_json(config.ancestries)
 
 
 def _files(folder: Path, prefix: str, card: str) -> dict[str, Path | bytes]:

@@ -8,11 +8,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import Lgzoo
 from standin import StandIn
 
 from learngene_zoo.artifacts.ancestry import open_ancestry
@@ -20,6 +20,7 @@ from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.artifacts.manifest import FileRecord, manifest_of
 from learngene_zoo.errors import Unavailable
 
+Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAME = "me/learngene"
 
 

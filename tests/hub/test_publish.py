@@ -5,16 +5,17 @@ from __future__ import annotations
 import _thread
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import Lgzoo
 from standin import TOKEN, StandIn
 
 from learngene_zoo.artifacts.publish import _lacks_xet
 
+Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAME = "me/learngene"
 LICENSE = b"All rights reserved"
 
@@ -248,6 +249,18 @@ def test_a_family_is_linked_both_ways(hub: StandIn, lgzoo: Lgzoo, made: SimpleNa
     card = files["three/README.md"].decode()
     assert yaml.safe_load(card.split("---\n")[1])["base_model"] == [NAME]
     assert f"lgzoo fetch {NAME}/three@v1.0 -o three" in card
+
+
+def test_a_model_of_another_learngene_is_no_member(lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path) -> None:
+    for folder, top in ((made.three, made.other), (made.other, made.learngene), (made.three, made.three)):
+        done = lgzoo("publish", top, NAME, "--descendant", folder)
+        assert (done.code, done.requests) == (2, [])
+        assert "by itself" in done.error
+    twice = [tmp_path / "one" / "three", tmp_path / "other" / "three"]
+    for place in twice:
+        copied(made.three, place)
+    done = lgzoo("publish", made.learngene, NAME, "--descendant", twice[0], "--descendant", twice[1])
+    assert "two descendants are called three" in done.error
 
 
 def test_a_descendant_of_a_published_learngene_names_it(

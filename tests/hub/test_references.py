@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import Lgzoo
 from standin import StandIn
 
 import learngene_zoo as lg
@@ -17,6 +17,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.hub import Repository, cached_repository, parse_repository
 from learngene_zoo.errors import WrongCall
 
+Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAME = "me/learngene"
 TAGGED = f"{NAME}@v1.0"
 

@@ -7,16 +7,17 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import Lgzoo
 from standin import StandIn
 
 import learngene_zoo as lg
 
+Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 HERE = Path(__file__).resolve().parent
 SAMPLE = 23  # every so manieth case of the matrix: under two minutes
 
