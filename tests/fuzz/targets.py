@@ -5,6 +5,7 @@ A call ends in success or in a `ZooError`; the command line's ends in an exit co
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -189,6 +190,16 @@ def read_claim(folder: Path, random: Random) -> None:
         tuning_cells(claim)
 
 
+def read_published(folder: Path, random: Random) -> None:
+    """The manifest of a published artifact, and whether its files are what it says."""
+    from learngene_zoo.artifacts.manifest import MANIFEST, read_manifest
+
+    found = read_manifest(folder / MANIFEST, MANIFEST)
+    assert all((folder / name).resolve().is_relative_to(folder.resolve()) for name in found.files)
+    if len(found.files) < 100:
+        [record.holds(folder / name) for name, record in found.files.items()]
+
+
 def read_release(folder: Path, random: Random) -> None:
     """A hypernetwork that somebody released."""
     from lgzoo_tal.released import read
@@ -241,6 +252,7 @@ def templates(root: Path) -> None:
         (root / f"claim {name}").mkdir()
         shutil.copy(ROOT / "benchmarks" / "claims" / f"{name}.toml", root / f"claim {name}")
     releases(root)
+    published(root / "manifest")
 
 
 def photos(folder: Path) -> None:
@@ -313,6 +325,18 @@ def bench(folder: Path) -> None:
     (folder / GRID).write_text(json.dumps({**grid, "keys": [row["key"] for row in rows]}))
 
 
+def published(folder: Path) -> None:
+    """A family of two, as `publish` leaves it."""
+    from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, manifest_of
+
+    files = {}
+    for name in ("README.md", CONFIG, f"layers-7/{CONFIG}", f"layers-7/{WEIGHTS}"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+        files[name] = FileRecord(sha256=hashlib.sha256(name.encode()).hexdigest(), bytes=len(name))
+    (folder / MANIFEST).write_text(json.dumps(manifest_of(files).json()))
+
+
 def releases(root: Path) -> None:
     """A tiny hypernetwork in each layout that they are released in."""
     import pickle
@@ -365,5 +389,6 @@ def targets() -> list[Target]:
             Target(f"claim {name}", 5, {"*.toml": (1, toml_file)}, read_claim)
             for name in ("pool-levels-wide", "lsamd-depth", "tal-unseen", "lsamd-storage")
         ),
+        Target("manifest", 8, {"manifest.json": (1, json_file)}, read_published),
         *(Target(f"release {name}", 12, {"ghn.pt": (1, pickle_file)}, read_release) for name in ("pickle", "zip", "old")),
     ]  # fmt: skip
