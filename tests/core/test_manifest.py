@@ -1,0 +1,61 @@
+"""A manifest is read only if it is whole and names nothing outside of its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learngene_zoo.artifacts.manifest import FileRecord, manifest_of, read_manifest
+from learngene_zoo.errors import BadFile, Unavailable, ZooError
+
+TEXT = b"some bytes"
+RECORD = FileRecord(sha256=hashlib.sha256(TEXT).hexdigest(), bytes=len(TEXT))
+FILES = {"config.json": RECORD, "layers-7/config.json": RECORD}
+
+
+def written(place: Path, files: dict[str, FileRecord], **changes: Any) -> Path:
+    data = {**manifest_of(files).json(), **changes}
+    (place / "manifest.json").write_text(json.dumps({name: value for name, value in data.items() if value is not None}))
+    return place / "manifest.json"
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    found = read_manifest(written(tmp_path, FILES), "here")
+    assert (found.files, found.members) == (FILES, ["layers-7"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"format": None}, Unavailable, "here: format is None; this version reads format 1"),
+        ({"format": 2}, Unavailable, "here: format is 2"),
+        ({"digest": "0" * 64}, BadFile, "here is damaged"),
+        ({"digest": None}, BadFile, "'digest' is missing"),
+    ],
+)
+def test_a_manifest_that_is_not_whole(
+    changes: dict[str, Any], error: type[ZooError], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=said):
+        read_manifest(written(tmp_path, FILES, **changes), "here")
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/../x", "a/b/c", "..", ".git", "a//b", "a/", "", "x\n", "café", "manifest.json"]
+)
+def test_a_path_outside_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="here names .* which is not a file of an artifact"):
+        read_manifest(written(tmp_path, {**FILES, name: RECORD}), "here")
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"), [(TEXT, True), (TEXT[:-1] + b"z", False), (TEXT + b"z", False), (b"", False)]
+)
+def test_a_record_holds_its_own_bytes_alone(text: bytes, holds: bool, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(text)
+    assert RECORD.holds(tmp_path / "x") is holds
+    assert not RECORD.holds(tmp_path / "none")
