@@ -48,7 +48,7 @@ def test_a_manifest_that_is_not_whole(
     "name", ["../x", "/etc/passwd", "a/../x", "a/b/c", "..", ".git", "a//b", "a/", "", "x\n", "café", "manifest.json"]
 )
 def test_a_path_outside_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="here names .* which is not a file of an artifact"):
+    with pytest.raises(BadFile, match=r"here names .* which is not a file of an artifact"):
         read_manifest(written(tmp_path, {**FILES, name: RECORD}), "here")
 
 
