@@ -12,6 +12,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -257,12 +258,18 @@ def _left(place: Path) -> list[Path]:
 
 
 def _is_ours(entry: Path) -> bool:
-    return not foreign_in(entry) if entry.is_dir() else entry.is_file()
+    """Whether we made a draft, whose name nobody else gives, or moved something of ours away."""
+    return _OWN_NAME.search(entry.name) is not None or not foreign_in(entry) if entry.is_dir() else entry.is_file()
 
 
 def is_draft(name: str) -> bool:
     """Whether a file or folder of this name is one that is being written, or that a killed process left."""
     return name.startswith(".") and _ENDING in name
+
+
+_OWN_NAME = re.compile(
+    rf"\.[0-9a-f]{{8}}-\d+-\d+-[0-9a-f]{{6}}\{_ENDING}$"
+)  # what `_draft` adds to the name of a folder
 
 
 def _draft(place: Path) -> Path:

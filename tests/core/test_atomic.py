@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -200,6 +201,16 @@ def test_drafts_of_living_processes_and_of_strangers_stay(tmp_path: Path) -> Non
     (full / "thesis.txt").write_text("mine")
     fill(tmp_path / "out", "new")
     assert {entry.name for entry in tmp_path.iterdir()} == {"out", mine.name, strange.name, full.name}
+
+
+def test_a_draft_of_a_dead_process_goes_whatever_it_holds(tmp_path: Path) -> None:
+    own = re.sub(r"-\d+-", "-999999999-", atomic._draft(tmp_path / "out").name, count=1)
+    (tmp_path / own / "tests").mkdir(parents=True)
+    (tmp_path / own / "pyproject.toml").write_text("of a plugin")
+    (tmp_path / f"{own}.old").mkdir()
+    (tmp_path / f"{own}.old" / "thesis.txt").write_text("mine")
+    fill(tmp_path / "out", "new")
+    assert {entry.name for entry in tmp_path.iterdir()} == {"out", f"{own}.old"}
 
 
 def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,12 @@ def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, tmp_p
 
 
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
+def test_the_same_model_is_the_same_file(format: str, tmp_path: Path) -> None:
+    one, other = (export_descendant(model(), tmp_path / f"{name}.{format}", run=RUN).path for name in ("one", "other"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("format", ["pt2", "onnx"])
 def test_half_precision_halves_the_file_and_keeps_its_doors_in_fp32(format: str, tmp_path: Path) -> None:
     descendant = model(SPEC.with_(layers=4, width=128))
     whole = export_descendant(descendant, tmp_path / f"whole.{format}", run=RUN)

@@ -1,7 +1,7 @@
 """What is killed: every command of `lgzoo` that writes files, each in its smallest form, and what its places may hold.
 
-`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `fetch -o`, `bench` (also with --force, --tune, --cost,
---report and --claim) and `demo` write; the other commands only print. `demo` is a grid of bench that takes minutes: here it has
+`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `fetch -o`, `export`, `new-plugin`, `bench` (also with --force,
+--tune, --cost, --report and --claim) and `demo` write; the other commands only print. `demo` is a grid of bench that takes minutes: here it has
 one depth and one seed. What `fetch` copies is in the Hub's cache already: tests/hub breaks its downloads.
 """
 
@@ -88,6 +88,9 @@ STORIES = (
         old=f"evaluate tuned --task {TASK} --split validation -o out.json",
     ),
     Story("fetch", f"fetch {PUBLISHED} -o out --offline --force", old=REPLACED, again=""),
+    Story("export", "export tuned -o out.onnx", "out.onnx", sample=6),
+    Story("export-pt2", "export tuned -o out.pt2", "out.pt2", sample=6),
+    Story("new-plugin", "new-plugin toy -o out", again=""),
     Story("plot", "plot searched -o out.png", "out.png", again="--force"),
     Story("sheet", f"show {TASK} -o out.png", "out.png", again="--force"),
     Story(
