@@ -101,7 +101,8 @@ def cells(
     _check_seen(tasks, arms)
     named_widths = [{} if width is None else {"width": width} for width in dict.fromkeys(widths)]
     plain = [{"layers": depth, **width} for depth in dict.fromkeys(layers) for width in named_widths]
-    competitors = _competitors(arms, [*plain, *sizes], offline, say)
+    # Apart: of either kind some size must be built, else what was asked for is a mistake.
+    competitors = [*_competitors(arms, plain, offline, say), *_competitors(arms, sizes, offline, say)]
     return [
         Cell(
             arm=arm,
@@ -154,7 +155,7 @@ def _competitors(
                 words = str(Size(**size)) if is_plain(size) else label(size)
                 missing.setdefault(f"{arm.name} builds {_built(arm, size, offline)}", []).append(words)
     texts = [f"{built}, not {' or '.join(dict.fromkeys(sizes))}" for built, sizes in missing.items()]
-    if not any(found):
+    if found and not any(found):
         raise WrongCall(f"a grid without cells: {'; '.join(texts) or 'scratch has no sizes by settings'}")
     for text in texts:
         say(f"{text}; skipped")

@@ -186,7 +186,7 @@ def _in_our_words(name: str) -> Iterator[None]:
     except (ArrowException, DatasetsError, KeyError, OSError, TypeError, ValueError) as error:
         reason = error.__cause__ or error  # the first names what is wrong, the other only that something is
         raise BadData(
-            f"{name} cannot be read as Parquet ({' '.join(str(reason).split())[:160]}); correct or write it again"
+            f"{name} cannot be read as Parquet ({' '.join(str(reason).split())[:160]}); correct its rows and features, or write it again"
         ) from None
 
 

@@ -409,7 +409,8 @@ OWN_DATA = [
             parquet("t.parquet", {"image": RED, "label": RED}), change), "") for change in (
             cut("t.parquet", 0.5), flip("t.parquet", -6), flip("t.parquet", 30), write("t.parquet", b""))),
         ("parquet:t.parquet", ("t.parquet",), fifo("t.parquet"), ""),
-        ("parquet:data", ("no split",), both(folder("data"), parquet("data/x.parquet", {"image": RED, "label": RED})), ""),
+        ("parquet:data", ("no split",), both(folder("data"), *(
+            parquet(f"data/{name}.parquet", {"image": RED, "label": RED}) for name in ("train", "x"))), ""),
         ("wds:t.tar", ("30000000 bytes"), tar("t.tar", ("1.png", None), ("1.cls", b"7" * 30_000_000)), ""),
         ("wds:t.tar", ("t.tar",), tar("t.tar", ("1.png", None), ("1.cls", b"1"), spoil=sized(b"\x80" + b"\x7f" * 11)), ""),
         ("wds:t.tar", ("t.tar",), tar("t.tar", ("1.png", None), ("1.cls", b"1"), spoil=sized(b"\xff" * 12)), ""),

@@ -35,7 +35,10 @@ def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
         if isinstance(facts, dict):
             return facts
     facts = find()
-    with suppress(ZooError), new_file(file, force=True) as draft:  # a folder that cannot be written only costs time
+    with (
+        suppress(OSError, ZooError),
+        new_file(file, force=True) as draft,
+    ):  # a folder that cannot be written only costs time
         draft.write_text(json.dumps(facts), encoding="utf-8")
     return facts
 
