@@ -122,8 +122,11 @@ def foreign_in(folder: Path) -> str:
     """The name of something in a folder that lgzoo does not write there; empty if all of it is ours, or nothing is there."""
     entries = list(folder.iterdir())
     names = {entry.name for entry in entries}
+    members = _members(folder)
     strange = sorted(
-        entry.name for entry in entries if not (_is_member(entry) if entry.is_dir() else entry.name in OURS)
+        entry.name
+        for entry in entries
+        if not (entry.name in members and _is_model(entry) if entry.is_dir() else entry.name in OURS)
     )
     if strange:
         return strange[0]
@@ -132,9 +135,19 @@ def foreign_in(folder: Path) -> str:
     return "" if not names or names & {"record.json", "checkpoint.json", DRAFT} else min(names)
 
 
-def _is_member(folder: Path) -> bool:
-    """Whether a folder is a descendant that was fetched with its learngene."""
-    return not folder.is_symlink() and (folder / "config.json").is_file() and not foreign_in(folder)
+def _members(folder: Path) -> set[str]:
+    """The folders of the descendants that were fetched with this learngene, as the manifest beside them names them."""
+    try:
+        files = json.loads((folder / "manifest.json").read_bytes())["files"]
+        return {path.partition("/")[0] for path in files if "/" in path}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return set()
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a folder holds a descendant and nothing else."""
+    plain = all(entry.name in OURS and not entry.is_dir() for entry in folder.iterdir())
+    return plain and not folder.is_symlink() and _is_artifact(folder / "config.json")
 
 
 def _is_artifact(config: Path) -> bool:

@@ -90,6 +90,28 @@ def test_force_replaces_only_what_is_ours(tmp_path: Path, names: dict[str, str],
     assert everything(tmp_path / "out") == names
 
 
+def test_force_replaces_what_was_fetched_together_and_no_other_model(tmp_path: Path) -> None:
+    def model(place: Path, *more: str) -> Path:
+        place.mkdir()
+        for name in ("config.json", "README.md", *more):
+            (place / name).write_text(json.dumps(CONFIG))
+        return place
+
+    family = model(tmp_path / "family")
+    (family / "manifest.json").write_text(json.dumps({"files": {"config.json": {}, "three/config.json": {}}}))
+    model(family / "three")
+    assert not atomic.foreign_in(family)
+    finetuned = model(family / "finetuned")
+    assert atomic.foreign_in(family) == "finetuned"  # the user's own, not of the manifest
+    with pytest.raises(Refused, match="finetuned"):
+        fill(family, "new", force=True)
+    finetuned.rename(family / "three" / "finetuned")
+    assert atomic.foreign_in(family) == "three"
+    (family / "three" / "finetuned").rename(tmp_path / "finetuned")
+    fill(family, "new", force=True)
+    assert set(everything(family)) == {"config.json", "README.md"}
+
+
 def test_force_fills_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(Refused, match="already exists"):
