@@ -112,7 +112,7 @@ def test_int8_is_measured_before_it_is_written(tmp_path: Path) -> None:
     descendant = model(SPEC.with_(width=64, image_size=task.image_size))
     whole = export_descendant(descendant, tmp_path / "whole.onnx", run=RUN)
     made = export_descendant(descendant, path, dtype="int8", task=task, max_drop=1.0, run=RUN)
-    assert made.bytes < 0.5 * whole.bytes
+    assert made.bytes < 0.6 * whole.bytes
     assert (made.task, made.metric) == (task.name, "accuracy")
     assert made.value is not None
     assert made.model_value is not None

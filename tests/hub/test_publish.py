@@ -5,7 +5,8 @@ from __future__ import annotations
 import _thread
 import json
 import shutil
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -205,6 +206,15 @@ def test_refused_uploads_leave_no_commit_and_go_on(
     assert lgzoo("publish", made.learngene, NAME, "--tag", "v1.0").code == 0
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts what runs in its background with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_upload_leaves_no_commit_and_goes_on(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
     hub.fail("POST .*/batch", "meanwhile", action=_thread.interrupt_main)
     done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
