@@ -165,7 +165,7 @@ def entry(folder: Path) -> Entry | None:
         return None
     check_format(data, str(path))
     try:
-        if data["method"] in CONTROLS and "config" in data["details"]:  # see `learngene.read_config`
+        if data["method"] in CONTROLS and "config" in data["details"]:  # see `_upgraded`
             data = data["details"]["config"]
         spec = data["spec"]
         return Entry(
