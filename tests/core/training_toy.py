@@ -88,7 +88,7 @@ def main() -> None:
     run = Run(folder=given.folder, resume=given.resume)
     steps = train(objective, ToyLoader(batch_size=given.batch), recipe, run, seconds_between_checkpoints=given.seconds)
     for step in steps:
-        print(f"step {step.step}", flush=True)
+        print(f"step {step.step}\n", end="", flush=True)  # one write: torchrun's ranks share a file
         time.sleep(given.delay)
         if step.step == given.stop_after:
             return
