@@ -23,7 +23,7 @@ from learngene_zoo.bench.cell import Cell, label
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import named
 from learngene_zoo.bench.results import Row, packed
-from learngene_zoo.method import Expander, Target
+from learngene_zoo.method import Expander, Target, family
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, from_json, to_json, with_settings
@@ -127,7 +127,7 @@ def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expan
     """
     expander = with_settings(cell.arm.expander, cell.size)
     target = Target(layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task)
-    members = named(lifecycle.family(learngene.config, expander, replace(target, task=None)), cell.size)
+    members = named(family(learngene.config, expander, replace(target, task=None)), cell.size)
     spec = learngene.config.spec
     wide = [member for member in members if cell.width or member.spec.width == spec.width] or members
     if not wide:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts import shelf
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 
@@ -50,7 +51,7 @@ def _opened_alike(folder: Path) -> None:
     import timm
     import torch
 
-    ours = lifecycle.shelf.open_descendant(folder)
+    ours = shelf.open_descendant(folder)
     theirs = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     size = ours.spec.image_size
     images_BCHW = torch.linspace(-1, 1, ours.spec.channels * size * size).reshape(1, -1, size, size)

@@ -10,7 +10,7 @@ from learngene_zoo.cli.options import SettingsCommand, chosen, model_argument, m
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.settings import settings_of
-from learngene_zoo.tasks.catalogue import is_own_data
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, is_own_data
 from learngene_zoo.text import shell_word
 
 # As small as a model can be that still has something to inherit; `classes`, `channels` and `dense` come from the task.
@@ -49,7 +49,7 @@ command = SettingsCommand(
     help="Train a Vision Transformer from scratch: an ancestry model to extract from, or a model of any size to compare with.",
     epilog="\b\nExamples:\n  lgzoo train\n  lgzoo train --task digits --layers 6 --width 64 --heads 2 --init fan_in -o scratch",
     params=[
-        click.Option(["--task"], default=lifecycle.SOURCE_TASK, show_default=True, help="Task to train on."),
+        click.Option(["--task"], default=SOURCE_TASK, show_default=True, help="Task to train on."),
         choice_option(
             "--init", ["timm", "fan_in"], "timm", "Initial weights: timm's (std 0.02), or with std 1/sqrt(fan_in)."
         ),

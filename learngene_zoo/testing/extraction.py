@@ -161,7 +161,7 @@ def _extracted_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
 
     with (
         mock.patch("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]),
-        mock.patch.object(lifecycle, "open_task", lambda reference, **_: data[reference]),
+        mock.patch("learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: data[reference]),
     ):
         if not steps:
             return extract(resume=False)

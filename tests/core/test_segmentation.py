@@ -18,7 +18,7 @@ from learngene_zoo import lifecycle, torch_hub
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS, Target
+from learngene_zoo.method import METHODS, Target, family
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Batch, Loader, Share
@@ -329,7 +329,7 @@ def test_torch_hub_gives_the_head_that_a_task_needs() -> None:
 
 def test_a_budget_chooses_among_dense_descendants() -> None:
     learngene = lifecycle.extract("scratch")
-    sizes = lifecycle.family(learngene.config, METHODS.load("scratch").expander, Target(classes=6, dense=True))
+    sizes = family(learngene.config, METHODS.load("scratch").expander, Target(classes=6, dense=True))
     assert all(member.spec.dense for member in sizes)
     price = sorted(member.cost().flops for member in sizes)[2]
     chosen = lifecycle.expand(learngene, task="scenes", max_flops=price)

@@ -33,7 +33,7 @@ from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.spec import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE, ViTSpec
 from learngene_zoo.latency import latency
-from learngene_zoo.method import Expander, Member, Target
+from learngene_zoo.method import Expander, Member, Target, family
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
@@ -279,7 +279,7 @@ class Paths(Expander):
 
 def test_a_setting_that_was_told_narrows_the_family() -> None:
     config = LearngeneConfig(method="pool", spec=SPEC.with_(front=()))
-    assert [m.settings["low"] for m in lifecycle.family(config, Paths(), Target())] == [0, 1, 2]
-    assert [m.settings["low"] for m in lifecycle.family(config, Paths(low=2), Target(layers=3))] == [2]
-    assert [m.settings["low"] for m in lifecycle.family(config, Paths(low=0), Target())] == [0]
-    assert not lifecycle.family(config, Paths(low=0), Target(layers=4))
+    assert [m.settings["low"] for m in family(config, Paths(), Target())] == [0, 1, 2]
+    assert [m.settings["low"] for m in family(config, Paths(low=2), Target(layers=3))] == [2]
+    assert [m.settings["low"] for m in family(config, Paths(low=0), Target())] == [0]
+    assert not family(config, Paths(low=0), Target(layers=4))

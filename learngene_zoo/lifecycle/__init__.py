@@ -1,0 +1,16 @@
+"""The verbs. The command line, torch.hub, notebooks and tests call these, and call them here.
+
+Each takes names, paths or objects, does one thing, and returns the object it made; with `out` it also writes it.
+"""
+
+from learngene_zoo.lifecycle.learngenes import expand as expand
+from learngene_zoo.lifecycle.learngenes import extract as extract
+from learngene_zoo.lifecycle.learngenes import plan as plan
+from learngene_zoo.lifecycle.learngenes import plot as plot
+from learngene_zoo.lifecycle.learngenes import returned as returned
+from learngene_zoo.lifecycle.models import FINETUNE as FINETUNE
+from learngene_zoo.lifecycle.models import TRAIN as TRAIN
+from learngene_zoo.lifecycle.models import evaluate as evaluate
+from learngene_zoo.lifecycle.models import export as export
+from learngene_zoo.lifecycle.models import finetune as finetune
+from learngene_zoo.lifecycle.models import train as train

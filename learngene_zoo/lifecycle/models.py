@@ -1,0 +1,149 @@
+"""The verbs of models: train, finetune, evaluate, export."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.records import versions
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.runs.folder import produce
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.settings import Recipe, to_json
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
+from learngene_zoo.text import shell_word
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.runtimes import Exported
+    from learngene_zoo.training.evaluate import Evaluation
+
+# Not augmented: the attributes of the source task would not be true of images that were moved.
+TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
+FINETUNE = Recipe(epochs=20, batch_size=64, lr=1e-3, warmup=1.0)
+
+
+def train(
+    task: str = SOURCE_TASK,
+    *,
+    spec: Spec,
+    recipe: Recipe = TRAIN,
+    init: Literal["timm", "fan_in"] = "timm",
+    out: str | Path | None = None,
+    run: Run | None = None,
+    force: bool = False,
+) -> Descendant:
+    """Train a model of any size from scratch: an ancestry model, or one to compare descendants with.
+
+    The task sets `spec.classes`. Raises `TrainingFailed` if the loss is still near that of guessing after a tenth of
+    the steps.
+    """
+    from learngene_zoo.artifacts.descendant import assemble, load_descendant
+    from learngene_zoo.training.fit import fit
+
+    run = run or Run()
+    data = open_task(task, offline=run.offline)
+    spec = spec.with_(classes=data.classes, dense=data.dense)
+    settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
+
+    def make(run: Run) -> Descendant:
+        start = assemble(
+            spec,
+            {},
+            seed=derive_seed(run.seed, "init"),
+            scheme=init,
+            mean=data.mean,
+            std=data.std,
+            provenance={"method": "train", "init": init, "versions": versions()},
+        )
+        return fit(start, data, recipe, run, guard=True)
+
+    return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
+
+
+def finetune(
+    model: str | Path | Descendant,
+    *,
+    task: str | None = None,
+    recipe: Recipe = FINETUNE,
+    out: str | Path | None = None,
+    run: Run | None = None,
+    force: bool = False,
+) -> Descendant:
+    """Train a model on a task (default: the one it was built for, else `digits`), with a fresh head if it needs one.
+
+    Raises `WrongCall` if no task is named and the model was built for data that only the caller may choose
+    (`folder:mine`).
+    """
+    from learngene_zoo.artifacts.descendant import fingerprint_of, load_descendant
+    from learngene_zoo.training.fit import fit
+
+    run = run or Run()
+    start = shelf.open_descendant(model, offline=run.offline)
+    data = open_task(task or _own_task(start, "finetune"), offline=run.offline)
+    settings = {"model": fingerprint_of(start), "task": to_json(data.record), "recipe": to_json(recipe)}
+
+    def make(run: Run) -> Descendant:
+        head = derive_seed(run.seed, "head")
+        return fit(start.for_task(data.name, data.class_names, seed=head, dense=data.dense), data, recipe, run)
+
+    return produce(make, load_descendant, out=out, verb="finetune", settings=settings, run=run, force=force)
+
+
+def evaluate(
+    model: str | Path | Descendant,
+    *,
+    task: str | None = None,
+    split: Literal["train", "validation", "test"] = "test",
+    run: Run | None = None,
+) -> Evaluation:
+    """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for, else `digits`).
+
+    Raises `WrongCall` as `finetune` does.
+    """
+    from learngene_zoo.training.evaluate import check_head
+    from learngene_zoo.training.evaluate import evaluate as measure
+
+    run = run or Run()
+    descendant = shelf.open_descendant(model, offline=run.offline)
+    data = open_task(task or _own_task(descendant, "evaluate"), offline=run.offline)
+    check_head(descendant.spec, data)
+    return measure(descendant.model(), data, split, descendant.input_format, run)
+
+
+def export(
+    model: str | Path | Descendant,
+    out: str | Path,
+    *,
+    dtype: Literal["fp32", "fp16", "int8"] = "fp32",
+    task: str | None = None,
+    max_drop: float = 0.01,
+    timed: bool = False,
+    run: Run | None = None,
+    force: bool = False,
+) -> Exported:
+    """Write a model as one file for other runtimes: ONNX or `torch.export`'s, by the suffix of `out` (`.onnx`, `.pt2`).
+
+    `runtimes.py` says what it holds and how it is checked. `task` (default: as for `evaluate`) is what an int8 file is
+    measured on. Raises `WrongCall` as `evaluate` does.
+    """
+    from learngene_zoo.runtimes import check_format, export_descendant
+
+    run = run or Run()
+    check_format(Path(out), dtype)
+    descendant = shelf.open_descendant(model, offline=run.offline)
+    data = open_task(task or _own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
+    settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
+    return export_descendant(descendant, Path(out), **settings, run=run, force=force)
+
+
+def _own_task(model: Descendant, verb: str) -> str:
+    """The task of the catalogue that a model names. Raises `WrongCall` for other data: only the caller may name it."""
+    task = model.task or DEFAULT_TARGET
+    if is_own_data(task):
+        call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task {shell_word(task)}"
+        raise WrongCall(f"the model names its data as {task!r}, which is opened only if you name it: {call}")
+    return task
