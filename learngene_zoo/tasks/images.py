@@ -1,8 +1,13 @@
-"""Images as they are stored, decoded: in colour, or the classes of a mask."""
+"""Images as they are stored, decoded: in colour as a person sees them, or the classes of a mask.
+
+The size in a file's header is checked before anything is decoded. Of an animation the first frame counts.
+"""
 
 import io
+import struct
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,8 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.task import Sample, Samples
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+ORIENTATION = 0x0112  # EXIF's tag
+TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # by its value: the number of PIL's transposition that undoes it
 
 
 def read(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
@@ -56,6 +63,7 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)  # 89 megapixels; raised before decoding
+            warnings.simplefilter("ignore", UserWarning)  # of metadata that PIL cannot read
             with Image.open(source) as opened:
                 return np.array(convert(opened))
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -65,6 +73,7 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
 
 def _stored(image: Any) -> Any:
     """Palette indices and grey values as they are; anything else in colour."""
+    image = _upright(image)
     return image if image.mode in ("P", "L", "1", "I", "I;16") else image.convert("RGB")
 
 
@@ -75,14 +84,61 @@ def _source(image: Any) -> Any:
 
 
 def _colour(image: Any) -> Any:
-    """RGB. Sixteen-bit grey keeps its high byte (PIL would clip it); transparent pixels become white."""
+    """RGB as a person sees it: turned as its EXIF orientation says, over white where it is transparent."""
     from PIL import Image
 
-    if image.mode.startswith("I"):
-        grey = np.asarray(image).astype(np.int64)
-        return Image.fromarray((grey >> 8 if grey.max() > 255 else grey).clip(0, 255).astype(np.uint8)).convert("RGB")
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+    image = _upright(image)
+    if image.mode == "F" or image.mode.startswith("I"):
+        return _of_deep_grey(image)
+    if image.mode == "CMYK":
+        return _of_inks(image)
+    if image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         paper = Image.new("RGBA", image.size, (255, 255, 255, 255))
         return Image.alpha_composite(paper, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _upright(image: Any) -> Any:
+    """Turned as its EXIF orientation says; where the EXIF data is broken, as it is stored."""
+    from PIL import Image
+
+    image.load()  # which turns a TIFF
+    try:
+        orientation = image.getexif().get(ORIENTATION)
+    except (SyntaxError, ValueError, TypeError, KeyError, struct.error):
+        return image
+    return image.transpose(Image.Transpose(TURNS[orientation])) if orientation in TURNS else image
+
+
+def _of_deep_grey(image: Any) -> Any:
+    """Grey of more than 8 bits, which PIL would clip: of 16 bits the high byte, as PIL reads colours of 16 bits.
+
+    Numbers of 32 bits say nothing of their range: fractions from 0 to 1 are scaled, and others above 255 are taken as 16 bits.
+    """
+    from PIL import Image
+
+    grey_HW = np.nan_to_num(np.asarray(image).astype(np.float64))
+    highest = grey_HW.max(initial=0)
+    if image.mode == "F" and highest <= 1:
+        levels_HW = np.round(grey_HW * 255)
+    elif image.mode.startswith("I;16") or highest > 255:
+        levels_HW = np.floor(grey_HW / 256)
+    else:
+        levels_HW = grey_HW
+    clear = image.info.get("transparency") if image.mode.startswith("I") else None
+    if isinstance(clear, int):  # the one value that is transparent
+        levels_HW = np.where(grey_HW == clear, 255, levels_HW)
+    return Image.fromarray(levels_HW.clip(0, 255).astype(np.uint8)).convert("RGB")
+
+
+def _of_inks(image: Any) -> Any:
+    """Inks mean the colours that the picture's own profile gives them; without one, PIL's plain subtraction."""
+    from PIL import ImageCms
+
+    profile = image.info.get("icc_profile")
+    if profile:
+        with suppress(ImageCms.PyCMSError, OSError):  # a profile that cannot be read, or is of other colours
+            inks = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            return ImageCms.profileToProfile(image, inks, ImageCms.createProfile("sRGB"), outputMode="RGB")
     return image.convert("RGB")

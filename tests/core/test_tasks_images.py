@@ -1,0 +1,166 @@
+"""Pictures of every mode are decoded as a person sees them: each equals one that PIL renders here."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageCms
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.images import decoded, decoded_mask
+
+WHITE = (255, 255, 255)
+ORIENTATION = 0x0112
+# The transposition that each EXIF orientation asks for (Exif 2.3, table 6).
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+def stored(image: Image.Image, kind: str = "png", **how: Any) -> bytes:
+    stream = io.BytesIO()
+    image.save(stream, kind, **how)
+    return stream.getvalue()
+
+
+def seen(data: bytes) -> np.ndarray:
+    return decoded(data, "it").permute(1, 2, 0).numpy()
+
+
+def photograph(size: tuple[int, int] = (13, 7)) -> Image.Image:
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    return Image.fromarray(pixels)
+
+
+@pytest.mark.parametrize("kind", ["png", "tiff", "webp"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_is_turned_as_its_camera_says(orientation: int, kind: str) -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = orientation
+    how = {"lossless": True} if kind == "webp" else {}
+    upright = photograph() if orientation == 1 else photograph().transpose(TURNS[orientation])
+    assert np.array_equal(seen(stored(photograph(), kind, exif=exif, **how)), np.array(upright))
+
+
+def test_a_photograph_of_a_phone_stands_upright_as_does_its_mask() -> None:
+    exif = Image.Exif()
+    exif[ORIENTATION] = 6
+    data = stored(photograph((32, 16)), "jpeg", exif=exif)
+    plain = Image.open(io.BytesIO(data)).transpose(Image.Transpose.ROTATE_270)
+    assert np.array_equal(seen(data), np.array(plain))
+    classes = Image.fromarray(np.arange(12, dtype=np.uint8).reshape(3, 4))
+    mask = decoded_mask(stored(classes, exif=exif), "it")
+    assert np.array_equal(mask.numpy(), np.array(classes.transpose(Image.Transpose.ROTATE_270)))
+
+
+def test_broken_exif_data_does_not_cost_the_picture() -> None:
+    for exif in (b"Exif\0\0nonsense", b"Exif\0\0II*\0\x08\0\0\0\xff\xff"):
+        assert seen(stored(photograph(), "jpeg", exif=exif)).shape == (7, 13, 3)
+
+
+def over_white(image: Image.Image) -> np.ndarray:
+    paper = Image.new("RGB", image.size, WHITE)
+    paper.paste(image.convert("RGB"), mask=image.getchannel("A"))
+    return np.array(paper)
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_what_is_transparent_is_seen_over_white(mode: str) -> None:
+    image = photograph().convert(mode)
+    image.putalpha(Image.linear_gradient("L").resize(image.size))
+    got = seen(stored(image))
+    assert np.abs(got.astype(int) - over_white(image)).max() <= 1  # PIL rounds its two ways to mix differently
+    assert got[0].min() > 230 > got[-1].min()
+
+
+@pytest.mark.parametrize("kind", ["png", "gif"])
+def test_a_palette_may_have_a_transparent_entry(kind: str) -> None:
+    image = photograph().quantize(4)
+    clear = np.array(image) == 2
+    expected = np.where(clear[..., None], 255, np.array(image.convert("RGB")))
+    assert clear.any()
+    assert np.array_equal(seen(stored(image, kind, transparency=2)), expected)
+    assert np.array_equal(seen(stored(image, kind)), np.array(image.convert("RGB")))
+
+
+def test_a_palette_may_have_an_alpha_for_each_entry() -> None:
+    image = photograph().quantize(4)
+    data = stored(image, transparency=bytes([255, 0, 128, 255]))
+    assert np.abs(seen(data).astype(int) - over_white(Image.open(io.BytesIO(data)).convert("RGBA"))).max() <= 1
+
+
+@pytest.mark.parametrize(("mode", "clear"), [("1", 255), ("L", 7), ("RGB", (1, 2, 3))])
+def test_one_colour_may_be_transparent(mode: str, clear: Any) -> None:
+    image = photograph().convert(mode)
+    image.putpixel((3, 2), clear)
+    expected = np.array(image.convert("RGB"))
+    expected[np.all(expected == np.array(Image.new(mode, (1, 1), clear).convert("RGB")), axis=2)] = 255
+    assert np.array_equal(seen(stored(image, transparency=clear)), expected)
+
+
+@pytest.mark.parametrize("mode", ["1", "L"])
+def test_grey_and_black_and_white(mode: str) -> None:
+    image = photograph().convert(mode)
+    assert np.array_equal(seen(stored(image)), np.array(image.convert("RGB")))
+
+
+@pytest.mark.parametrize(("kind", "brightest"), [("png", 60_000), ("tiff", 60_000), ("ppm", 60_000), ("png", 255)])
+def test_sixteen_bits_keep_their_high_byte(kind: str, brightest: int) -> None:
+    deep = np.linspace(0, brightest, 13 * 7).astype(np.uint16).reshape(7, 13)
+    expected = np.repeat((deep >> 8).astype(np.uint8)[..., None], 3, axis=2)
+    assert np.array_equal(seen(stored(Image.fromarray(deep), kind)), expected)
+
+
+def test_sixteen_bits_may_have_a_transparent_value() -> None:
+    deep = np.array([[0, 30_000, 60_000]], dtype=np.uint16)
+    assert seen(stored(Image.fromarray(deep), transparency=30_000))[0, :, 0].tolist() == [0, 255, 234]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([0.0, 0.5, 1.0], [0, 128, 255]), ([0.0, 90.4, 300.0, float("nan")], [0, 0, 1, 0])]
+)
+def test_fractions_are_scaled(values: list[float], expected: list[int]) -> None:
+    image = Image.fromarray(np.array([values], dtype=np.float32))
+    assert seen(stored(image, "tiff"))[0, :, 0].tolist() == expected
+
+
+def test_inks_are_seen_as_their_profile_says() -> None:
+    image = photograph((16, 16)).convert("CMYK")
+    data = stored(image, "jpeg", quality=100)
+    assert np.array_equal(seen(data), np.array(Image.open(io.BytesIO(data)).convert("RGB")))
+    assert np.array_equal(seen(stored(image, "tiff", icc_profile=b"no profile")), np.array(image.convert("RGB")))
+    other = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()  # of other colours: it is ignored
+    assert np.array_equal(seen(stored(image, "tiff", icc_profile=other)), np.array(image.convert("RGB")))
+
+
+@pytest.mark.parametrize("kind", ["gif", "png", "webp", "tiff"])
+def test_the_first_frame_of_an_animation_counts(kind: str) -> None:
+    frames = [Image.new("RGB", (9, 5), colour) for colour in ((200, 30, 20), (0, 0, 255), (0, 255, 0))]
+    how: dict[str, Any] = {"lossless": True} if kind == "webp" else {}
+    got = seen(stored(frames[0], kind, save_all=True, append_images=frames[1:], **how))
+    assert np.array_equal(got, np.array(frames[0]))
+
+
+def test_absurd_sizes_are_refused_before_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "huge.png"
+    with monkeypatch.context() as patched:
+        patched.setattr(Image, "MAX_IMAGE_PIXELS", None)
+        Image.new("1", (12_000, 12_000)).save(path)
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda image: pytest.fail("it was decoded"))
+    with pytest.raises(BadData, match=r"huge\.png: the image cannot be read .*144000000 pixels"):
+        decoded(str(path), str(path))
+
+
+def test_colours_stay_as_they_are() -> None:
+    assert torch.equal(decoded(stored(photograph()), "it").permute(1, 2, 0), torch.from_numpy(np.array(photograph())))
