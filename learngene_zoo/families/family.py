@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -33,11 +33,18 @@ from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 
-# How a tensor is initialised (see `tensors.initial`), or a function from the spec to the value that fills it.
-Start = Literal["matrix", "patches", "token", "positions", "one", "zero"] | Callable[[Any], float]
+# How a tensor is initialised (see `tensors.initial`), or a function from the spec to the value that fills it. A "deep" matrix is the
+# last of its branch of a block, which some families scale by depth; "latent" and "frequencies" belong to no layer.
+Start = (
+    Literal["matrix", "deep", "head", "patches", "token", "latent", "positions", "frequencies", "one", "zero"]
+    | Callable[[Any], float]
+)
+# Fills an empty tensor by a generator: (spec, tensor, generator, number of its block or None).
+Draw = Callable[[Any, "torch.Tensor", "torch.Generator", int | None], "torch.Tensor"]
 Axes = tuple[tuple[str, ...], ...]
 Condition = Callable[[Any], bool]
 
@@ -78,6 +85,8 @@ class Table:
     stitch: tuple[ParameterSpec, ...] = ()
     final_norm: tuple[ParameterSpec, ...]
     head: tuple[ParameterSpec, ...]
+    # How timm starts tensors of these words, where this family differs from `tensors.initial`.
+    draws: Mapping[Start, Draw] = field(default_factory=dict)
 
     def parameters(self, spec: Spec) -> Iterator[tuple[str, ParameterSpec, Mapping[str, int]]]:
         """Name, kind and axis sizes of every tensor of the model, in the order of its state_dict."""
@@ -252,7 +261,7 @@ def _count(kinds: Iterable[ParameterSpec], spec: Spec, sizes: Mapping[str, int],
 
 def _omitted(kind: ParameterSpec, spec: Spec, convention: Convention) -> bool:
     """Whether a convention passes over a tensor: one that belongs to no layer."""
-    token = kind.start in ("token", "positions")
+    token = kind.start in ("token", "latent", "positions", "frequencies")
     return (convention == "fvcore" and spec.stitched and token) or (
         convention == "thop" and (token or callable(kind.start))
     )

@@ -70,7 +70,18 @@ def model_of(spec: Spec, state: StateDict, *, dtype: torch.dtype = torch.float32
     for name, tensor in owned.items():
         tensor.copy_(state[name])
     model.load_state_dict(owned, strict=True, assign=True)
+    _compute_buffers(model)
     return model.eval()
+
+
+def _compute_buffers(model: torch.nn.Module) -> None:
+    """Give a model from the meta device the numbers that it computes once and never saves, as tables of rotary positions."""
+    for module in model.modules():
+        unset = [name for name, buffer in module.named_buffers(recurse=False) if buffer.is_meta]
+        for name in unset:
+            setattr(module, name, torch.empty_like(module.get_buffer(name), device="cpu"))
+        if unset:
+            module.init_non_persistent_buffers()  # type: ignore[operator]
 
 
 def state_of(model: torch.nn.Module) -> StateDict:
@@ -155,8 +166,9 @@ Scheme = Literal["timm", "fan_in"]
 def initial(spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str] | None = None) -> StateDict:
     """Fresh tensors of a model: all, or those in `names`.
 
-    `timm`    as timm's `VisionTransformer` starts: matrices and positions N(0, 0.02), the patch embedding uniform within
-              1/sqrt(fan in), tokens N(0, 1e-6). timm truncates its normals at 2, which is 100 standard deviations: never.
+    `timm`    as timm's models of the family start; its `VisionTransformer`: matrices and positions N(0, 0.02), the patch
+              embedding uniform within 1/sqrt(fan in), tokens N(0, 1e-6). timm truncates its normals at 2, which is 100
+              standard deviations: never. What a family does otherwise is in its table's `draws`.
     `fan_in`  matrices and patch embedding N(0, 1/sqrt(fan in)); a much stronger start for small widths.
 
     In both, biases are 0 (except the patch embedding's under `timm`), norms 1 and 0, layer scales their value. A tensor
@@ -165,7 +177,7 @@ def initial(spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str]
     chosen = set(shapes(spec) if names is None else names)
     check_memory(sum(4 * math.prod(shape) for name, shape in shapes(spec).items() if name in chosen))
     return {
-        name: _start(kind, spec, sizes, derive_seed(seed, "initial", name), scheme)
+        name: _start(kind, spec, sizes, derive_seed(seed, "initial", name), scheme, table_of(spec).block_of(name))
         for name, kind, sizes in table_of(spec).parameters(spec)
         if name in chosen
     }
@@ -186,9 +198,17 @@ def filled(spec: Spec, parts: StateDict, seed: int, scheme: Scheme = "timm") -> 
     return {name: parts[name] if name in found else drawn[name] for name in expected}
 
 
-def _start(kind: ParameterSpec, spec: Spec, sizes: Mapping[str, int], seed: int, scheme: Scheme) -> torch.Tensor:
+_MATRICES = ("matrix", "deep", "head", "patches")  # what `fan_in` scales
+
+
+def _start(
+    kind: ParameterSpec, spec: Spec, sizes: Mapping[str, int], seed: int, scheme: Scheme, block: int | None
+) -> torch.Tensor:
     tensor = torch.empty(kind.shape(sizes), device="cpu")
     generator = torch.Generator().manual_seed(seed)
+    draws = table_of(spec).draws
+    if kind.start in draws and (scheme == "timm" or kind.start not in _MATRICES):
+        return draws[kind.start](spec, tensor, generator, block)
     if callable(kind.start):
         return tensor.fill_(kind.start(spec))
     if kind.start == "one":
@@ -221,7 +241,7 @@ def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDi
     """Block `i` of the result is block `sources[i]` of `state`, shared where repeated; all other tensors as they are.
 
     `spec` is of the family of `state`. `take_blocks(state, spec, range(layers))` is `state`, and taking from what was taken
-    composes. Raises `WrongCall` if `state` lacks a block.
+    composes. Tensors outside of the blocks that have an axis `layers` are taken along it. Raises `WrongCall` if `state` lacks a block.
     """
     table = table_of(spec)
     inner: dict[int, list[str]] = {}
@@ -236,9 +256,19 @@ def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDi
     taken = {
         table.block_name(i, name): read[source, name] for i, source in enumerate(sources) for name in inner[source]
     }
-    before = only(state, table.is_stem)
+    before = {name: _of_blocks(table, name, state[name], sources) for name in state if table.is_stem(name)}
     after = only(state, lambda name: table.block_of(name) is None and not table.is_stem(name))
     return {**before, **taken, **after}
+
+
+def _of_blocks(table: Table, name: str, tensor: torch.Tensor, sources: Sequence[int]) -> torch.Tensor:
+    """A tensor outside of the blocks: if it holds numbers for every block, those of the blocks `sources`."""
+    kind = table.find(name)
+    if kind is None or ("layers",) not in kind.axes:
+        return tensor
+    axis = kind.axes.index(("layers",))
+    same = list(sources) == list(range(tensor.shape[axis]))
+    return tensor if same else tensor.index_select(axis, torch.tensor(list(sources)))
 
 
 def select(state: StateDict, spec: Spec, indices: Mapping[str, Sequence[int]]) -> StateDict:
