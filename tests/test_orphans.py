@@ -19,7 +19,7 @@ sys.path.insert(0, str(CORE))
 from bench_toy import make_world, numbers  # noqa: E402
 
 ROOT = CORE.parents[1]
-SECONDS = 15  # 10, and the pauses of a busy machine
+SECONDS = 60  # 10 as promised, and the pauses of a machine on which other tests run
 ENVIRONMENT = {
     **os.environ,
     "OMP_NUM_THREADS": "1",

@@ -251,7 +251,7 @@ def test_a_suite_must_be_registered_and_cheap_to_list(site: Path) -> None:
 
 
 def test_data_that_must_be_downloaded_is_left_out_unless_it_is_wanted() -> None:
-    papers = catalogue.suite("tal_unseen")
+    papers = catalogue.suite("decathlon")
     assert check_suite(papers) == ()
     with pytest.raises(Unavailable):
         check_suite(papers, offline=False)

@@ -72,7 +72,7 @@ def test_killed_at_random_moments(tmp_path, whole, kind):
         wait_until_training(process)
         time.sleep(draw.uniform(0.0, 0.12))
         process.send_signal(kind)
-        process.communicate(timeout=60)
+        process.communicate(timeout=120)
         kills += process.returncode != 0
     assert kills
     process = start(tmp_path, "--resume")

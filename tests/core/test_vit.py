@@ -88,7 +88,7 @@ def test_images_of_another_size_where_the_model_takes_them() -> None:
         ({"act_layer": "silu"}, "SiLU"),
         ({"act_layer": "gelu_tanh"}, "GELUTanh"),
         ({"norm_layer": "rmsnorm"}, "RmsNorm"),
-        ({"norm_layer": lambda *a, **k: nn.LayerNorm(*a, eps=1e-5, **k)}, "eps=1e-05"),
+        pytest.param({"norm_layer": lambda *a, **k: nn.LayerNorm(*a, eps=1e-5, **k)}, "eps=1e-05", id="eps"),
         ({"mlp_layer": timm.layers.SwiGLU}, "SwiGLU"),
         ({"mlp_layer": timm.layers.GluMlp}, "GluMlp"),
         ({"block_fn": timm.models.vision_transformer.ParallelScalingBlock}, "ParallelScalingBlock"),
