@@ -24,7 +24,6 @@ from torch import nn
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
-from learngene_zoo.families.timm_config import pretrained_cfg
 from learngene_zoo.runs.run import open_device
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.training.evaluate import check_head, evaluate_each
@@ -146,11 +145,11 @@ def opened(path: Path, threads: int | None = None) -> Runner:
 
 def metadata(descendant: Descendant) -> dict[str, str]:
     """What an exported file says about itself: text under each name, JSON where it is more than a word."""
-    images = pretrained_cfg(descendant.spec, mean=descendant.mean, std=descendant.std, licence=descendant.licence)
-    names = ("input_size", "interpolation", "crop_pct", "mean", "std")
+    images = descendant.config()["pretrained_cfg"]
+    names = ("input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std")
     facts: dict[str, Json] = {
         "labels": list(descendant.class_names),
-        "preprocessing": {name: images[name] for name in names},
+        "preprocessing": {name: images[name] for name in names if name in images},
         "task": descendant.task or "",
         "license": descendant.licence,
         "method": descendant.provenance.get("method", ""),

@@ -17,7 +17,7 @@ from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import families, family_of, host
-from learngene_zoo.families.spec import InputFormat, Spec
+from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, fingerprint_of_state, read_json, refuse_pickle
@@ -47,20 +47,24 @@ class Ancestry:
         """What distinguishes its function from that of other models; the tensors are hashed unless the file's checksum is known."""
         record = self.record
         weights = record.sha256 or fingerprint_of_state(self.state)
-        return [to_json(record.spec), list(record.mean), list(record.std), weights]
+        view = [] if record.view == USUAL_VIEW else [to_json(record.view)]
+        return [to_json(record.spec), list(record.mean), list(record.std), weights, *view]
 
     @property
     def input_format(self) -> InputFormat:
         """How images are presented to it."""
         spec, record = self.spec, self.record
-        return InputFormat(image_size=spec.image_size, channels=spec.channels, mean=record.mean, std=record.std)
+        return InputFormat(
+            image_size=spec.image_size, channels=spec.channels, mean=record.mean, std=record.std, view=record.view
+        )
 
     def model(self) -> Model:
         """timm's module in eval mode, in memory of its own."""
         from learngene_zoo.families.tensors import model_of
 
+        record = self.record
         images = timm_config.pretrained_cfg(
-            self.spec, mean=self.record.mean, std=self.record.std, licence=self.record.licence
+            self.spec, mean=record.mean, std=record.std, licence=record.licence, view=record.view
         )
         return model_of(self.spec, self.state, pretrained_cfg=images)
 
@@ -99,6 +103,7 @@ def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
         licence=found.licence,
         mean=mean,
         std=std,
+        view=timm_config.view_in(found.images, source),
     )
     names = tuple(found.images.get("label_names", ()))
     return Ancestry(

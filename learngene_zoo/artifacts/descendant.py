@@ -17,7 +17,7 @@ from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import Convention, Cost, cost, table_of
-from learngene_zoo.families.spec import InputFormat, Spec
+from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec, View
 from learngene_zoo.families.tensors import Model, Scheme, check_state, filled, initial, model_of, shapes
 from learngene_zoo.families.timm_config import (
     check_agreement,
@@ -26,6 +26,7 @@ from learngene_zoo.families.timm_config import (
     normalisation,
     pretrained_cfg,
     timm_config,
+    view_in,
 )
 from learngene_zoo.settings import Json, fingerprint, from_json, to_json
 from learngene_zoo.storage import (
@@ -45,7 +46,7 @@ class Descendant:
     """A whole model; tensors of `state` can share memory, those of `model()` never do.
 
     `inherited` names the tensors that come from a learngene; the others were initialised. `mean` and `std` normalise the images, per
-    channel.
+    channel; `view` says how they are resized and cropped.
     """
 
     spec: Spec
@@ -56,6 +57,7 @@ class Descendant:
     class_names: tuple[str, ...] = ()
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    view: View = USUAL_VIEW
     folder: Path | None = None  # where it was loaded from
 
     def __post_init__(self) -> None:
@@ -74,7 +76,10 @@ class Descendant:
     @property
     def input_format(self) -> InputFormat:
         """How images are presented to it."""
-        return InputFormat(image_size=self.spec.image_size, channels=self.spec.channels, mean=self.mean, std=self.std)
+        spec = self.spec
+        return InputFormat(
+            image_size=spec.image_size, channels=spec.channels, mean=self.mean, std=self.std, view=self.view
+        )
 
     @property
     def licence(self) -> str:
@@ -92,7 +97,7 @@ class Descendant:
 
     def model(self, device: str = "cpu") -> Model:
         """timm's module in eval mode, trainable, in memory of its own, fp32."""
-        images = pretrained_cfg(self.spec, mean=self.mean, std=self.std, licence=self.licence)
+        images = pretrained_cfg(self.spec, mean=self.mean, std=self.std, licence=self.licence, view=self.view)
         labels = {"label_names": list(self.class_names)} if self.class_names else {}
         made = model_of(self.spec, self.state, pretrained_cfg={**images, **labels})
         return made if device == "cpu" else made.to(device)
@@ -125,7 +130,14 @@ class Descendant:
     def config(self) -> dict[str, Json]:
         """The content of its config.json: timm's keys, and ours under `learngene`."""
         ours = {"format": FORMAT, "spec": to_json(self.spec), "inherited": sorted(self.inherited), "task": self.task}
-        timm = timm_config(self.spec, mean=self.mean, std=self.std, class_names=self.class_names, licence=self.licence)
+        timm = timm_config(
+            self.spec,
+            mean=self.mean,
+            std=self.std,
+            class_names=self.class_names,
+            licence=self.licence,
+            view=self.view,
+        )
         return {**timm, "learngene": {**to_json(self.provenance), **ours}}
 
     def save(
@@ -160,6 +172,7 @@ def assemble(
     scheme: Scheme = "timm",
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
+    view: View = USUAL_VIEW,
     provenance: Mapping[str, Json] | None = None,
     task: str | None = None,
     class_names: Sequence[str] = (),
@@ -174,6 +187,7 @@ def assemble(
         class_names=tuple(class_names),
         mean=tuple(mean) if mean is not None else (0.5,) * spec.channels,
         std=tuple(std) if std is not None else (0.5,) * spec.channels,
+        view=view,
     )
 
 
@@ -225,6 +239,7 @@ def load_descendant(path: Path | str) -> Descendant:
             class_names=tuple(images.get("label_names", ())),
             mean=mean,
             std=std,
+            view=view_in(images, where),
             folder=folder,
         )
     except WrongCall as error:
@@ -232,8 +247,9 @@ def load_descendant(path: Path | str) -> Descendant:
 
 
 def fingerprint_of(descendant: Descendant) -> str:
-    """A hash of its function: spec, normalisation and every tensor. A resumed run compares it."""
-    settings = [to_json(descendant.spec), descendant.mean, descendant.std]
+    """A hash of its function: spec, view, normalisation and every tensor. A resumed run compares it."""
+    view = [] if descendant.view == USUAL_VIEW else [to_json(descendant.view)]
+    settings = [to_json(descendant.spec), descendant.mean, descendant.std, *view]
     return fingerprint([*settings, fingerprint_of_state(descendant.state)])
 
 

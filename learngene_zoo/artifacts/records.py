@@ -10,8 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated, Any, Literal, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.spec import LIMITS, Spec
-from learngene_zoo.settings import Bounds, Json, check_bounds, from_json
+from learngene_zoo.families.spec import LIMITS, USUAL_VIEW, Spec, View
+from learngene_zoo.settings import FLAT, Bounds, Json, check_bounds, from_json
 from learngene_zoo.version import __version__
 
 FORMAT = 1
@@ -31,6 +31,7 @@ class AncestryRecord:
     # The normalisation it was trained with, per channel.
     mean: Annotated[tuple[float, ...], Bounds(least=-1e6, most=1e6)] = (0.5, 0.5, 0.5)
     std: Annotated[tuple[float, ...], Bounds(above=0, most=1e6)] = (0.5, 0.5, 0.5)
+    view: View = field(default=USUAL_VIEW, metadata=FLAT)  # how its images were resized and cropped
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -93,6 +94,11 @@ class LearngeneConfig:
         if self.ancestries:
             return self.ancestries[0].mean, self.ancestries[0].std
         return (0.5,) * self.spec.channels, (0.5,) * self.spec.channels
+
+    @property
+    def view(self) -> View:
+        """How descendants expect their images to be resized and cropped."""
+        return self.ancestries[0].view if self.ancestries else USUAL_VIEW
 
 
 def check_format(data: Mapping[str, Json], where: str) -> None:

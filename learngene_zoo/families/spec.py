@@ -6,12 +6,12 @@ A family is one folder beside this file; its package has an attribute `FAMILY` (
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.settings import Bounds, Json, check_bounds
+from learngene_zoo.settings import FLAT, Bounds, Json, check_bounds, to_json
 
 # The package of each family by name. Saved JSON names the family; where it does not, it is `vit`.
 FAMILIES = {"vit": "learngene_zoo.families.vit"}
@@ -28,6 +28,7 @@ TIMM_NAMES = {
     "channels": "in_chans",
     "mlp_ratio": "mlp_ratio",
 }
+Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos", "hamming", "box"]
 # Far beyond any model that exists: they catch a config.json that would exhaust the memory.
 LIMITS = {
     "layers": 512,
@@ -41,6 +42,25 @@ LIMITS = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class View:
+    """How a picture becomes a square of `image_size` pixels, in timm's words.
+
+    `center` resizes its shorter side to image_size / crop_pct and crops the centre; `squash` resizes both sides to that.
+    Raises `WrongCall` for a `crop_pct` that leaves nothing or more than there is.
+    """
+
+    crop_pct: Annotated[float, Bounds(least=0.1, most=1)] = 1.0
+    interpolation: Interpolation = "bicubic"
+    crop_mode: Literal["center", "squash"] = "center"
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
+USUAL_VIEW = View()
+
+
+@dataclass(frozen=True, kw_only=True)
 class InputFormat:
     """Square images of `image_size` pixels, values from 0 to 1, then normalised per channel: (value - mean) / std."""
 
@@ -48,6 +68,14 @@ class InputFormat:
     channels: int = 3
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    view: View = field(default=USUAL_VIEW, metadata=FLAT)
+
+    @property
+    def identity(self) -> Json:
+        """What distinguishes the images that it makes; the usual view is not named, as before there was another."""
+        stated = to_json(self)
+        usual = to_json(USUAL_VIEW) if self.view == USUAL_VIEW else {}
+        return [type(self).__name__, {name: value for name, value in stated.items() if name not in usual}]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,16 +10,23 @@ from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.family import families, family_of, host, table_of
-from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.spec import USUAL_VIEW, Spec, View
 from learngene_zoo.settings import Json, from_json, to_json
 
 # What timm assumes where a pretrained_cfg does not say.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_CROP_PCT = 0.875
 _ROOT = {"architecture", "num_classes", "num_features", "global_pool", "model_args", "pretrained_cfg", "label_names"}
 
 
 def timm_config(
-    spec: Spec, *, mean: Sequence[float], std: Sequence[float], class_names: Sequence[str], licence: str
+    spec: Spec,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    class_names: Sequence[str],
+    licence: str,
+    view: View = USUAL_VIEW,
 ) -> dict[str, Json]:
     """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)` understands.
 
@@ -33,21 +40,22 @@ def timm_config(
         "num_features": spec.width,
         "global_pool": args["global_pool"],
         "model_args": args,
-        "pretrained_cfg": pretrained_cfg(spec, mean=mean, std=std, licence=licence),
+        "pretrained_cfg": pretrained_cfg(spec, mean=mean, std=std, licence=licence, view=view),
     }
     return {**config, "label_names": list(class_names)} if class_names else config
 
 
 def pretrained_cfg(
-    spec: Spec, *, mean: Sequence[float], std: Sequence[float], licence: str = "unknown"
+    spec: Spec, *, mean: Sequence[float], std: Sequence[float], licence: str = "unknown", view: View = USUAL_VIEW
 ) -> dict[str, Json]:
     """timm's description of a model's weights and of the images it takes."""
     table = table_of(spec)
     return {
         "input_size": [spec.channels, spec.image_size, spec.image_size],
         "fixed_input_size": not spec.dynamic_image_size,
-        "interpolation": "bicubic",
-        "crop_pct": 1.0,
+        "interpolation": view.interpolation,
+        "crop_pct": view.crop_pct,
+        **({"crop_mode": view.crop_mode} if view.crop_mode != USUAL_VIEW.crop_mode else {}),
         "mean": list(mean),
         "std": list(std),
         "num_classes": spec.classes,
@@ -172,3 +180,14 @@ def normalisation(images: Mapping[str, Any], channels: int) -> tuple[tuple[float
     if len(mean) == channels == len(std):
         return mean, std
     return (sum(mean) / len(mean),) * channels, (sum(std) / len(std),) * channels
+
+
+def view_in(images: Mapping[str, Any], where: str) -> View:
+    """How the pictures of a `pretrained_cfg` are resized and cropped; where it does not say, as timm would.
+
+    Of a model without any config nothing is cropped. Raises `BadFile` for a way that is not supported.
+    """
+    if not images:
+        return USUAL_VIEW
+    stated = {"crop_pct": _CROP_PCT, **{key: images[key] for key in to_json(USUAL_VIEW) if images.get(key) is not None}}
+    return from_json(View, stated, f"{where}: pretrained_cfg")

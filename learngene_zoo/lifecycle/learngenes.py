@@ -161,7 +161,7 @@ def expand(
     if control is not None:
         made = controlled(made, control, run.seed)
     provenance = {**_provenance(gene, expander, control, run), **made.provenance}
-    return _written(replace(made, task=target.task, provenance=provenance), out, run, force)
+    return _written(replace(made, task=target.task, view=gene.config.view, provenance=provenance), out, run, force)
 
 
 def plot(

@@ -139,7 +139,7 @@ class Pictures:
 
     task: Task
     split: Split | None  # None: every share has its samples
-    size: int
+    input_format: InputFormat
     seed: int
     augment: Augment
 
@@ -161,12 +161,13 @@ class Pictures:
             got = self.split.__getitems__(share.indices)
         samples = checked(got, self.task, share.indices)
         how = self.seed, share.epoch, share.indices, self.task.flip
-        images, masks = augmented(samples.images, samples.masks, self.augment, self.size, how)
+        images, masks = augmented(samples.images, samples.masks, self.augment, self.input_format, how)
         labels = torch.tensor(share.labels, dtype=torch.int64) if masks is None else masks
         return Batch(images, labels, torch.tensor(share.indices, dtype=torch.int64), samples.attributes)
 
     def _none(self) -> Batch:
-        images = torch.empty(0, self.task.channels, self.size, self.size, dtype=torch.uint8)
+        size = self.input_format.image_size
+        images = torch.empty(0, self.task.channels, size, size, dtype=torch.uint8)
         none = torch.empty(0, dtype=torch.int64)
         attributes = torch.empty(0, len(self.task.attributes)) if self.task.attributes else None
         return Batch(images, images[:, 0] if self.task.dense else none, none, attributes)
@@ -224,7 +225,7 @@ class Loader:
         drop = drop and (self.images >= batch_size or drop_last is True)
         self.steps = self.images // batch_size if drop else -(-self.images // batch_size)
         closed = replace(task, open_split=_closed, open_stream=None)
-        self._pictures = Pictures(closed, self._source.split, input_format.image_size, seed, augment)
+        self._pictures = Pictures(closed, self._source.split, input_format, seed, augment)
         self._upcoming, self._workers = Upcoming(), workers
         self._feeder: DataLoader[Any] | None = None
 

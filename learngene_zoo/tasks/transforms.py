@@ -1,5 +1,7 @@
 """From the images of a split to what a model expects: checked against their task, augmented, resized and normalised.
 
+Without augmentation the pixels are those of timm's evaluation transforms: PIL resizes, and the same pixels are cropped.
+
 What an augmentation does to an image is a function of (seed, epoch, index).
 `light`: a shift of up to an eighth of the side, the border reflected, and a mirror image where the task allows it.
 `rand`: a random crop, RandAugment (Cubuk et al., "RandAugment", 2020; two operations of magnitude 9) and the mirror.
@@ -8,6 +10,7 @@ A change of geometry moves image and mask alike, a change of colour leaves the m
 are 255. Shapes: N images.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, Literal, TypeVar
@@ -17,7 +20,7 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Interpolation, View
 from learngene_zoo.seeds import bits, derive_seed, uniform
 from learngene_zoo.tasks.task import IGNORED, Attribute, Samples, Task
 
@@ -100,41 +103,46 @@ def _impossible(attribute: Attribute, values_N: torch.Tensor) -> torch.Tensor:
 # Resizing and normalising.
 
 
-def fitted(images: torch.Tensor | Sequence[torch.Tensor], size: int) -> torch.Tensor:
-    """uint8 (N, C, size, size): the shorter side resized to `size` (bicubic, antialiased), then the centre cropped."""
+def fitted(images: Images, size: int, view: View = USUAL_VIEW) -> torch.Tensor:
+    """uint8 (N, C, size, size): resized as the view says, by PIL, then the centre cropped."""
     if not isinstance(images, torch.Tensor):
-        return torch.cat([fitted(image[None], size) for image in images])
-    shape = _resized(images, size)
-    if shape != images.shape[-2:]:
-        # Image by image: a resized image must not depend on which others it came with.
-        pieces = [
-            functional.interpolate(image[None].float(), size=shape, mode="bicubic", antialias=True, align_corners=False)
-            for image in images
-        ]
-        images = torch.cat(pieces).round_().clamp_(0, 255).to(torch.uint8) if pieces else images
+        return torch.cat([fitted(image[None], size, view) for image in images])
+    shape = resized_shape(images.shape[-2:], size, view)
+    if shape != images.shape[-2:] and len(images):
+        images = torch.stack([resized(image, shape, view.interpolation) for image in images])
     return _centre(images, size)
 
 
-def fitted_masks(masks: torch.Tensor | Sequence[torch.Tensor], size: int) -> torch.Tensor:
+def fitted_masks(masks: Images, size: int, view: View = USUAL_VIEW) -> torch.Tensor:
     """uint8 (N, size, size): resized and cropped as their images are; each pixel takes the class of the nearest one."""
     if not isinstance(masks, torch.Tensor):
-        return torch.cat([fitted_masks(mask[None], size) for mask in masks])
-    shape = _resized(masks, size)
+        return torch.cat([fitted_masks(mask[None], size, view) for mask in masks])
+    shape = resized_shape(masks.shape[-2:], size, view)
     if shape != masks.shape[-2:]:
         masks = functional.interpolate(masks[:, None], size=shape, mode="nearest-exact")[:, 0]
     return _centre(masks, size)
 
 
-def _resized(images: torch.Tensor, size: int) -> tuple[int, int]:
-    """Height and width once the shorter side is `size`."""
-    height, width = images.shape[-2:]
-    scale = size / min(height, width)
-    return max(size, round(height * scale)), max(size, round(width * scale))
+def resized_shape(shape: Sequence[int], size: int, view: View = USUAL_VIEW) -> tuple[int, int]:
+    """Height and width before the centre of `size` pixels is cropped, rounded as timm and torchvision round them."""
+    height, width = shape
+    shorter, least = math.floor(size / view.crop_pct), min(height, width)
+    if view.crop_mode == "squash":
+        return shorter, shorter
+    return int(shorter * height / least), int(shorter * width / least)
+
+
+def resized(image_CHW: torch.Tensor, shape: tuple[int, int], interpolation: Interpolation) -> torch.Tensor:
+    """uint8 (C, *shape), channel by channel: the very pixels that PIL makes of a picture."""
+    from PIL import Image
+
+    how = Image.Resampling[interpolation.upper()]
+    planes = [Image.fromarray(plane_HW).resize(shape[::-1], how) for plane_HW in image_CHW.numpy()]
+    return torch.from_numpy(np.stack([np.asarray(plane) for plane in planes]))
 
 
 def _centre(images: torch.Tensor, size: int) -> torch.Tensor:
-    height, width = images.shape[-2:]
-    top, left = (height - size) // 2, (width - size) // 2
+    top, left = (round((side - size) / 2) for side in images.shape[-2:])
     return images[..., top : top + size, left : left + size]
 
 
@@ -165,15 +173,16 @@ How = tuple[int, int, Sequence[int], bool]  # seed, epoch, indices, whether a mi
 
 
 def augmented(
-    images: Images, masks: Images | None, augment: Augment, size: int, how: How
+    images: Images, masks: Images | None, augment: Augment, input_format: InputFormat, how: How
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Images uint8 (N, C, size, size) of uint8 (C, H, W) each, and their masks, if any, uint8 (N, size, size)."""
+    size, view = input_format.image_size, input_format.view
     if augment == "rand":
         return _rand(images, size, how) if masks is None else _rand_jointly(images, masks, size, how)
-    fitted_NCHW = fitted(images, size)
+    fitted_NCHW = fitted(images, size, view)
     if masks is None:
         return light(fitted_NCHW, *how) if augment == "light" else fitted_NCHW, None
-    masks_NHW = fitted_masks(masks, size)
+    masks_NHW = fitted_masks(masks, size, view)
     if augment == "none":
         return fitted_NCHW, masks_NHW
     # Pixels are only moved, so the mask goes along as one more channel.

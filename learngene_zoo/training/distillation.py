@@ -169,8 +169,9 @@ def teacher_for(ancestry: Ancestry, task: Task, recipe: Recipe, run: Run) -> tup
     Otherwise `Descendant.for_task` gives the head, and the whole model is fine-tuned by `recipe`, as the part `teacher`
     of the run.
     """
-    mean, std = ancestry.record.mean, ancestry.record.std
-    own = assemble(ancestry.spec, ancestry.state, seed=run.seed, mean=mean, std=std, class_names=ancestry.class_names)
+    record = ancestry.record
+    images: Any = {"mean": record.mean, "std": record.std, "view": record.view}
+    own = assemble(ancestry.spec, ancestry.state, seed=run.seed, class_names=ancestry.class_names, **images)
     if ancestry.class_names == task.class_names and ancestry.spec.dense == task.dense:
         return replace(own, task=task.name), {}
     part = run.part("teacher")

@@ -60,7 +60,9 @@ class Distil(Sizes):
         for layers in sorted(self.depths):
             part = run.part(f"layers-{layers}")
             spec, seed = teacher.spec.with_(layers=layers), derive_seed(part.seed, "init")
-            student = assemble(spec, {}, seed=seed, scheme=self.init, mean=teacher.mean, std=teacher.std)
+            student = assemble(
+                spec, {}, seed=seed, scheme=self.init, mean=teacher.mean, std=teacher.std, view=teacher.view
+            )
             trained[layers] = once(part, distilled, self.each, [student, teacher, task])
         return stored(self.outline([ancestry.spec]), trained, {"teacher": metrics} if metrics else {})
 
