@@ -105,7 +105,7 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_family_is_registered_under_its_name() -> None:
-    assert [kind.name for kind in families()] == [*specs.FAMILIES] == ["vit", "toy"]
+    assert [kind.name for kind in families()] == [*specs.FAMILIES] == ["vit", "eva", "toy"]
 
 
 def test_a_model_is_built_from_the_table() -> None:
