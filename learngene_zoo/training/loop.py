@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # AdamW's groups of an objective's parameters; a group may have an `lr_scale`.
 Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
-UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token"})
+UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token", "freqs"})
 PLACES = ("drop_path1", "drop_path2")
 SAVING_SHARE = 20  # writing checkpoints takes at most about a twentieth of the time, however large they are
 
