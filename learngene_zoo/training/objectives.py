@@ -55,6 +55,7 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
         augment=recipe.augment if recipe.epochs else "none",  # without training it need not suit the task
         images=recipe.images,
         workers=run.workers,
+        repeats=recipe.repeats,
     )
 
 
