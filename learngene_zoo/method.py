@@ -187,8 +187,18 @@ class Method:
             raise WrongCall(f"{self.name} takes {expected} ancestries (--ancestry), not {len(sources)}")
         return sources
 
-    def references(self, named: Sequence[str]) -> list[str]:
-        """The tasks of an extraction: those named, else the defaults. Raises `WrongCall` for a wrong number."""
+    def references(self, named: Sequence[str], sources: Sequence[str] = (BUNDLED,)) -> list[str]:
+        """The tasks of an extraction from the ancestry models `sources`: those named, else the defaults.
+
+        Raises `WrongCall` for a wrong number, and if none is named and an ancestry model is not the bundled one: only that
+        one has default tasks.
+        """
+        other = next((source for source in sources if source != BUNDLED), None)
+        if self.tasks != "none" and not named and other is not None:
+            raise WrongCall(
+                f"no task is named; with an ancestry model of your own ({other}), name the data to extract from, "
+                f"such as --task folder:PATH (lgzoo list tasks)"
+            )
         defaults = {"none": (), "one": (SOURCE_TASK,), "many": DEFAULT_TASKS}
         references = list(named) or list(defaults[self.tasks])
         if self.tasks == "none" and references:

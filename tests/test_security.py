@@ -10,6 +10,7 @@ import os
 import pickle
 import re
 import shlex
+import shutil
 import socket
 import struct
 import subprocess
@@ -26,6 +27,7 @@ from watching import watched
 
 import learngene_zoo
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
+from learngene_zoo.artifacts.shelf import cards_folder
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -196,6 +198,21 @@ def test_a_model_chooses_no_data_in_python(verb: Any, model: Path) -> None:
     for given in (model, load_descendant(model), assemble(SPEC, {}, seed=0, task="folder:/etc")):
         with pytest.raises(WrongCall, match=r"only if you name it: lgzoo .* --task folder:/etc"):
             verb(given)
+
+
+@pytest.mark.parametrize("task", FOREIGN[:-1])
+def test_a_learngene_chooses_no_data(task: str, tmp_path: Path) -> None:
+    gene = tmp_path / "gene"
+    shutil.copytree(cards_folder() / "tal-mini", gene)
+    data = json.loads((gene / "config.json").read_text())
+    data["purpose"] = {"task": task, "classes": 3}
+    (gene / "config.json").write_text(json.dumps(data))
+    lgzoo("show", "digits")  # whatever is loaded lazily is loaded now
+    with watched() as seen:  # TAL embeds the pictures of a task that it has not seen
+        code, _, told = lgzoo("expand", str(gene), "--layers", "2", "-o", str(tmp_path / "out"))
+    assert code == 2
+    assert told.endswith(f"lgzoo expand {gene} --task {task}\n")
+    assert not [fault for fault in seen.faults(gene) if "/etc" in fault or "asked" in fault]
 
 
 def test_what_these_tests_would_see(tmp_path: Path) -> None:

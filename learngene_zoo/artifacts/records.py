@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import LIMITS, USUAL_VIEW, Spec, View
 from learngene_zoo.settings import FLAT, Bounds, Json, check_bounds, from_json
+from learngene_zoo.text import is_text
 from learngene_zoo.version import __version__
 
 FORMAT = 1
@@ -62,11 +63,30 @@ class TaskRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Purpose:
+    """The task that the descendants of a learngene are for: what their head needs, known without opening the data."""
+
+    task: str  # as the user named it: "folder:photos"
+    classes: Annotated[int, Bounds(least=1, most=LIMITS["classes"])]
+    class_names: tuple[str, ...] = ()
+    dense: bool = False  # one class per pixel instead of one per image
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if self.class_names and len(self.class_names) != self.classes:
+            raise WrongCall(f"{len(self.class_names)} class names for {self.classes} classes")
+        for text in (self.task, *self.class_names):
+            if not is_text(text):
+                raise WrongCall(f"{text!r:.80} is not text in UTF-8")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LearngeneConfig:
     """Everything about a learngene but its tensors.
 
     `spec` is the default shape of descendants (mostly the ancestry's). `details` is the method's own record, documented by the
-    method. `settings` rebuild the extractor. `control` is the one that descendants are built under unless the user names one.
+    method. `settings` rebuild the extractor. `control` is the one that descendants are built under unless the user names one,
+    and `purpose` the task that they are for: the first that the user named for the extraction.
     """
 
     method: str
@@ -80,6 +100,7 @@ class LearngeneConfig:
     metrics: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
     control: Control | None = None
+    purpose: Purpose | None = None
     # The names in its file, written when it is saved; none where an earlier version wrote it.
     tensors: tuple[str, ...] = field(default=(), compare=False)
 

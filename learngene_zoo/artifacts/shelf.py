@@ -65,8 +65,9 @@ class Learngene:
 
         with new_folder(path, force, before) as draft:
             config = to_json(replace(self.config, tensors=tuple(sorted(self.state))))
-            if self.config.control is None:
-                del config["control"]  # most learngenes have none
+            for name in ("control", "purpose"):  # most learngenes have none
+                if config[name] is None:
+                    del config[name]
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, self.state)
             (draft / "README.md").write_text(learngene_card(self.config), encoding="utf-8")

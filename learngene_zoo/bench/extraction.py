@@ -100,8 +100,9 @@ def planned(extraction: Extraction, offline: bool = False) -> float:
     """The training images of an extraction times the layers that each passes; 0 where its method does not say."""
     arm, extractor = extraction.arm, extraction.arm.extractor
     method = METHODS.load(arm.method)
-    specs = [ancestry_spec(source, offline=offline) for source in method.sources(arm.ancestries)]
-    tasks = method.references(arm.tasks) if extractor.needs_tasks() else []
+    sources = method.sources(arm.ancestries)
+    specs = [ancestry_spec(source, offline=offline) for source in sources]
+    tasks = method.references(arm.tasks, sources) if extractor.needs_tasks() else []
     sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
     images = [sizes.get(task, 0) for task in tasks]
     return sum(work.images * (work.trained + work.frozen / FORWARD) for work in extractor.work(specs, images))

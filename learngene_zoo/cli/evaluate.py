@@ -59,7 +59,7 @@ command = click.Command(
         model_argument(),
         click.Option(
             ["--task"],
-            help="Task to measure on (default: the task of the catalogue that the model was trained for, else digits).",
+            help="Task to measure on (default: the task of the catalogue that the model was trained for; else digits, if its ancestry model is the bundled one).",
         ),
         choice_option("--split", SPLITS, "test", "Split of the task."),
         *job_options(None, "Also write the numbers into this JSON file."),

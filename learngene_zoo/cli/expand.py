@@ -13,7 +13,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.hub import reference_to_hub
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.artifacts.shelf import read_config
-from learngene_zoo.cli.job import job_of, job_options, json_option, print_lines, print_made, print_row
+from learngene_zoo.cli.job import job_of, job_options, json_option, on_task, print_lines, print_made, print_row
 from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, options_of, size_options
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import Budget, Method, Target, method_of
@@ -99,7 +99,7 @@ def expand(
     """Build one descendant and write it."""
     job, target = job_of(given), chosen(Target())
     folder, method = click.get_current_context().meta[FOUND]
-    lifecycle.expand(
+    made = lifecycle.expand(
         folder,
         target=target,
         budget=Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency),
@@ -110,8 +110,7 @@ def expand(
         force=job.force,
     )
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
-    data = f" --task {shell_word(target.task)}" if target.task else ""
-    print_made(job.out, job, f"lgzoo finetune{where}{data}")
+    print_made(job.out, job, f"lgzoo finetune{where}{on_task(made.task)}")
 
 
 command = ExpandCommand(

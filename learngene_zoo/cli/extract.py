@@ -6,9 +6,10 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.cli.job import job_of, job_options, print_made
+from learngene_zoo.cli.job import job_of, job_options, on_task, print_made
 from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of
 from learngene_zoo.method import Method, Target, family
+from learngene_zoo.text import shell_word
 
 
 def ancestry_option() -> click.Option:
@@ -21,6 +22,12 @@ def preset_option(method: Method) -> click.Option:
     """`--preset`; lifecycle refuses unknown names, with the nearest known one."""
     names = ", ".join(method.presets)
     return click.Option(["--preset"], help=f"Values of the settings that are not given: {names}.", show_default="mini")
+
+
+TASK_HELP = (
+    "A task to extract from; can be repeated (lgzoo list tasks). Descendants are for the first one. "
+    "May be left out with the bundled ancestry model."
+)
 
 
 def build(method: Method) -> click.Command:
@@ -37,10 +44,13 @@ def build(method: Method) -> click.Command:
             run=job.run,
             force=job.force,
         )
-        where = "" if str(job.out) == "learngene" else f" {job.out}"
-        print_made(job.out, job, f"lgzoo expand{where} --layers {_a_depth(made, method)}   (all: lgzoo show {job.out})")
+        place = shell_word(str(job.out))
+        where = "" if str(job.out) == "learngene" else f" {place}"
+        purpose = made.config.purpose
+        advice = f"lgzoo expand{where} --layers {_a_depth(made, method)}{on_task(purpose.task if purpose else None)}"
+        print_made(job.out, job, f"{advice}   (all: lgzoo show {place})")
 
-    task = click.Option(["--task"], multiple=True, help="A task to train on; can be repeated (lgzoo list tasks).")
+    task = click.Option(["--task"], multiple=True, help=TASK_HELP)
     return SettingsCommand(
         method.name,
         callback=extract,

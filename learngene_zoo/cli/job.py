@@ -16,7 +16,7 @@ import click
 
 from learngene_zoo.runs.run import MOST_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.text import human_count, json_text, printable, terminal_width, text_table
+from learngene_zoo.text import human_count, json_text, printable, shell_word, terminal_width, text_table
 
 MOST_SEED = 2**63 - 1
 
@@ -144,6 +144,11 @@ def advise(text: str, quiet: bool = False) -> None:
     """One line on stderr that says what to do next."""
     if is_first() and not quiet:
         click.echo(f"next: {printable(text)}", err=True)
+
+
+def on_task(task: str | None) -> str:
+    """` --task TASK` for a command line that the user may copy; empty if there is none."""
+    return f" --task {shell_word(task)}" if task else ""
 
 
 def say(text: str, job: Job) -> None:

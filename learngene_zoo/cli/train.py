@@ -5,7 +5,7 @@ from typing import Any, Literal
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import choice_option, job_of, job_options, print_made
+from learngene_zoo.cli.job import choice_option, job_of, job_options, on_task, print_made
 from learngene_zoo.cli.options import SettingsCommand, chosen, model_argument, model_of, options_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
@@ -40,7 +40,7 @@ def train(task: str, init: Literal["timm", "fan_in"], **given: Any) -> None:
     lifecycle.train(
         task, spec=chosen(SPEC), recipe=chosen(lifecycle.TRAIN), init=init, out=job.out, run=job.run, force=job.force
     )
-    print_made(job.out, job, f"lgzoo extract lsamd --ancestry {job.out}")
+    print_made(job.out, job, f"lgzoo extract lsamd --ancestry {shell_word(str(job.out))}{on_task(task)}")
 
 
 command = SettingsCommand(
@@ -72,7 +72,7 @@ def finetune(model: str | None, task: str | None, **given: Any) -> None:
         force=job.force,
     )
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
-    data = f" --task {shell_word(task)}" if task and is_own_data(task) else ""
+    data = on_task(task) if task and is_own_data(task) else ""
     print_made(job.out, job, f"lgzoo evaluate{where}{data}")
 
 
@@ -87,7 +87,7 @@ finetune_command = SettingsCommand(
         model_argument(),
         click.Option(
             ["--task"],
-            help="Task to train on (default: the task of the catalogue that the model was built for, else digits).",
+            help="Task to train on (default: the task of the catalogue that the model was built for; else digits, if its ancestry model is the bundled one).",
         ),
         *options_of(lifecycle.FINETUNE),
         *job_options("finetuned"),

@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.records import Control, versions
+from learngene_zoo.artifacts.records import Control, LearngeneConfig, Purpose, versions
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.atomic import claim, digest_of, new_file
 from learngene_zoo.errors import BadPlugin, WrongCall
@@ -32,7 +32,9 @@ from learngene_zoo.method import (
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.tasks.catalogue import find_entry, open_task
+from learngene_zoo.tasks.catalogue import find_entry, open_task, unnamed
+from learngene_zoo.tasks.task import Entry
+from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -46,7 +48,7 @@ def plan(
     *,
     extractor: Extractor | None = None,
     expander: Expander | None = None,
-    ancestries: Sequence[str] = (),
+    ancestries: str | Sequence[str] = (),
     target: Target | None = None,
     convention: Convention = "exact",
     offline: bool = False,
@@ -61,7 +63,7 @@ def plan(
     if str(name) in METHODS.references():
         method = METHODS.load(str(name))
         extractor = extractor or method.extractor
-        specs = [ancestry_spec(source, offline=offline) for source in method.sources(ancestries)]
+        specs = [ancestry_spec(source, offline=offline) for source in method.sources(_listed(ancestries))]
         check_families(method, specs)
         config = extractor.outline(specs)
     else:
@@ -75,8 +77,8 @@ def plan(
 def extract(
     name: str,
     *,
-    ancestries: Sequence[str] = (),
-    tasks: Sequence[str] = (),
+    ancestries: str | Sequence[str] = (),
+    tasks: str | Sequence[str] = (),
     extractor: Extractor | None = None,
     preset: str | None = None,
     out: str | Path | None = None,
@@ -86,25 +88,30 @@ def extract(
     """Condense ancestry models into a learngene by the method `name`.
 
     `extractor` holds the settings; without it those of the preset are used (default: "mini"). The result records
-    everything that is needed to repeat it.
+    everything that is needed to repeat it. Its descendants are for the first of `tasks`, which may be left out only with the
+    bundled ancestry model.
     """
     from learngene_zoo.artifacts.ancestry import open_ancestry
 
     run = run or Run()
     method = METHODS.load(name)
     extractor = extractor or method.preset(preset)
-    sources, references = method.sources(ancestries), method.references(tasks)
+    named, sources = _listed(tasks), method.sources(_listed(ancestries))
+    references = method.references(named, sources) if named or extractor.needs_tasks() else []
     opened = [open_ancestry(source, offline=run.offline) for source in sources]
     check_families(method, [ancestry.spec for ancestry in opened])
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
-    needed = references if extractor.needs_tasks() else []
-    data = [open_task(reference, offline=run.offline) for reference in needed]
+    needs = references if extractor.needs_tasks() else named[:1]
+    opened_tasks = [open_task(reference, offline=run.offline) for reference in needs]
+    data = opened_tasks if extractor.needs_tasks() else []
+    purpose = opened_tasks[0].purpose if named else None
     _check_distinct(data)
     settings = {
         "method": name,
         "settings": to_json(extractor),
         "ancestries": [[ancestry.record.source, ancestry.record.sha256] for ancestry in opened],
         "tasks": [to_json(task.record) for task in data],
+        **({"purpose": to_json(purpose)} if purpose else {}),
     }
 
     def make(run: Run) -> Learngene:
@@ -113,6 +120,7 @@ def extract(
             settings=to_json(extractor),
             ancestries=tuple(ancestry.record for ancestry in opened),
             tasks=tuple(task.record for task in data),
+            purpose=purpose,
             seed=run.seed,
             versions={**versions(), **METHODS.package_of(name)},
         )
@@ -136,7 +144,7 @@ def expand(
 
     Sizes, budgets and the expander's settings can also be given by name (`layers=7`, `max_params=20_000_000`, and
     timm's words `depth`, `embed_dim`, `num_heads`, `num_classes`, `img_size`). `control` replaces what is inherited,
-    see `artifacts.descendant.controlled`. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
+    see `artifacts.descendant.controlled`. The task, and so the head, is the learngene's own unless another is named. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
     `BadPlugin` if the expander builds another one than it was given.
     """
     from learngene_zoo.artifacts.descendant import Descendant, controlled
@@ -147,7 +155,8 @@ def expand(
     expander = with_settings(expander or method_of(gene.config, gene.folder or "it").expander, settings)
     if out is not None:
         claim(Path(out), force or run.resume)
-    target = _for_task(target, run)
+    named = target.task
+    target, class_names = _for_task(target, expander, gene.config, run)
     if budget:
         from learngene_zoo.latency import choose, latency
 
@@ -155,13 +164,17 @@ def expand(
         expander = with_settings(expander, member.settings)
         target = replace(member.target, task=target.task)
     check_axes(expander, gene.config.spec, target)
-    made = returned(expander, Descendant, expander(gene, target, run))
+    call = f"lgzoo expand {shell_word(str(gene.folder or 'LEARNGENE'))} --task {shell_word(target.task or '')}"
+    with unnamed(target.task if named is None else None, call):
+        made = returned(expander, Descendant, expander(gene, target, run))
     check_built(expander, gene.config.spec, target, made.spec)
     control = control or gene.config.control
     if control is not None:
         made = controlled(made, control, run.seed)
     provenance = {**_provenance(gene, expander, control, run), **made.provenance}
-    return _written(replace(made, task=target.task, view=gene.config.view, provenance=provenance), out, run, force)
+    names = class_names or made.class_names
+    made = replace(made, task=target.task, class_names=names, view=gene.config.view, provenance=provenance)
+    return _written(made, out, run, force)
 
 
 def plot(
@@ -201,13 +214,34 @@ def _check_distinct(tasks: Sequence[Task]) -> None:
         raise WrongCall(f"the task {twice[0]} is named twice; name each once")
 
 
-def _for_task(target: Target, run: Run) -> Target:
-    """The target with the classes of its task, and one of them per pixel or per image as the task has it."""
+def _for_task(target: Target, expander: Expander, config: LearngeneConfig, run: Run) -> tuple[Target, tuple[str, ...]]:
+    """The target with the classes of its task, one of them per pixel or per image as the task has it; and their names.
+
+    If no task is named it is that of the learngene, whose classes are recorded, unless `target` names others. The names are
+    known if the task is the learngene's or the user's own data.
+    """
+    purpose = config.purpose
+    if purpose is not None and "classes" in expander.axes and _agree(target, purpose):
+        chosen = replace(target, task=purpose.task, classes=purpose.classes, dense=purpose.dense)
+        return chosen, purpose.class_names
     if target.task is None or not (target.classes is None or target.dense is None):
-        return target
+        return target, ()
     found = find_entry(target.task) or open_task(target.task, offline=run.offline)
     dense = found.kind == "segmentation" if target.dense is None else target.dense
-    return replace(target, classes=found.classes if target.classes is None else target.classes, dense=dense)
+    chosen = replace(target, classes=found.classes if target.classes is None else target.classes, dense=dense)
+    names = () if isinstance(found, Entry) or found.classes != chosen.classes else found.class_names
+    return chosen, names
+
+
+def _agree(target: Target, purpose: Purpose) -> bool:
+    """Whether a target leaves its task to the learngene, and names no other classes than that task has."""
+    same = target.classes in (None, purpose.classes) and target.dense in (None, purpose.dense)
+    return target.task is None and same
+
+
+def _listed(references: str | Sequence[str]) -> Sequence[str]:
+    """A single reference as a list of one."""
+    return [references] if isinstance(references, str) else references
 
 
 def _provenance(gene: Learngene, expander: Expander, control: Control | None, run: Run) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.method import BUNDLED
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -73,10 +74,10 @@ def finetune(
     run: Run | None = None,
     force: bool = False,
 ) -> Descendant:
-    """Train a model on a task (default: the one it was built for, else `digits`), with a fresh head if it needs one.
+    """Train a model on a task (default: the one it was built for), with a fresh head if it needs one.
 
-    Raises `WrongCall` if no task is named and the model was built for data that only the caller may choose
-    (`folder:mine`).
+    A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
+    and the model was built for data that only the caller may choose (`folder:mine`), or for none.
     """
     from learngene_zoo.artifacts.descendant import fingerprint_of, load_descendant
     from learngene_zoo.training.fit import fit
@@ -100,7 +101,7 @@ def evaluate(
     split: Literal["train", "validation", "test"] = "test",
     run: Run | None = None,
 ) -> Evaluation:
-    """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for, else `digits`).
+    """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for).
 
     Raises `WrongCall` as `finetune` does.
     """
@@ -141,9 +142,17 @@ def export(
 
 
 def _own_task(model: Descendant, verb: str) -> str:
-    """The task of the catalogue that a model names. Raises `WrongCall` for other data: only the caller may name it."""
-    task = model.task or DEFAULT_TARGET
-    if is_own_data(task):
-        call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task {shell_word(task)}"
-        raise WrongCall(f"the model names its data as {task!r}, which is opened only if you name it: {call}")
-    return task
+    """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
+
+    Raises `WrongCall` for any other: the user has to name the data.
+    """
+    call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task"
+    if model.task is None:
+        records = model.provenance.get("ancestries") or [{}]
+        if any(record.get("source") != BUNDLED for record in records):
+            raise WrongCall(f"the model names no data, and none is assumed; name yours: {call} folder:PATH")
+        return DEFAULT_TARGET
+    if is_own_data(model.task):
+        named = f"{call} {shell_word(model.task)}"
+        raise WrongCall(f"the model names its data as {model.task!r}, which is opened only if you name it: {named}")
+    return model.task

@@ -4,7 +4,9 @@ The catalogue is known without opening a task: `lgzoo list tasks` reads neither 
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -132,6 +134,23 @@ def is_own_data(reference: str) -> bool:
     return ":" in reference
 
 
+# Data that only an artifact names, and what the user has to type to have it opened; see `unnamed`.
+_UNNAMED: ContextVar[tuple[str, str]] = ContextVar("unnamed", default=("", ""))
+
+
+@contextmanager
+def unnamed(reference: str | None, call: str) -> Iterator[None]:
+    """Within this, `open_task` does not open the data that `reference` says: `call` is how the user would name it.
+
+    For what only an artifact names: it may choose a task of the catalogue, and no other data.
+    """
+    token = _UNNAMED.set((reference or "", call))
+    try:
+        yield
+    finally:
+        _UNNAMED.reset(token)
+
+
 def open_task(reference: str, *, offline: bool = False) -> Task:
     """The task of that name, or the user's own data: `folder:PATH`, `parquet:PATH`, `hf:org/name[:config]`.
 
@@ -143,6 +162,8 @@ def open_task(reference: str, *, offline: bool = False) -> Task:
     kind, colon, rest = reference.partition(":")
     if not colon:
         return _named(reference, offline)
+    if reference == _UNNAMED.get()[0]:
+        raise WrongCall(f"the data {reference!r} is opened only if you name it: {_UNNAMED.get()[1]}")
     if not rest:
         raise WrongCall(f"{reference!r} names nothing after the colon; expected {OWN}")
     if kind == "folder":

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from learngene_zoo.artifacts.records import TaskRecord
+from learngene_zoo.artifacts.records import Purpose, TaskRecord
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.settings import Json, to_json
@@ -141,6 +141,11 @@ class Task:
             revision=self.revision,
             licence=self.licence,
         )
+
+    @property
+    def purpose(self) -> Purpose:
+        """What a learngene records about the task that its descendants are for."""
+        return Purpose(task=self.name, classes=self.classes, class_names=self.class_names, dense=self.dense)
 
     def split(self, name: str) -> Split:
         """The images of "train", "validation" or "test". Raises `WrongCall` for another name."""

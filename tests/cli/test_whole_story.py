@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.cli.main import main
+from learngene_zoo.families.vit.spec import ViTSpec
 
 BRIEF = ["--epochs", "1", "--images", "16", "--batch-size", "8"]
 
@@ -60,6 +64,48 @@ def test_train_extract_expand_finetune_evaluate(photos: Path, tmp_path: Path, mo
     sizes = json.loads(CliRunner().invoke(main, ["show", "learngene", "--json"]).stdout)
     assert [entry["layers"] for entry in sizes] == [2, 3, 4]
     assert "ancestry" in CliRunner().invoke(main, ["show", "learngene"]).stdout
+
+
+def test_the_advice_of_each_verb_leads_to_the_users_own_data(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my photos").symlink_to(photos)
+    task = ["--task", "folder:my photos"]
+    size = ["--layers", "3", "--width", "16", "--heads", "2", "--image-size", "16", "--patch-size", "8"]
+    made = call("train", *task, *size, *BRIEF)
+    followed = []
+    while advice := re.search(r"^next: lgzoo (.*?)(   |$)", made.stderr, re.MULTILINE):
+        words = shlex.split(advice[1])
+        assert words[-2:] == task, advice[1]
+        brief = {"extract": ["--keep", "1,3"], "finetune": BRIEF}
+        made = call(*words, *brief.get(words[0], []), *(["--json"] if words[0] == "evaluate" else []))
+        followed.append(words[0])
+    assert followed == ["extract", "expand", "finetune", "evaluate"]
+    assert json.loads(made.stdout)["task"] == "folder:my photos"
+    # Built without a word about the data: the learngene knows its classes, and the model stops where it needs the data.
+    call("expand", "--layers", "2", "-o", "again")
+    config = json.loads(Path("again/config.json").read_text())
+    assert (config["num_classes"], config["label_names"]) == (2, ["blue", "red"])
+    refused = CliRunner().invoke(main, ["finetune", "again"])
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "lgzoo finetune again --task 'folder:my photos'" in refused.stderr
+
+
+@pytest.mark.parametrize("verb", ["extract", "finetune", "evaluate"])
+def test_no_data_is_assumed_without_the_bundled_ancestry_model(
+    verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
+    assemble(spec, {}, seed=0).save(tmp_path / "vit")
+    words = {"extract": ("extract", "lsamd", "--ancestry", "vit")}.get(verb, (verb, "model"))
+    if verb != "extract":
+        call("extract", "lsamd", "--ancestry", "vit", "--keep", "1")
+        call("expand", "-o", "model")
+    refused = CliRunner().invoke(main, list(words))
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "--task folder:PATH" in refused.stderr
 
 
 def test_finetune_under_the_same_seed_writes_the_same_weights(

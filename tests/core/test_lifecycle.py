@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.records import LearngeneConfig, Purpose
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initial
@@ -60,6 +61,30 @@ def test_a_control_that_is_named_counts_before_the_learngenes_own(
 def test_a_task_that_is_named_twice_is_refused() -> None:
     with pytest.raises(WrongCall, match="the task digits is named twice"):
         lifecycle.extract("lsamd", tasks=("digits", "digits"), preset="smoke")
+
+
+PURPOSE = Purpose(task="folder:mine", classes=2, class_names=("cat", "dog"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "task", "classes", "names"),
+    [
+        ({}, "folder:mine", 2, ("cat", "dog")),
+        ({"classes": 2}, "folder:mine", 2, ("cat", "dog")),
+        ({"classes": 5}, None, 5, ()),
+        ({"task": "digits"}, "digits", 10, ()),
+    ],
+)
+def test_descendants_are_for_the_task_of_the_learngene(
+    asked: dict[str, Any], task: str | None, classes: int, names: tuple[str, ...]
+) -> None:
+    made = lifecycle.expand(learngene(purpose=PURPOSE), layers=3, **asked)
+    assert (made.task, made.spec.classes, made.class_names) == (task, classes, names)
+
+
+def test_one_task_may_be_named_without_a_list() -> None:
+    with pytest.raises(WrongCall, match="did you mean digits"):
+        lifecycle.extract("lsamd", tasks="digit", preset="smoke")
 
 
 def test_a_learngene_without_a_picture_is_not_drawn(tmp_path: Path) -> None:
