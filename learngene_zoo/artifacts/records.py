@@ -96,6 +96,7 @@ class LearngeneConfig:
     ancestries: tuple[AncestryRecord, ...] = ()
     tasks: tuple[TaskRecord, ...] = ()
     seed: int = 0
+    device: str = ""  # that it was extracted on: "cpu", "cuda"
     versions: Mapping[str, str] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -154,6 +155,7 @@ class Provenance:
     versions: Mapping[str, str] = field(default_factory=dict)
     recipe: Mapping[str, Any] = field(default_factory=dict)
     training_seed: int = 0
+    device: str = ""  # that it was trained on
     trained_on: TaskRecord | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
 

@@ -65,8 +65,8 @@ class Learngene:
 
         with new_folder(path, force, before) as draft:
             config = to_json(replace(self.config, tensors=tuple(sorted(self.state))))
-            for name in ("control", "purpose"):  # most learngenes have none
-                if config[name] is None:
+            for name in ("control", "purpose", "device"):
+                if not config[name]:
                     del config[name]
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, self.state)

@@ -43,7 +43,7 @@ class Ray(Executor):
         """Connect, and count the jobs that the cluster can run at once."""
         super().open(out.resolve(), run)
         self._connect()
-        gpus = 1 if run.device.startswith("cuda") else 0
+        gpus = 1 if run.device_name.startswith("cuda") else 0
         cores = run.threads or 1
         there = self._ray.cluster_resources()
         self.slots = int(there.get("GPU", 0) if gpus else there.get("CPU", 1) // cores)

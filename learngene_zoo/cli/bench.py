@@ -164,7 +164,7 @@ def executor_for(job: Job, workers: int | None, cells: int, ray: str | None = No
 
         return Ray(ray)
     if workers is None:
-        workers = (os.cpu_count() or 1) // (job.run.threads or 1) if job.run.device == "cpu" else 1
+        workers = (os.cpu_count() or 1) // (job.run.threads or 1) if job.run.device_name == "cpu" else 1
     count = min(workers, cells)
     return Workers(count) if count > 1 else InProcess()
 

@@ -61,7 +61,12 @@ def job_options(out: str | None, out_help: str = "Path of the result.") -> list[
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         click.Option(["--resume"], is_flag=True, help="Continue an interrupted run."),
-        click.Option(["--device"], default=Run.device, show_default=True, help="Device: cpu, cuda, cuda:1, mps."),
+        click.Option(
+            ["--device"],
+            default=Run.device,
+            show_default=True,
+            help="Device: cpu, cuda, cuda:1, mps; auto: a GPU if there is one.",
+        ),
         click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Random seed."),
         choice_option("--precision", ["fp32", "bf16", "fp16"], "fp32", "Floating-point precision (autocast)."),
         click.Option(["--threads"], type=click.IntRange(1, MOST_THREADS), help="CPU threads.  [default: all cores]"),

@@ -122,6 +122,7 @@ def extract(
             tasks=tuple(task.record for task in data),
             purpose=purpose,
             seed=run.seed,
+            device=run.device_name,
             versions={**versions(), **METHODS.package_of(name)},
         )
 

@@ -58,7 +58,7 @@ def produce(
     """
     if out is None:
         return make(run)
-    join(run.device)
+    join(run.device_name)
     plan = {"verb": verb, "seed": run.seed, "precision": run.precision, "settings": settings}
     out = Path(out)
     place = resolved(out)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 
 Precision = Literal["fp32", "bf16", "fp16"]
-DEVICES = ("cpu", "cuda", "mps")
+AUTO = "auto"
+DEVICES = (AUTO, "cpu", "cuda", "mps")
 NAMES = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}  # of the precisions, in accelerate
 MOST_THREADS = 1024  # also of processes that load images; systems refuse far more, each in its own way
 # Seconds; many times what gloo's threads need to release the tensors of the last collective.
@@ -46,7 +47,7 @@ class Run:
 
     folder: Path | None = None  # None: keep nothing (no checkpoints, no metrics file)
     seed: int = 0
-    device: str = "cpu"
+    device: str = AUTO  # a GPU if torch finds one, else the processor; mps, which is not tested, only if it is named
     precision: Precision = "fp32"
     threads: int | None = None
     workers: int = 0
@@ -58,6 +59,15 @@ class Run:
     shared: Path | None = None  # folder of parts that other runs may need as well; None: parts are not shared
     plan: str = ""  # a fingerprint of what is computed, for checkpoints; empty where nothing is kept
     name: str = ""  # of the part; empty for the whole run
+
+    @property
+    def device_name(self) -> str:
+        """`device`, or what "auto" stands for on this machine."""
+        if self.device != AUTO:
+            return self.device
+        import torch
+
+        return "cuda" if torch.cuda.is_available() else "cpu"
 
     def part(self, name: str) -> Run:
         """A sub-run with its own seed, folder and checkpoints. The name may contain slashes."""
@@ -75,7 +85,7 @@ def check_device(name: str) -> None:
     if kind not in DEVICES:
         raise unknown("device", name, DEVICES)
     if colon and not (kind == "cuda" and number.isascii() and number.isdigit() and len(number) < 4):
-        raise WrongCall(f"no device named {name!r}; expected cpu, cuda, cuda:<number> or mps")
+        raise WrongCall(f"no device named {name!r}; expected auto, cpu, cuda, cuda:<number> or mps")
 
 
 def rank() -> int:
@@ -230,7 +240,7 @@ def open_device(run: Run) -> torch.device:
             raise WrongCall(f"threads is {run.threads}; it must be between 1 and {MOST_THREADS}")
         torch.set_num_threads(run.threads)
     check_device(run.device)
-    device = torch.device(run.device)
+    device = torch.device(run.device_name)
     if device.type == "cuda":
         return _gpu(device)
     if device.type == "mps" and not torch.backends.mps.is_available():

@@ -56,13 +56,13 @@ def fit(
         "training_images": loader.images,
         "epochs": recipe.epochs,
     }
-    provenance = {**start.provenance, "recipe": to_json(recipe), "training_seed": run.seed, "metrics": metrics}
+    how = {**start.provenance, "recipe": to_json(recipe), "training_seed": run.seed, "device": run.device_name}
     return replace(
         start,
         state=state_of(model),
         task=task.name,
         class_names=task.class_names,
-        provenance={**provenance, "versions": versions(), "trained_on": to_json(task.record)},
+        provenance={**how, "metrics": metrics, "versions": versions(), "trained_on": to_json(task.record)},
     )
 
 

@@ -38,7 +38,7 @@ main(sys.argv[3:])
 WRITES = [
     "expand scratched --layers 9 -o new",
     "expand scratched --layers 9 -o model --force",
-    "extract pretrain_finetune --depths 3 --epochs 0 --ancestry ancestry -o new",
+    "extract pretrain_finetune --depths 3 --epochs 0 --ancestry ancestry --task folder:photos -o new",
     f"finetune model {BRIEF} -o new",
     f"finetune model {BRIEF} -o model --force",
     f"train {BRIEF} --layers 3 --width 64 --heads 2 --image-size 16 -o ancestry --force",

@@ -127,8 +127,14 @@ def test_classification_with_hard_and_soft_labels():
         torch.testing.assert_close(loss, -(shares * logits.log_softmax(dim=1)).sum(dim=1).mean())
 
 
+@pytest.mark.parametrize(("gpu", "best"), [(True, "cuda"), (False, "cpu")])
+def test_the_device_is_the_best_there_is_unless_it_is_named(gpu, best, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert (Run().device_name, Run(device="cpu").device_name) == (best, "cpu")
+
+
 def test_devices():
-    assert open_device(Run()) == torch.device("cpu")
+    assert open_device(Run(device="cpu")) == torch.device("cpu")
     for wrong in ("cpu:1", "cuda:x", "gpu", "", "cuda:-1"):
         with pytest.raises(WrongCall, match="device"):
             open_device(Run(device=wrong))
