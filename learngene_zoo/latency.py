@@ -25,21 +25,25 @@ def choose(
     ordered = sorted(members, key=lambda member: member.cost(convention), reverse=True)
     if not ordered:
         raise WrongCall("this learngene has no descendant with these sizes; `lgzoo show` lists those that it has")
-    affordable = [member for member in ordered if _affordable(member, budget, convention)]
+    fitting = affordable(ordered, budget, convention)
     if budget.max_latency is None:
-        if affordable:
-            return affordable[0]
-        raise _none_fits(ordered, budget, convention)
-    for member in affordable:
+        return fitting[0]
+    for member in fitting:
         seconds = latency(member)
         if seconds <= budget.max_latency:
             return member
-    if not affordable:
-        raise _none_fits(ordered, budget, convention)
     raise WrongCall(
         f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
-        f"the smallest ({affordable[-1].spec.layers} layers) takes {human_seconds(seconds)} on this machine"
+        f"the smallest ({fitting[-1].spec.layers} layers) takes {human_seconds(seconds)} on this machine"
     )
+
+
+def affordable(members: Sequence[Member], budget: Budget, convention: Convention = "exact") -> list[Member]:
+    """The members that have no more parameters and FLOPs than the budget. Raises `WrongCall` if none has."""
+    found = [member for member in members if _affordable(member, budget, convention)]
+    if members and not found:
+        raise _none_fits(sorted(members, key=lambda member: member.cost(convention), reverse=True), budget, convention)
+    return found
 
 
 def _affordable(member: Member, budget: Budget, convention: Convention) -> bool:

@@ -8,11 +8,11 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.extract import ancestry_option, preset_option
 from learngene_zoo.cli.job import Row, choice_option, json_option, offline_option, print_rows
-from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of, size_options
+from learngene_zoo.cli.options import MethodGroup, SettingsCommand, budget_options, chosen, options_of, size_options
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method import AXES, Member, Method, Target
+from learngene_zoo.method import AXES, Budget, Member, Method, Target
 from learngene_zoo.settings import settings_of
 
 SHOWN = ("layers", "width", "heads")  # the sizes in every row
@@ -63,6 +63,8 @@ def build(method: Method) -> click.Command:
         convention: Convention,
         offline: bool,
         as_json: bool,
+        max_params: int | None,
+        max_flops: int | None,
         **given: Any,
     ) -> None:
         target = chosen(Target())
@@ -72,6 +74,7 @@ def build(method: Method) -> click.Command:
             expander=chosen(method.expander),
             ancestries=ancestry,
             target=target,
+            budget=Budget(max_params=max_params, max_flops=max_flops),
             convention=convention,
             offline=offline,
         )
@@ -85,13 +88,15 @@ def build(method: Method) -> click.Command:
         callback=plan,
         help=f"List every size that {method.name} would build, smallest first, without computing anything.",
         epilog=f"\b\nExamples:\n  lgzoo plan {method.name}\n"
-        f"  lgzoo plan {method.name} --ancestry timm:deit_base_patch16_224 --classes 100 --json",
+        f"  lgzoo plan {method.name} --ancestry timm:deit_base_patch16_224 --classes 100 --json\n"
+        f"  lgzoo plan {method.name} --max-params 700K",
         params=[
             *options_of(method.extractor),
             *options_of(method.expander, without=taken),
             ancestry_option(),
             preset_option(method),
             *size_options("task"),
+            *(option for option in budget_options() if option.name != "max_latency"),
             convention_option(),
             offline_option(),
             json_option(),

@@ -50,13 +50,15 @@ def plan(
     expander: Expander | None = None,
     ancestries: str | Sequence[str] = (),
     target: Target | None = None,
+    budget: Budget | None = None,
     convention: Convention = "exact",
     offline: bool = False,
 ) -> list[Member]:
     """Every descendant that a method would build from these ancestries, or that an existing learngene builds.
 
     Sorted by cost, smallest first. `target` narrows the list (layers, width, heads) or sets classes and image size.
-    Raises `WrongCall` if it names a size that the method's descendants all have in common.
+    Those within `budget` only, which counts the built model by any `convention`; a plan builds nothing, so latency is not
+    measured. Raises `WrongCall` if `target` names a size that the method's descendants all have in common, or if none fits.
     """
     from learngene_zoo.artifacts.ancestry import ancestry_spec
 
@@ -71,6 +73,12 @@ def plan(
         config = shelf.read_config(folder)
         method = method_of(config, folder)
     members = family(config, expander or method.expander, target or Target())
+    if budget:
+        from learngene_zoo.latency import affordable
+
+        if budget.max_latency is not None:
+            raise WrongCall("a plan builds nothing, so it knows no latency; leave out max_latency, or use it in expand")
+        members = affordable(members, budget)
     return sorted(members, key=lambda member: member.cost(convention))
 
 

@@ -14,7 +14,7 @@ from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS, Target, family
+from learngene_zoo.method import METHODS, Budget, Target, family
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
@@ -56,6 +56,18 @@ def test_a_control_that_is_named_counts_before_the_learngenes_own(
 ) -> None:
     made = lifecycle.expand(learngene(control=own), layers=3, control=named)  # type: ignore[arg-type]
     assert made.provenance.get("control") == under
+
+
+def test_a_plan_within_a_budget_is_the_part_of_the_plan_that_fits() -> None:
+    everything = lifecycle.plan("lsamd", ancestries=DEIT)
+    bounds = Budget(max_params=60_000_000, max_flops=12_000_000_000)
+    within = lifecycle.plan("lsamd", ancestries=DEIT, budget=bounds)
+    assert within == [m for m in everything if m.cost().params <= 60e6 and m.cost().flops <= 12e9]
+    assert 0 < len(within) < len(everything)
+    with pytest.raises(WrongCall, match="the smallest has"):
+        lifecycle.plan("lsamd", ancestries=DEIT, budget=Budget(max_params=1000))
+    with pytest.raises(WrongCall, match="knows no latency"):
+        lifecycle.plan("lsamd", ancestries=DEIT, budget=Budget(max_latency=1.0))
 
 
 def test_a_task_that_is_named_twice_is_refused() -> None:
