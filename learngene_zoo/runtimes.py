@@ -83,7 +83,7 @@ def export_descendant(
     format = check_format(path, dtype)
     check_packages(format)
     if task is not None:
-        check_head(descendant.spec, task)
+        check_head(descendant, task)
     open_device(run)
     model = descendant.model()
     images_BCHW = _images(descendant, max(BATCHES))

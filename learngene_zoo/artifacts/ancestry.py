@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.hub import Repository, fetch_from_hub, licence_on_card
+from learngene_zoo.artifacts.hub import HubFile, Repository, fetch_from_hub, licence_on_card
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
 from learngene_zoo.families import timm_config
@@ -197,11 +197,23 @@ def _repository(name: str) -> Repository:
     return Repository(repository, revision or None)
 
 
-def _find_timm(name: str, offline: bool) -> _Found:
-    """A pretrained model of timm's: its weights are in a Hub repository, beside a card with the licence."""
+@dataclass(frozen=True)
+class Pretrained:
+    """Weights that timm knows of: its `pretrained_cfg`, the file, and their licence."""
+
+    images: Mapping[str, Any]
+    weights: HubFile
+    licence: str
+
+
+def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
+    """The weights of a pretrained model of timm's: they are in a Hub repository, beside a card with the licence.
+
+    Raises `WrongCall` for a name that timm does not have, `Unavailable` if it has no weights, `BadFile` if they are a pickle.
+    """
     import timm
 
-    spec = timm_config.architecture_of_timm(name)
+    timm_config.check_timm_name(name)
     cfg = timm.models.get_pretrained_cfg(name)
     if cfg is None or not cfg.hf_hub_id:
         tags = ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "none"
@@ -211,12 +223,22 @@ def _find_timm(name: str, offline: bool) -> _Found:
         refuse_pickle(Path(cfg.hf_hub_filename))
     weights = fetch_from_hub(repository, cfg.hf_hub_filename or WEIGHTS, offline=offline)
     licence = licence_on_card(replace(repository, revision=weights.commit), offline=offline)
+    return Pretrained(
+        images=timm_config.image_settings({"pretrained_cfg": to_json(cfg.to_dict())}, f"timm:{name}"),
+        weights=weights,
+        licence=licence if licence != "unknown" else cfg.license or "unknown",
+    )
+
+
+def _find_timm(name: str, offline: bool) -> _Found:
+    spec = timm_config.architecture_of_timm(name)
+    found = pretrained_of_timm(name, offline=offline)
     return _Found(
         spec=spec,
-        images=timm_config.image_settings({"pretrained_cfg": to_json(cfg.to_dict())}, f"timm:{name}"),
-        weights=weights.path,
-        licence=licence if licence != "unknown" else cfg.license or "unknown",
-        revision=weights.commit,
+        images=found.images,
+        weights=found.weights.path,
+        licence=found.licence,
+        revision=found.weights.commit,
         foreign_names=True,
     )
 

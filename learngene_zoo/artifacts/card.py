@@ -120,6 +120,30 @@ def descendant_card(config: Mapping[str, Any], place: Place = Place()) -> str:
     )
 
 
+def timm_card(config: Mapping[str, Any]) -> str:
+    """The README.md of a folder with a classifier of timm's that was trained here, from its config.json."""
+    ours: Mapping[str, Any] = config["learngene"]
+    trained_on = ours.get("trained_on")
+    tasks = [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
+    name, licence = _plain(config["architecture"]), str(ours.get("licence", "unknown"))
+    keys = ("origin", "recipe", "training_seed", "versions")
+    return _page(
+        _front(
+            licence, library_name="timm", pipeline_tag="image-classification", tags=["timm"], datasets=_datasets(tasks)
+        ),
+        f"# {name}",
+        f"timm's `{name}` with {config['num_classes']} classes.",
+        "## Usage",
+        _fence('import timm\n\nmodel = timm.create_model("local-dir:FOLDER", pretrained=True)', "python"),
+        "`FOLDER` is this folder. Only timm is needed.",
+        "## How it was made",
+        _tasks(tasks),
+        _json({key: ours[key] for key in keys if key in ours}),
+        *(["## Metrics", _json(ours["metrics"])] if ours.get("metrics") else []),
+        _licence(licence, ()),
+    )
+
+
 # The front matter
 
 

@@ -58,6 +58,7 @@ class Descendant:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     view: View = USUAL_VIEW
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)  # written beside config and weights
     folder: Path | None = None  # where it was loaded from
 
     def __post_init__(self) -> None:
@@ -67,6 +68,16 @@ class Descendant:
             )
         if self.class_names and len(self.class_names) != self.spec.classes:
             raise WrongCall(f"{len(self.class_names)} class names for {self.spec.classes} classes")
+
+    @property
+    def classes(self) -> int:
+        """The number of its classes."""
+        return self.spec.classes
+
+    @property
+    def dense(self) -> bool:
+        """Whether it gives every pixel a class."""
+        return self.spec.dense
 
     @property
     def identity(self) -> Json:
@@ -160,7 +171,8 @@ class Descendant:
         with new_folder(path, force, before) as draft:
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, state)
-            (draft / "README.md").write_text(descendant_card(config), encoding="utf-8")
+            for name, text in {"README.md": descendant_card(config), **self.files}.items():
+                (draft / name).write_text(text, encoding="utf-8")
         return path
 
 
@@ -217,6 +229,10 @@ def load_descendant(path: Path | str) -> Descendant:
     if not isinstance(ours, dict):
         raise BadFile(f"{where} has no key 'learngene', so this zoo did not make it; use it as an --ancestry")
     check_format(ours, where)
+    if ours.get("method") == "timm":
+        raise BadFile(
+            f"{folder} is a model of timm's, not a descendant; it can be finetuned, evaluated and compared, and timm opens it"
+        )
     known = {key: value for key, value in ours.items() if key in _Record.__dataclass_fields__}
     record = from_json(_Record, known, f"{where}: learngene")
     read_provenance(ours, f"{where}: learngene")

@@ -8,7 +8,7 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.atomic import new_file
 from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, print_row
-from learngene_zoo.cli.options import model_argument, model_of
+from learngene_zoo.cli.options import any_model_of, model_argument
 from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
@@ -21,8 +21,8 @@ def evaluate(model: str | None, task: str | None, split: Literal["train", "valid
     job = job_of(given)
     if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
         raise Refused(f"{job.place} already exists; choose another place with -o, or replace it with --force")
-    folder = model_of(model, "finetuned", "descendant", offline=job.run.offline)
-    found = lifecycle.evaluate(folder, task=task, split=split, run=job.run)
+    named = any_model_of(model, "finetuned", "descendant", offline=job.run.offline)
+    found = lifecycle.evaluate(named, task=task, split=split, run=job.run)
     low, high = found.interval
     row = {
         "task": found.task,
@@ -53,7 +53,8 @@ command = click.Command(
     "evaluate",
     callback=evaluate,
     help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its 95 % interval.\n\n"
-    "MODEL is a folder or organisation/name@revision on the Hub (default: ./finetuned, else ./descendant).",
+    "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its name, such as "
+    "timm:deit_tiny_patch16_224 (default: ./finetuned, else ./descendant).",
     epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json",
     params=[
         model_argument(),

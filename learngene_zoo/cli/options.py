@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 
 from learngene_zoo.artifacts.hub import reference_to_hub
+from learngene_zoo.artifacts.models import is_timm_source
 from learngene_zoo.artifacts.shelf import find, is_card, kind_of
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, unknown
@@ -227,6 +228,11 @@ class MethodGroup(LazyGroup):
 def model_argument() -> click.Argument:
     """A folder, or a repository on the Hub; optional, because the commands that make models have default places."""
     return click.Argument(["model"], required=False)
+
+
+def any_model_of(named: str | None, *places: str, offline: bool = False) -> str | Path:
+    """As `model_of`, or the name of one of timm's models, or of a repository on the Hub that this package did not publish."""
+    return named if named and is_timm_source(named) else model_of(named, *places, offline=offline)
 
 
 def model_of(named: str | None, *places: str, offline: bool = False) -> Path:

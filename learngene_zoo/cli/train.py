@@ -6,7 +6,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import choice_option, job_of, job_options, on_task, print_made
-from learngene_zoo.cli.options import SettingsCommand, chosen, model_argument, model_of, options_of
+from learngene_zoo.cli.options import SettingsCommand, any_model_of, chosen, model_argument, options_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.settings import settings_of
@@ -64,7 +64,7 @@ def finetune(model: str | None, task: str | None, **given: Any) -> None:
     """Train the model and write it."""
     job = job_of(given)
     lifecycle.finetune(
-        model_of(model, "descendant", offline=job.run.offline),
+        any_model_of(model, "descendant", offline=job.run.offline),
         task=task,
         recipe=chosen(lifecycle.FINETUNE),
         out=job.out,
@@ -80,9 +80,10 @@ finetune_command = SettingsCommand(
     "finetune",
     callback=finetune,
     help="Train every weight of a model on a task.\n\n"
-    "MODEL is a folder or organisation/name@revision on the Hub (default: ./descendant). A model of another number of classes gets a fresh head.",
+    "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its name, such as "
+    "timm:deit_tiny_patch16_224 (default: ./descendant). A model of other classes gets a fresh head.",
     epilog="\b\nExamples:\n  lgzoo finetune\n  lgzoo finetune descendant --task digits --epochs 20 --lr 3e-4\n"
-    "  lgzoo finetune --task folder:photos",
+    "  lgzoo finetune --task folder:photos\n  lgzoo finetune timm:convnext_tiny --task folder:photos -o convnext",
     params=[
         model_argument(),
         click.Option(

@@ -119,13 +119,8 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
     import timm
     import torch
 
-    bare, _, tag = name.partition(".")
-    if not timm.is_model(bare):
-        close = get_close_matches(bare, timm.list_models(), n=1)
-        hint = f"did you mean {close[0]}?" if close else "timm.list_models('*vit*') lists the Vision Transformers"
-        raise WrongCall(f"no timm model named {bare!r}; {hint}")
-    if tag and not timm.models.is_model_pretrained(name):
-        raise unknown(f"pretrained tag of {bare}", name, timm.list_pretrained(f"{bare}.*"))
+    check_timm_name(name)
+    bare = name.partition(".")[0]
     module = timm.models.model_entrypoint(bare).__module__
     kind = next((kind for kind in families() if module in kind.timm_modules), None)
     if kind is None:
@@ -133,6 +128,19 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
         raise WrongCall(f"{name} is a model of {module}, which is not supported; supported are {supported}")
     with torch.device("meta"):
         return host(kind).spec_of(host(kind).open_architecture(name, **options))
+
+
+def check_timm_name(name: str) -> None:
+    """Raises `WrongCall` for an architecture that timm does not have, and for a pretrained tag that it has not of it."""
+    import timm
+
+    bare, _, tag = name.partition(".")
+    if not timm.is_model(bare):
+        close = get_close_matches(bare, timm.list_models(), n=1)
+        hint = f"did you mean {close[0]}?" if close else "timm.list_models('*vit*') lists the Vision Transformers"
+        raise WrongCall(f"no timm model named {bare!r}; {hint}")
+    if tag and not timm.models.is_model_pretrained(name):
+        raise unknown(f"pretrained tag of {bare}", name, timm.list_pretrained(f"{bare}.*"))
 
 
 def check_agreement(config: Mapping[str, Json], spec: Spec, where: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.models import load_model, open_model
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
@@ -19,6 +20,7 @@ from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.runtimes import Exported
     from learngene_zoo.training.evaluate import Evaluation
 
@@ -66,36 +68,35 @@ def train(
 
 
 def finetune(
-    model: str | Path | Descendant,
+    model: str | Path | Descendant | TimmModel,
     *,
     task: str | None = None,
     recipe: Recipe = FINETUNE,
     out: str | Path | None = None,
     run: Run | None = None,
     force: bool = False,
-) -> Descendant:
+) -> Descendant | TimmModel:
     """Train a model on a task (default: the one it was built for), with a fresh head if it needs one.
 
     A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
     and the model was built for data that only the caller may choose (`folder:mine`), or for none.
     """
-    from learngene_zoo.artifacts.descendant import fingerprint_of, load_descendant
     from learngene_zoo.training.fit import fit
 
     run = run or Run()
-    start = shelf.open_descendant(model, offline=run.offline)
+    start = open_model(model, offline=run.offline)
     data = open_task(task or _own_task(start, "finetune"), offline=run.offline)
-    settings = {"model": fingerprint_of(start), "task": to_json(data.record), "recipe": to_json(recipe)}
+    settings = {"model": start.identity, "task": to_json(data.record), "recipe": to_json(recipe)}
 
-    def make(run: Run) -> Descendant:
+    def make(run: Run) -> Descendant | TimmModel:
         head = derive_seed(run.seed, "head")
         return fit(start.for_task(data.name, data.class_names, seed=head, dense=data.dense), data, recipe, run)
 
-    return produce(make, load_descendant, out=out, verb="finetune", settings=settings, run=run, force=force)
+    return produce(make, load_model, out=out, verb="finetune", settings=settings, run=run, force=force)
 
 
 def evaluate(
-    model: str | Path | Descendant,
+    model: str | Path | Descendant | TimmModel,
     *,
     task: str | None = None,
     split: Literal["train", "validation", "test"] = "test",
@@ -109,10 +110,10 @@ def evaluate(
     from learngene_zoo.training.evaluate import evaluate as measure
 
     run = run or Run()
-    descendant = shelf.open_descendant(model, offline=run.offline)
-    data = open_task(task or _own_task(descendant, "evaluate"), offline=run.offline)
-    check_head(descendant.spec, data)
-    return measure(descendant.model(), data, split, descendant.input_format, run)
+    opened = open_model(model, offline=run.offline)
+    data = open_task(task or _own_task(opened, "evaluate"), offline=run.offline)
+    check_head(opened, data)
+    return measure(opened.model(), data, split, opened.input_format, run)
 
 
 def export(
@@ -141,7 +142,7 @@ def export(
     return export_descendant(descendant, Path(out), **settings, run=run, force=force)
 
 
-def _own_task(model: Descendant, verb: str) -> str:
+def _own_task(model: Descendant | TimmModel, verb: str) -> str:
     """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
 
     Raises `WrongCall` for any other: the user has to name the data.

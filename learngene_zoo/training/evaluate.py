@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
-from learngene_zoo.families.spec import InputFormat, Spec
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.run import Run, gathered, join, open_device
+from learngene_zoo.text import shell_word
 from learngene_zoo.training.objectives import Accuracy, Metric, metric_for
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
+
+
+class Classifier(Protocol):
+    """What is asked of a model before it is evaluated."""
+
+    @property
+    def classes(self) -> int: ...
+    @property
+    def dense(self) -> bool: ...
+    @property
+    def class_names(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +47,25 @@ class Evaluation:
     correct: tuple[bool, ...]  # per image, in the order of the split; empty for dense models
 
 
-def check_head(spec: Spec, task: Task) -> None:
-    """Raises `WrongCall` for a model that does not have the classes of the task."""
-    train = f"train it first: lgzoo finetune --task {task.name}"
-    if spec.dense != task.dense:
+def check_head(model: Classifier, task: Task) -> None:
+    """Raises `WrongCall` for a model that does not have the classes of the task.
+
+    They are told apart by their names and order, where the model knows them, else by their number.
+    """
+    train = f"train it first: lgzoo finetune --task {shell_word(task.name)}"
+    if model.dense != task.dense:
         each = {True: "pixel", False: "image"}
         raise WrongCall(
-            f"the model gives one class per {each[spec.dense]} and {task.name} has one per {each[task.dense]}; {train}"
+            f"the model gives one class per {each[model.dense]} and {task.name} has one per {each[task.dense]}; {train}"
         )
-    if spec.classes != task.classes:
-        raise WrongCall(f"the model has {spec.classes} classes and {task.name} has {task.classes}; {train}")
+    if model.classes != task.classes:
+        raise WrongCall(f"the model has {model.classes} classes and {task.name} has {task.classes}; {train}")
+    for number, (own, theirs) in enumerate(zip(model.class_names, task.class_names)):
+        if own != theirs:
+            raise WrongCall(
+                f"the model has other classes than {task.name}: class {number} is {own!r:.60} for the model and {theirs!r:.60} for "
+                f"the task; {train}"
+            )
 
 
 def evaluate(

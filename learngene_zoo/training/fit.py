@@ -3,11 +3,13 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from torch import nn
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.records import versions
+from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.families.tensors import state_of
 from learngene_zoo.runs.run import Run
@@ -18,12 +20,13 @@ from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.objectives import CLASS_LOSS, objective_for, training_images
 
+M = TypeVar("M", bound=Descendant | TimmModel)
 FEWEST_STEPS = 50  # before that even a good training may still be at chance
 NEAR = 0.02
 
 
 def fit(
-    start: Descendant,
+    start: M,
     task: Task,
     recipe: Recipe,
     run: Run,
@@ -31,17 +34,17 @@ def fit(
     guard: bool = False,
     watch: Callable[[nn.Module], None] | None = None,
     judge: bool = True,
-) -> Descendant:
+) -> M:
     """Train all weights of `start` on a task; the accuracy or mIoU on validation images goes into the provenance.
 
     `guard` stops a training that does not improve on chance; `watch` is called with the model after every epoch;
     without `judge` the model is not evaluated. Raises `WrongCall` for a model whose head does not fit the task.
     """
-    if (start.spec.classes, start.spec.dense) != (task.classes, task.dense):
+    if (start.classes, start.dense) != (task.classes, task.dense):
         each = {True: "pixel", False: "image"}
         raise WrongCall(
             f"{task.name} needs a head for {task.classes} classes per {each[task.dense]}, got one for "
-            f"{start.spec.classes} per {each[start.spec.dense]}; `Descendant.for_task` makes it"
+            f"{start.classes} per {each[start.dense]}; `Descendant.for_task` makes it"
         )
     model = start.model()
     objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
@@ -66,7 +69,7 @@ def fit(
     )
 
 
-def _validated(model: nn.Module, start: Descendant, task: Task, run: Run) -> dict[str, Json]:
+def _validated(model: nn.Module, start: Descendant | TimmModel, task: Task, run: Run) -> dict[str, Json]:
     validation = evaluate(model, task, "validation", start.input_format, run)
     return {f"validation_{validation.metric}": validation.value, "validation_images": validation.images}
 

@@ -64,7 +64,6 @@ SCRATCH = Method(
     paper="",
     expander=Draw(),
     presets={"mini": Shape(), "paper": Shape(), "smoke": Shape()},
-    families=("vit", "eva"),
     tasks="none",
     inherits=False,
 )

@@ -146,7 +146,7 @@ def test_an_environment_that_does_no_harm(
     tar("t.tar", *pictures)(folder)
     for name, value in environment.items():
         monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
-    got = CliRunner().invoke(main, ["evaluate", "model", "--task", "wds:t.tar"])
+    got = CliRunner().invoke(main, ["evaluate", "ancestry", "--task", "wds:t.tar"])
     assert (got.exit_code, got.stderr) == (0, "")
     assert "accuracy" in got.stdout
 

@@ -1,0 +1,280 @@
+"""`TimmModel`: any image classifier of timm's, whatever its architecture, with its own input size and normalisation.
+
+It is what descendants are compared with. Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, and a folder in timm's
+layout. Its own folder is one as well; what this package adds is the key `learngene` of its config.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.artifacts.ancestry import pretrained_of_timm, sha256
+from learngene_zoo.artifacts.hub import fetch_from_hub, licence_on_card, parse_repository
+from learngene_zoo.artifacts.records import FORMAT, check_format, read_provenance
+from learngene_zoo.atomic import new_folder
+from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.timm_config import image_settings, normalisation, view_in
+from learngene_zoo.settings import Json, fingerprint, to_json
+from learngene_zoo.storage import (
+    CONFIG,
+    WEIGHTS,
+    StateDict,
+    Tensors,
+    fingerprint_of_state,
+    read_json,
+    refuse_pickle,
+    write_json,
+    write_tensors,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+# Keys of timm's pretrained_cfg that say what images a model takes and which layer is its head; the others say where weights are.
+IMAGES = [
+    "input_size",
+    "fixed_input_size",
+    "min_input_size",
+    "interpolation",
+    "crop_pct",
+    "crop_mode",
+    "mean",
+    "std",
+    "pool_size",
+    "first_conv",
+    "classifier",
+    "license",
+]
+# Options of `timm.create_model` that are not the architecture's own: they read files, or return something else than a classifier.
+_REFUSED = [
+    "pretrained",
+    "pretrained_cfg",
+    "pretrained_cfg_overlay",
+    "checkpoint_path",
+    "cache_dir",
+    "features_only",
+    "out_indices",
+    "scriptable",
+    "exportable",
+    "no_jit",
+]
+_LARGEST = 65_536  # of any number among a model's arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimmModel:
+    """A whole model by timm's name and arguments; `model()` shares no memory with `state`."""
+
+    architecture: str  # without a tag
+    arguments: Mapping[str, Json] = field(default_factory=dict)  # of timm.create_model
+    images: Mapping[str, Any]  # of timm's pretrained_cfg, the keys `IMAGES`
+    classes: int
+    state: StateDict
+    provenance: Mapping[str, Json] = field(default_factory=dict)
+    task: str | None = None
+    class_names: tuple[str, ...] = ()
+    files: Mapping[str, str] = field(default_factory=dict, compare=False)  # written beside config and weights
+    folder: Path | None = None  # where it was loaded from
+
+    dense = False
+
+    @property
+    def identity(self) -> Json:
+        """What distinguishes its function from that of other models."""
+        settings = [self.architecture, dict(self.arguments), dict(self.images), self.classes]
+        return fingerprint([*settings, fingerprint_of_state(self.state)])
+
+    @property
+    def input_format(self) -> InputFormat:
+        """How images are presented to it."""
+        channels, size, _ = self.images.get("input_size", (3, 224, 224))
+        mean, std = normalisation(self.images, channels)
+        view = view_in(self.images, self.architecture)
+        return InputFormat(image_size=size, channels=channels, mean=mean, std=std, view=view)
+
+    @property
+    def licence(self) -> str:
+        """The licence of its weights."""
+        return str(self.provenance.get("licence", "unknown"))
+
+    def model(self, device: str = "cpu") -> nn.Module:
+        """timm's module in eval mode, trainable, fp32."""
+        made = _created(self.architecture, self.arguments, num_classes=self.classes)
+        made.load_state_dict(dict(self.state))
+        return made.eval().to(device)
+
+    def with_state(self, state: StateDict, **changes: Any) -> TimmModel:
+        """A copy with other tensors; none of it on disk."""
+        return replace(self, state=state, folder=None, **changes)
+
+    def for_task(self, task: str, class_names: Sequence[str], *, seed: int, dense: bool = False) -> TimmModel:
+        """This model for a task. It keeps its head if that has these very classes by name; otherwise it gets a fresh one.
+
+        Raises `WrongCall` for a task with a class per pixel.
+        """
+        names = tuple(class_names)
+        if dense:
+            raise WrongCall(f"{task} has one class per pixel; timm's classifiers have one per image: use a descendant")
+        if self.class_names == names:
+            return replace(self, task=task)
+        with _seeded(seed):
+            fresh = _created(self.architecture, self.arguments, num_classes=len(names)).state_dict()
+        head = _heads(self.images, _created(self.architecture, self.arguments))
+        state = {name: tensor if name.startswith(head) else self.state[name] for name, tensor in fresh.items()}
+        return self.with_state(state, classes=len(names), task=task, class_names=names)
+
+    def config(self) -> dict[str, Json]:
+        """The content of its config.json: timm's keys, and ours under `learngene`."""
+        names = {"label_names": list(self.class_names)} if self.class_names else {}
+        return {
+            "architecture": self.architecture,
+            "num_classes": self.classes,
+            "model_args": dict(self.arguments),
+            "pretrained_cfg": {**self.images, "num_classes": self.classes, "license": self.licence},
+            **names,
+            "learngene": {**to_json(self.provenance), "format": FORMAT, "task": self.task},
+        }
+
+    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
+        """Write the folder, whole or not at all; `before` sees it just before it takes its place.
+
+        Raises `Refused` if it exists and `force` is not set.
+        """
+        from learngene_zoo.artifacts.card import timm_card
+
+        config = self.config()
+        with new_folder(path, force, before) as draft:
+            write_json(draft / CONFIG, config)
+            write_tensors(draft / WEIGHTS, self.state)
+            for name, text in {"README.md": timm_card(config), **self.files}.items():
+                (draft / name).write_text(text, encoding="utf-8")
+        return path
+
+
+def open_timm_model(source: str, *, offline: bool = False) -> TimmModel:
+    """`timm:NAME[.TAG]` or `hf-hub:organisation/name[@revision]`; revision, checksum and licence are in its provenance.
+
+    The weights are read by timm itself, from a safetensors file. Raises `WrongCall` for a name that does not exist, `BadFile` for
+    files that cannot be trusted (pickles are refused), `Unavailable` for failed downloads.
+    """
+    scheme, _, name = source.partition(":")
+    if scheme == "timm":
+        found = pretrained_of_timm(name, offline=offline)
+        made = _opened(name.partition(".")[0], {}, to_json(found.images), found.weights.path, source)
+        return _with_origin(made, source, found.weights.commit, found.weights.path, found.licence)
+    repository = parse_repository(name)
+    config_file = fetch_from_hub(repository, CONFIG, offline=offline)
+    pinned = replace(repository, revision=config_file.commit)
+    weights = fetch_from_hub(pinned, WEIGHTS, offline=offline)
+    made = _of_config(read_json(config_file.path), weights.path, f"{CONFIG} of {repository}")
+    return _with_origin(made, source, weights.commit, weights.path, licence_on_card(pinned, offline=offline))
+
+
+def load_timm_model(folder: Path) -> TimmModel:
+    """Open a folder in timm's layout. Raises `BadFile` if it cannot be trusted."""
+    where, config = str(folder / CONFIG), read_json(folder / CONFIG)
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        for file in sorted(folder.iterdir()):
+            refuse_pickle(file)
+        raise BadFile(f"{weights} does not exist; the folder has no weights")
+    made = replace(_of_config(config, weights, where), folder=folder)
+    ours = config.get("learngene")
+    if not isinstance(ours, dict):
+        return _with_origin(made, str(folder), None, weights, str(made.images.get("license", "unknown")))
+    check_format(ours, where)
+    read_provenance(ours, f"{where}: learngene")
+    task = ours.get("task")
+    if not isinstance(task, str | None):
+        raise BadFile(f"{where}: learngene: task is {task!r:.40}; expected a name")
+    return replace(made, task=task, provenance={key: ours[key] for key in ours if key not in ("format", "task")})
+
+
+def _with_origin(made: TimmModel, source: str, revision: str | None, weights: Path, licence: str) -> TimmModel:
+    origin = {"source": source, "revision": revision, "sha256": sha256(weights)}
+    return replace(made, provenance={"method": "timm", "licence": licence, "origin": origin})
+
+
+def _of_config(config: Mapping[str, Json], weights: Path, where: str) -> TimmModel:
+    name, arguments = config.get("architecture"), config.get("model_args", {})
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        raise BadFile(f"{where} names no timm architecture; expected the config.json of a folder that timm can open")
+    for key, value in arguments.items():
+        _check_argument(key, value, where)
+    return _opened(name, arguments, image_settings(config, where), weights, where)
+
+
+def _check_argument(key: str, value: Json, where: str) -> None:
+    """Raises `BadFile` for an argument that is no plain value of an architecture: none is ever a path or code."""
+    for item in value if isinstance(value, list) else [value]:
+        plain = item is None or isinstance(item, bool) or (isinstance(item, str) and re.fullmatch(r"[\w-]{0,40}", item))
+        if key in _REFUSED or not (plain or (isinstance(item, (int, float)) and abs(item) <= _LARGEST)):
+            raise BadFile(
+                f"{where}: the argument {key} is {item!r:.40}, which is refused; only plain values are accepted"
+            )
+
+
+def _opened(name: str, arguments: Mapping[str, Json], cfg: Mapping[str, Any], weights: Path, where: str) -> TimmModel:
+    """The model that timm reads from a safetensors file, by its own conversions of names."""
+    import timm
+    import torch
+
+    from learngene_zoo.families.tensors import state_of
+
+    if not timm.is_model(name):
+        raise unknown("timm model", name, timm.list_models())
+    size = cfg.get("input_size", (3, 224, 224))
+    if size[1] != size[2]:
+        raise BadFile(f"{where}: input_size is {list(size)}; only square images are supported")
+    refuse_pickle(weights)
+    dict(Tensors(weights))  # every tensor is read here, so that its numbers are checked
+    classes = int(cfg.get("num_classes", 1000))
+    known = {key: value for key, value in cfg.items() if key in IMAGES}
+    source = {**known, "num_classes": classes, "file": str(weights), "custom_load": False}
+    try:
+        with torch.random.fork_rng(devices=[]):
+            made = timm.create_model(
+                name, pretrained=True, pretrained_cfg=source, **{**arguments, "num_classes": classes}
+            )
+    except (RuntimeError, TypeError, ValueError, KeyError, AssertionError, AttributeError) as error:
+        raise BadFile(f"{weights} does not hold the model that {where} describes: {error}") from error
+    state = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in state_of(made).items()}
+    names = tuple(cfg.get("label_names", ()))
+    own = {key: value for key, value in arguments.items() if key != "num_classes"}
+    return TimmModel(
+        architecture=name,
+        arguments=own,
+        images=known,
+        classes=classes,
+        state=state,
+        class_names=names if len(names) == classes else (),
+    )
+
+
+def _heads(images: Mapping[str, Any], model: Any) -> tuple[str, ...]:
+    """Beginnings of the names of the head's tensors."""
+    named = images.get("classifier") or model.pretrained_cfg["classifier"]
+    return tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
+
+
+def _created(architecture: str, arguments: Mapping[str, Json], **more: Any) -> Any:
+    import timm
+
+    return timm.create_model(architecture, pretrained=False, **arguments, **more)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
