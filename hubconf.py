@@ -89,7 +89,10 @@ def lsamd_vit(task: str | None = None, *, pretrained: bool = True, **options: _A
     pretrained: False gives the same size with random weights.
     options: layers (depth), classes (num_classes), image_size (img_size); max_params, max_flops, max_latency;
         learngene (a folder, a name on the shelf or organisation/name@revision; default: the bundled one); seed of the new head; control ("shuffled" or
-        "stem" destroys what was inherited).
+        "stem" destroys what was inherited); device.
+
+    Its head is random and has to be fine-tuned: the blocks are inherited, the classes are not, and a warning says so.
+    `model.label_names` are the names of the classes, where they are known.
     """
     from learngene_zoo.torch_hub import method_vit
 
@@ -102,6 +105,8 @@ def pool_vit(task: str | None = None, *, pretrained: bool = True, **options: _An
     task, pretrained, options: as for `lsamd_vit`; and low and high. Without these two it is the path with the most parameters
         that has the given number of layers, or that fits the budget. A path through both models is timm's VisionTransformer
         with a linear layer between two of its blocks.
+
+    Its head knows the task that the pool was extracted from, if that is the one named; else it is random, and a warning says so.
     """
     from learngene_zoo.torch_hub import method_vit
 
@@ -113,6 +118,8 @@ def tal_vit(task: str | None = None, *, pretrained: bool = True, **options: _Any
 
     task, pretrained, options: as for `lsamd_vit`; and width (embed_dim), heads (num_heads). Tasks of the extraction are stored in
         the learngene; for any other task the ancestry model first embeds some of its training images.
+
+    Its head is predicted with the rest: it knows the tasks of the extraction, and hardly more than chance of any other.
     """
     from learngene_zoo.torch_hub import method_vit
 
@@ -124,6 +131,8 @@ def descendant(learngene: str, task: str | None = None, *, pretrained: bool = Tr
 
     task, pretrained, options: as for `lsamd_vit`; also width (embed_dim), heads (num_heads), mlp_ratio and the settings of the
         expander of the method that made the learngene, where it has them.
+
+    A head that the learngene does not have for the task is random, and a warning says so; `model.label_names` are its classes.
     """
     from learngene_zoo.torch_hub import build
 

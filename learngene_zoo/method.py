@@ -6,6 +6,7 @@ that the command line, the artifacts and the cards know of a method comes from i
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -16,8 +17,9 @@ from learngene_zoo.errors import BadFile, BadPlugin, WrongCall, unknown
 from learngene_zoo.families.family import Convention, Cost, cost
 from learngene_zoo.families.spec import FAMILIES, TIMM_NAMES, Spec
 from learngene_zoo.registry import Plugins
-from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of
+from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of, with_settings
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK
+from learngene_zoo.text import parse_count, parse_seconds
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.ancestry import Ancestry
@@ -320,11 +322,34 @@ def check_built(expander: Expander, spec: Spec, target: Target, built: Spec) -> 
 SYNONYMS = {timm: ours for ours, timm in TIMM_NAMES.items() if ours in AXES}
 
 
-def named_sizes(target: Target, budget: Budget, sizes: Mapping[str, Any]) -> tuple[Target, Budget, dict[str, Any]]:
-    """Target, budget and the expander's settings out of sizes given by name: in our words or timm's."""
+def named_sizes(
+    target: Target, budget: Budget, expander: Expander, sizes: Mapping[str, Any]
+) -> tuple[Target, Budget, Expander]:
+    """Target, budget and expander with sizes and settings given by name: in our words or timm's, as numbers or as text.
+
+    Raises `WrongCall` for an unknown name, with the nearest known one, and for what is not a number.
+    """
     rest = {SYNONYMS.get(name, name): value for name, value in sizes.items() if value is not None}
+    rest = {name: _number(name, value) if name in _KINDS else value for name, value in rest.items()}
     named, bounds = ({f.name: rest.pop(f.name) for f in fields(kind) if f.name in rest} for kind in (Target, Budget))
-    return replace(target, **named), replace(budget, **bounds), rest
+    settings = [setting.name for setting in settings_of(expander)]
+    for name in rest:
+        if name not in settings:
+            known = [*SYNONYMS, *settings, *(f.name for kind in (Target, Budget) for f in fields(kind))]
+            raise unknown("size or setting", name, known)
+    return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
+
+
+def _number(name: str, value: Any) -> Any:
+    """A size, also from text as the command line takes it: "7", "20M", "15ms". Raises `WrongCall`."""
+    kind = _KINDS[name]
+    if isinstance(value, str):
+        if name in _BOUNDS:
+            return parse_count(value) if kind is int else parse_seconds(value)
+        value = float(value) if _DECIMAL.fullmatch(value) else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and value != int(value)):
+        raise WrongCall(f"{name} is {value!r:.40}; expected {'a whole number' if kind is int else 'a number'}")
+    return kind(value)
 
 
 def family(config: LearngeneConfig, expander: Expander, target: Target) -> list[Member]:
@@ -355,3 +380,9 @@ class Budget:
 
     def __bool__(self) -> bool:
         return any(bound is not None for bound in (self.max_params, self.max_flops, self.max_latency))
+
+
+_DECIMAL = re.compile(r"[+-]?\d+(\.\d+)?")
+_BOUNDS = {"max_params": int, "max_flops": int, "max_latency": float}
+# What is a number, in calls by name.
+_KINDS = {**{s.name: s.kind for s in settings_of(Target()) if s.kind in (int, float)}, **_BOUNDS}

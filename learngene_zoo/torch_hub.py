@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +13,17 @@ from typing import TYPE_CHECKING, Any
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import Unavailable, WrongCall, ZooError
+from learngene_zoo.families.family import table_of
 from learngene_zoo.method import METHODS
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import DEVICES, Run
+from learngene_zoo.tasks.catalogue import find_entry, suite_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
+
+    from learngene_zoo.artifacts.descendant import Descendant
 
 SUFFIX = "_vit"
 
@@ -33,7 +41,8 @@ def entry(name: str) -> Callable[..., nn.Module]:
     function = partial(method_vit, method)
     function.__doc__ = (
         f"A Vision Transformer from a learngene of the method {method}.\n\n"
-        "The same parameters as `descendant`; `learngene` is optional if the shelf has one of this method."
+        "The same parameters as `descendant`; `learngene` is optional if the shelf has one of this method. A head that the\n"
+        "learngene does not have for the task is random, and a warning says so; `model.label_names` are its classes."
     )
     return function
 
@@ -43,14 +52,25 @@ def method_vit(
 ) -> nn.Module:
     """A model from a learngene of one method (default: the one on the shelf).
 
-    Raises `WrongCall` for a learngene of another method.
+    Raises `WrongCall` for a learngene of another method, or if the shelf has none of this one.
     """
-    gene = shelf.open_learngene(learngene if learngene is not None else method)
+    with _packages_named():
+        gene = shelf.open_learngene(learngene if learngene is not None else _on_shelf(method))
     if gene.config.method != method:
         raise WrongCall(
             f"{learngene} is a learngene of {gene.config.method}, not of {method}; use the entry `descendant`"
         )
     return build(gene, task, **options)
+
+
+def _on_shelf(method: str) -> Path:
+    card = shelf.card_of(method)
+    if card is None:
+        raise WrongCall(
+            f"{method}{SUFFIX} needs a learngene, and the shelf has none of {method} (only {shelf.some(shelf.learngenes())}); "
+            f"make one with `lgzoo extract {method}` and give its folder, learngene='PATH', or name one on the Hub"
+        )
+    return shelf.cards_folder() / card
 
 
 def build(
@@ -59,18 +79,64 @@ def build(
     *,
     pretrained: bool = True,
     seed: int = 0,
-    device: str = "cpu",
+    device: str | torch.device | None = None,
     ancestry: str | None = None,
     **sizes: Any,
 ) -> nn.Module:
     """A timm model in eval mode. `sizes` are those of `lifecycle.expand`, by our names or timm's; so are the errors.
 
+    `model.label_names` are the classes of its outputs, empty where they are not known. Warns if its head is random: a model
+    with such a head has to be fine-tuned. `device` (default: torch's) is where the model is; on `meta` it has no numbers.
     `ancestry` is where the ancestry model lies, for the methods that embed an unseen task with it (see `Run.ancestry`).
     """
-    gene = shelf.open_learngene(learngene)
-    made = lifecycle.expand(gene, run=Run(seed=seed, device=device, ancestry=ancestry), **{"task": task, **sizes})
-    if not pretrained:
+    with _packages_named():
+        import torch
+
         from learngene_zoo.families.tensors import initial
 
-        made = made.with_state(initial(made.spec, seed), inherited=frozenset())
-    return made.model().to(device)
+        place = torch.get_default_device() if device is None else torch.device(device)
+        run = Run(seed=seed, device="cpu" if place.type not in DEVICES else str(place), ancestry=ancestry)
+        with torch.device("cpu"):
+            made = lifecycle.expand(shelf.open_learngene(learngene), run=run, **{"task": task, **sizes})
+            made = replace(made, class_names=made.class_names or _class_names(made))
+            if pretrained:
+                _tell_of_head(made)
+            else:
+                made = made.with_state(initial(made.spec, seed), inherited=frozenset())
+            model = made.model()
+        model.label_names = list(made.class_names)
+        return model.to(place)
+
+
+def _class_names(made: Descendant) -> tuple[str, ...]:
+    """The names of the classes of a task of the catalogue whose data is on this machine anyway."""
+    entry = find_entry(made.task or "")
+    if entry is None or suite_of(entry).hub(entry) is not None or entry.classes != made.spec.classes:
+        return ()
+    try:
+        return suite_of(entry).open(entry, True).class_names
+    except (ZooError, ImportError):
+        return ()
+
+
+def _tell_of_head(made: Descendant) -> None:
+    """Warn if the model has a head, and it does not come from the learngene."""
+    table = table_of(made.spec)
+    head = {name for name in made.state if table.is_head(name)}
+    if head and not head <= made.inherited:
+        what = f"the {made.spec.classes} classes of {made.task}" if made.task else f"{made.spec.classes} classes"
+        warnings.warn(
+            f"the head of this model, for {what}, is random, because its learngene has none for them: it guesses until "
+            "it is fine-tuned (classes=0 leaves the head out)",
+            stacklevel=4,
+        )
+
+
+@contextmanager
+def _packages_named() -> Iterator[None]:
+    """Raises `Unavailable`, which says what to install, for a package that is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or str(error)).partition(".")[0]
+        raise Unavailable(f"this needs the package {package}, which is not installed: pip install {package}") from error

@@ -133,6 +133,11 @@ def names() -> list[str]:
         return sorted(entry.name for entry in found if os.path.isfile(os.path.join(entry.path, CONFIG)))
 
 
+def learngenes() -> list[str]:
+    """The names of the cards of learngenes, as they are told in messages: those that do not say they are ancestry models."""
+    return [name for name in names() if not name.startswith("ancestry-")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """What a list of the shelf shows of a learngene."""
@@ -194,7 +199,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
     path, text = Path(reference), str(reference)
     if text and (path / CONFIG).is_file() and not text.startswith(SCHEME):
         return path
-    card = _card(text)
+    card = card_of(text)
     if card is not None:
         return cards_folder() / card
     if text and path.is_dir():
@@ -210,7 +215,7 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
         raise WrongCall(f"no folder {path}; make a learngene with `lgzoo extract`, or see `lgzoo list learngenes`")
     if _HUB.fullmatch(text):
         raise WrongCall(f"no folder {text}; on the Hub it would be {SCHEME}{text}")
-    raise unknown("folder or learngene", text, names())
+    raise unknown("folder or learngene", text, learngenes())
 
 
 def reference(folder: Path) -> str:
@@ -226,7 +231,7 @@ def is_card(name: str) -> bool:
     return name == Path(name).name and (cards_folder() / name / CONFIG).is_file()
 
 
-def _card(name: str) -> str | None:
+def card_of(name: str) -> str | None:
     """The card of that name, or the one of that method: the `mini` one if there are several."""
     for card in (name, f"{name}-{DEFAULT_SIZE}"):
         if is_card(card):

@@ -29,7 +29,7 @@ def find(reference: str | None, offline: bool = False) -> Path:
         return shelf.find(reference, offline=offline)
     if DEFAULT.is_dir():
         return DEFAULT
-    ready = shelf.some(shelf.names()) or "empty"
+    ready = shelf.some(shelf.learngenes()) or "empty"
     raise WrongCall(
         f"there is no learngene at ./{DEFAULT}; make one with `lgzoo extract lsamd`, or name one on the shelf ({ready})"
     )

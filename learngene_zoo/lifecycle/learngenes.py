@@ -152,7 +152,7 @@ def expand(
     """Build one descendant of a learngene: by size, or the largest that fits a budget.
 
     Sizes, budgets and the expander's settings can also be given by name (`layers=7`, `max_params=20_000_000`, and
-    timm's words `depth`, `embed_dim`, `num_heads`, `num_classes`, `img_size`). `control` replaces what is inherited,
+    timm's words `depth`, `embed_dim`, `num_heads`, `num_classes`, `img_size`), as numbers or as on the command line ("20M"). `control` replaces what is inherited,
     see `artifacts.descendant.controlled`. The task, and so the head, is the learngene's own unless another is named. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
     `BadPlugin` if the expander builds another one than it was given.
     """
@@ -160,8 +160,8 @@ def expand(
 
     run = run or Run()
     gene = shelf.open_learngene(learngene, offline=run.offline)
-    target, budget, settings = named_sizes(target or Target(), budget or Budget(), sizes)
-    expander = with_settings(expander or method_of(gene.config, gene.folder or "it").expander, settings)
+    expander = expander or method_of(gene.config, gene.folder or "it").expander
+    target, budget, expander = named_sizes(target or Target(), budget or Budget(), expander, sizes)
     if out is not None:
         claim(Path(out), force or run.resume)
     named = target.task

@@ -1,0 +1,87 @@
+"""What torch.hub's entries return and say; `tests/test_hubconf.py` loads them through torch.hub from a bare checkout."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from learngene_zoo import torch_hub
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.errors import Unavailable, WrongCall
+
+
+def built(method: str, **options: Any) -> tuple[Any, list[str]]:
+    """A model, and the warnings on the way."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = torch_hub.method_vit(method, **options)
+    return made, [str(warning.message) for warning in caught]
+
+
+def test_a_random_head_is_told_and_one_that_is_predicted_is_not() -> None:
+    model, told = built("lsamd", task="digits", layers=6)
+    assert model.label_names == list("0123456789")
+    assert len(told) == 1
+    assert "10 classes of digits, is random" in told[0]
+    model, told = built("tal", task="signs", layers=2)
+    assert (len(model.label_names), told) == (model.num_classes, [])
+    for options in ({"classes": 0}, {"pretrained": False}):
+        model, told = built("lsamd", layers=6, **options)
+        assert (model.label_names, told) == ([], [])
+
+
+def test_sizes_may_be_text_as_on_the_command_line() -> None:
+    for options in ({"depth": "5"}, {"max_params": "700K"}, {"max_flops": "10.2M"}):
+        assert len(built("lsamd", classes=326, **options)[0].blocks) == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"layer": 7}, "no size or setting named 'layer'; did you mean layers?"),
+        ({"embed_dims": 64}, "did you mean embed_dim?"),
+        ({"layers": "many"}, "layers is 'many'; expected a whole number"),
+        ({"layers": [7]}, r"layers is \[7\]; expected a whole number"),
+        ({"layers": 7.5}, "layers is 7.5; expected a whole number"),
+        ({"layers": True}, "layers is True; expected a whole number"),
+        ({"max_params": "1Q"}, "'1Q' has no known unit"),
+    ],
+)
+def test_what_is_no_size_is_refused(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(WrongCall, match=words):
+        torch_hub.method_vit("lsamd", **options)
+
+
+def test_the_device_is_torchs_own_unless_it_is_named() -> None:
+    named = built("lsamd", layers=5, device=torch.device("meta"))[0]
+    with torch.device("meta"):
+        default = built("lsamd", layers=5)[0]
+    for model in (named, default):
+        assert {tensor.device.type for tensor in model.state_dict().values()} == {"meta"}
+
+
+def test_an_entry_without_a_learngene_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ancestry-mini").mkdir()
+    (tmp_path / "ancestry-mini" / "config.json").write_text("{}")
+    monkeypatch.setattr(shelf, "cards_folder", lambda: tmp_path)
+    with pytest.raises(
+        WrongCall, match=r"pool_vit needs a learngene, and the shelf has none of pool .*extract pool"
+    ) as told:
+        torch_hub.method_vit("pool")
+    assert "ancestry-mini" not in str(told.value)
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "accelerate", None)
+
+    def needs(*_: object, **__: object) -> None:
+        import accelerate  # noqa: F401
+
+    monkeypatch.setattr("learngene_zoo.lifecycle.expand", needs)
+    with pytest.raises(Unavailable, match="the package accelerate, which is not installed: pip install accelerate"):
+        torch_hub.method_vit("lsamd", layers=5)
