@@ -14,7 +14,6 @@ from learngene_zoo.artifacts.hub import licence_on_card as licence_on_card
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
 from learngene_zoo.artifacts.shelf import Learngene as Learngene
-from learngene_zoo.atomic import nearest_parent as nearest_parent
 from learngene_zoo.errors import BadData as BadData
 from learngene_zoo.errors import BadFile as BadFile
 from learngene_zoo.errors import TrainingFailed as TrainingFailed
@@ -51,6 +50,7 @@ from learngene_zoo.method import Method as Method
 from learngene_zoo.method import Target as Target
 from learngene_zoo.method import Work as Work
 from learngene_zoo.method import details_of as details_of
+from learngene_zoo.ownership import nearest_parent as nearest_parent
 from learngene_zoo.runs.cache import Part as Part
 from learngene_zoo.runs.cache import once as once
 from learngene_zoo.runs.run import Run as Run

@@ -189,7 +189,7 @@ def _download(pinned: Repository, paths: Sequence[str], damaged: Container[str],
             try:
                 hf_hub_download(pinned.name, path, revision=pinned.revision, force_download=path in damaged)
                 return
-            except Exception as error:
+            except Exception as error:  # a connection breaks with errors of several libraries; the last one is raised
                 if not wait or isinstance(error, LocalEntryNotFoundError) or status_of(error) in CERTAIN:
                     raise
             time.sleep(wait)

@@ -18,6 +18,7 @@ from learngene_zoo.artifacts.hub import CERTAIN, Repository, asking, status_of
 from learngene_zoo.artifacts.hub_state import EMPTY, Change, State, look, look_for, read_back, taken
 from learngene_zoo.artifacts.publication import BRANCH, Publication, publication, target
 from learngene_zoo.errors import BadFile, Refused, ZooError
+from learngene_zoo.text import counted
 from learngene_zoo.version import __version__
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _uploaded(
         CommitOperationDelete(each.file, is_folder=False) for each in changes if each.change == "delete"
     ]
     sources = {each.file: wanted.files[each.file].source for each in changes if each.change in ("add", "replace")}
-    tell(f"uploading {len(sources)} files")
+    tell(f"uploading {counted(len(sources), 'file')}")
     by_lfs = any(isinstance(source, Path) for source in sources.values()) and _lacks_xet(wanted.repository.name)
     additions = []
     for path, source in sources.items():

@@ -18,6 +18,7 @@ from learngene_zoo.families.family import Convention
 from learngene_zoo.method import METHODS
 from learngene_zoo.settings import Json, Recipe, from_json
 from learngene_zoo.tasks import catalogue
+from learngene_zoo.text import counted
 
 Kind = Literal["over", "ordering", "trend", "closing", "factorial", "overlap", "exact"]
 Decision = Literal["holds", "does not hold", "undecided"]
@@ -202,7 +203,7 @@ def _problem(claim: Claim, path: Path) -> str | None:
     named = len(claim.compare.arms)
     if named < fewest or (most is not None and named > most):
         wanted = str(fewest) if fewest == most else f"at least {fewest}"
-        return f"compare names {named} arms; the kind {claim.compare.kind!r} takes {wanted}"
+        return f"compare names {counted(named, 'arm')}; the kind {claim.compare.kind!r} takes {wanted}"
     absent = [arm for arm in claim.compare.arms if arm not in claim.arms]
     if absent:
         return f"compare names the arm {absent[0]!r}, but there is no table [arms.{absent[0]!r}]"
@@ -237,11 +238,10 @@ def _problem_of_arms(claim: Claim) -> str | None:
         if arm.method not in methods:
             return f"arm {name!r}: {unknown('method', arm.method, methods)}"
         if arm.draw_tasks is not None and not 1 <= arm.draw_tasks <= len(arm.tasks):
-            return f"arm {name!r}: draw_tasks is {arm.draw_tasks}, but it has {len(arm.tasks)} tasks"
+            return f"arm {name!r}: draw_tasks is {arm.draw_tasks}, but it has {counted(len(arm.tasks), 'task')}"
         if arm.sizes and len(arm.sizes) != len(claim.sizes):
-            return (
-                f"arm {name!r}: it has {len(arm.sizes)} sizes, the claim {len(claim.sizes)}; they are compared in pairs"
-            )
+            own = counted(len(arm.sizes), "size")
+            return f"arm {name!r}: it has {own}, the claim {len(claim.sizes)}; they are compared in pairs"
         both = [task for task in arm.tasks if task in claim.targets]
         if both and not (arm.leave_out or claim.seen):
             return f"arm {name!r}: its extraction sees the target {both[0]!r}; leave it out, or set seen = true"

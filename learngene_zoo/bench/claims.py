@@ -24,7 +24,7 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import read_json, write_json
-from learngene_zoo.text import human_seconds, text_table
+from learngene_zoo.text import counted, human_seconds, text_table
 
 SHOWN_MISSING = 12  # missing cells that are listed
 
@@ -45,13 +45,13 @@ def run_claim(
     """
     tuning = tuning_cells(claim)
     if tuning:
-        say(f"{claim.name}: learning rates, {len(tuning)} cells on validation images")
+        say(f"{claim.name}: learning rates, {counted(len(tuning), 'cell')} on validation images")
         run_grid(tuning, out, run, executor, say)
     choices, missing = rates_of(claim, read_rows(out / RESULTS), _config_of(out))
     if not missing:
         cells = cells_of(claim, {name: choice.lr for name, choice in choices.items()})
         if cells:
-            say(f"{claim.name}: {len(cells)} cells")
+            say(f"{claim.name}: {counted(len(cells), 'cell')}")
             run_grid(cells, out, run, executor, say)
     verdict = judge(claim, read_rows(out / RESULTS), _config_of(out))
     if verdict.verdict != "incomplete":
@@ -97,7 +97,7 @@ def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
         *_block("One task left out", [_without(found) for found in verdict.findings if found.without]),
         *_block("Learning rates, chosen on validation images", list(_rates(verdict))),
         *_block("Notes", list(verdict.notes)),
-        *_block(f"Missing: {len(verdict.missing)} cells; run the claim again", missing),
+        *_block(f"Missing: {counted(len(verdict.missing), 'cell')}; run the claim again", missing),
         "",
         *_last(claim, verdict),
     ]
@@ -105,8 +105,8 @@ def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
 
 def _design(claim: Claim) -> str:
     """What is measured, in one line."""
-    sizes = f"{len(claim.sizes)} sizes" if claim.sizes else f"{_listed(claim.layers)} layers"
-    sizes = f"{len(claim.targets)} {'task' if len(claim.targets) == 1 else 'tasks'}, {sizes}, {claim.seeds} seeds"
+    sizes = counted(len(claim.sizes), "size") if claim.sizes else f"{_listed(claim.layers)} layers"
+    sizes = f"{counted(len(claim.targets), 'task')}, {sizes}, {counted(claim.seeds, 'seed')}"
     if claim.measure == "extraction":
         return f"{sizes}; the extraction itself"
     budgets = sorted({claim.epochs_of(name) for name in claim.arms})
@@ -130,7 +130,7 @@ def _last(claim: Claim, verdict: Verdict) -> Iterator[str]:
     if claim.compare.kind != "exact":
         over = "tasks and seeds" if claim.scope == "tasks" else "seeds only"
         yield f"95 % intervals over {over}; smallest relevant effect: {claim.smallest:g} points."
-        yield f"{verdict.cells} cells, {human_seconds(verdict.seconds)} of extraction and training; {'; '.join(verdict.machines)}"
+        yield f"{counted(verdict.cells, 'cell')}, {human_seconds(verdict.seconds)} of extraction and training; {'; '.join(verdict.machines)}"
     yield f"Verdict: {claim.name} {_sentence(verdict)}."
 
 

@@ -40,7 +40,7 @@ def perform(job: Job, out: Path, run: Run) -> Outcome:
     """Run a job. An exception becomes its outcome, in one line: the other jobs go on. Only an interruption is raised."""
     try:
         return run_cell(job, out, run) if isinstance(job, Cell) else extract_once(job, out, run)[1]
-    except Exception as error:
+    except Exception as error:  # a fault of one method, whatever it is, must not end the grid
         text = " ".join(str(error).split())
         return Failure(text if isinstance(error, ZooError) else f"{type(error).__name__}: {text}")
 

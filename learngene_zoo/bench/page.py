@@ -18,7 +18,7 @@ from learngene_zoo.bench.pictures import caption
 from learngene_zoo.bench.summary import SCRATCH, Summary
 from learngene_zoo.bench.tables import Table
 from learngene_zoo.settings import Json
-from learngene_zoo.text import html, json_text
+from learngene_zoo.text import counted, html, json_text
 
 AVERAGE = "average"
 MOST_FAILURES = 12  # shown without a click
@@ -74,7 +74,9 @@ def _facts(summary: Summary) -> str:
     """The line below the title."""
     seeds = {row.seed for row in summary.rows}
     newest = max((row.finished for row in summary.rows), default="")[:10]
-    counts = f"{len(summary.tasks)} tasks, {len(summary.arms)} arms, {len(seeds)} seeds"
+    counts = ", ".join(
+        counted(len(found), noun) for found, noun in ((summary.tasks, "task"), (summary.arms, "arm"), (seeds, "seed"))
+    )
     return " · ".join(filter(None, (tables.state(summary), counts, newest)))
 
 

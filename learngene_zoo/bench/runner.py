@@ -10,15 +10,15 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from learngene_zoo.atomic import check_folder
 from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction, Size
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
 from learngene_zoo.bench.results import RESULTS, Results, Row, select
 from learngene_zoo.bench.trial import UNTRAINED, failed
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.ownership import check_folder
 from learngene_zoo.runs.run import Run, world
-from learngene_zoo.text import human_count, human_seconds
+from learngene_zoo.text import counted, human_count, human_seconds
 
 Say = Callable[[str], None]
 
@@ -120,9 +120,8 @@ class _Conductor:
         self.begun: dict[str, float] = {}  # when, by the key of the job
         todo = self.schedule.waiting
         work = sum(map(_work, cells)) + sum(planned(extraction, run.offline) for extraction in todo)
-        say(
-            f"to compute: {len(cells)} cells, {len(todo)} extractions ({human_count(round(work))} training images x layers)"
-        )
+        jobs = f"{counted(len(cells), 'cell')}, {counted(len(todo), 'extraction')}"
+        say(f"to compute: {jobs} ({human_count(round(work))} training images x layers)")
 
     def conduct(self) -> None:
         """Keep every slot busy."""

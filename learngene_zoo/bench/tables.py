@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from learngene_zoo.bench.statistics import Average, extremes
 from learngene_zoo.bench.summary import Condition, Line, Summary
-from learngene_zoo.text import human_count, human_seconds
+from learngene_zoo.text import counted, human_count, human_seconds
 from learngene_zoo.text import markdown as escaped
 
 NONE = "-"
@@ -61,8 +61,8 @@ def _compact(summary: Summary, split: str, metric: str) -> Table:
     budget_names = (f"{epochs} ep" for epochs in budgets)
     columns = ("arm", "layers", "width", "params", "untrained", "probe", *budget_names, "over scratch", "inherited")
     title = (
-        f"{metric} on {split} images, %: mean of {_many(max(len(line.value.tasks) for line in lines), 'task')} and "
-        f"{_many(max(line.value.seeds for line in lines), 'seed')}; gains in points after {_many(budgets[-1], 'epoch')}"
+        f"{metric} on {split} images, %: mean of {counted(max(len(line.value.tasks) for line in lines), 'task')} and "
+        f"{counted(max(line.value.seeds for line in lines), 'seed')}; gains in points after {counted(budgets[-1], 'epoch')}"
     )
     return _telling(Table(title, columns, tuple(rows)))
 
@@ -88,10 +88,6 @@ def lacking(summary: Summary) -> list[str]:
     return [
         f"* averages of {arm} lack {', '.join(tasks)}; its gains are over equal cells" for arm, tasks in found.items()
     ]
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def by_task(summary: Summary) -> list[Table]:
@@ -122,7 +118,7 @@ def _by_task(summary: Summary, condition: Condition) -> Table:
         gains = [shown(line.over_scratch if (line := found[arm]) else None, "+.1f") for arm in methods]
         rows.append((task or "average", *values, *gains))
     size = f"{condition.layers} layers" + (f" ({condition.size})" if condition.size else "")
-    title = f"{condition.metric} on {condition.split} images, %: {size}, {_many(condition.epochs, 'epoch')}"
+    title = f"{condition.metric} on {condition.split} images, %: {size}, {counted(condition.epochs, 'epoch')}"
     return Table(title, ("task", *arms, *(f"{arm} over scratch" for arm in methods)), tuple(rows))
 
 
@@ -164,12 +160,12 @@ def failures(summary: Summary) -> Table | None:
         for row in summary.failures
     ]
     columns = ("arm", "task", "layers", "epochs", "seed", "error")
-    return Table(f"{_many(len(rows), 'cell')} failed", columns, tuple(rows), texts=6) if rows else None
+    return Table(f"{counted(len(rows), 'cell')} failed", columns, tuple(rows), texts=6) if rows else None
 
 
 def state(summary: Summary) -> str:
     """How many cells are measured, failed or missing."""
-    parts = [f"{_many(len(summary.rows), 'cell')} measured"]
+    parts = [f"{counted(len(summary.rows), 'cell')} measured"]
     if summary.failures:
         parts.append(f"{len(summary.failures)} failed")
     if summary.missing:

@@ -14,7 +14,7 @@ from learngene_zoo.atomic import claim
 from learngene_zoo.cli.job import advise, json_option, offline_option, print_lines, print_row, print_rows
 from learngene_zoo.cli.main import note
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.text import printable, shell_word
+from learngene_zoo.text import counted, printable, shell_word
 
 
 def publish(
@@ -35,9 +35,8 @@ def publish(
     named = target(repository, tag)
     made = publication(folder, named, members=descendants, licence=licence)
     if made.paths and not quiet:
-        note(
-            f"{len(made.paths)} paths of this machine stand in config.json and become public, {made.paths[0]} among them"
-        )
+        others = " and others" if len(made.paths) > 1 else ""
+        note(f"config.json makes {counted(len(made.paths), 'path')} of this machine public: {made.paths[0]}{others}")
     if dry_run:
         print_rows([to_json(change) for change in hub.changes(made)], as_json)
         return
@@ -109,7 +108,7 @@ def fetch(repository: str, out: Path | None, force: bool, offline: bool, quiet: 
         return
     print_lines([str(folder)])
     if not quiet:
-        note(f"{len(found.files)} files of {pinned}, {found.bytes:,} bytes, are as they were published")
+        note(f"checked {counted(len(found.files), 'file')} of {pinned}, {found.bytes:,} bytes: as published")
     name = shell_word(str(out) if out is not None else str(pinned))
     advise(f"lgzoo expand {name}" if kind_of(folder) == "learngene" else f"lgzoo evaluate {name}", quiet)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, Purpose, versions
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.atomic import claim, digest_of, new_file
+from learngene_zoo.atomic import claim, new_file
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.method import (
@@ -29,6 +29,7 @@ from learngene_zoo.method import (
     method_of,
     named_sizes,
 )
+from learngene_zoo.ownership import digest_of
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings

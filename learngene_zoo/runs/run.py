@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Precision = Literal["fp32", "bf16", "fp16"]
 AUTO = "auto"
 DEVICES = (AUTO, "cpu", "cuda", "mps")
-NAMES = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}  # of the precisions, in accelerate
+MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}  # accelerate's word for each precision
 MOST_THREADS = 1024  # also of processes that load images; systems refuse far more, each in its own way
 # Seconds; many times what gloo's threads need to release the tensors of the last collective.
 _SETTLED = 0.1
@@ -279,7 +279,7 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
     accelerator = Accelerator(
         cpu=device.type == "cpu",
         device_placement=False,
-        mixed_precision=NAMES[run.precision],
+        mixed_precision=MIXED_PRECISION[run.precision],
         log_with=run.tracker,
         project_dir=str(run.folder or Path()) if run.tracker else None,
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=unused)],
@@ -295,8 +295,8 @@ def open_accelerator(run: Run, device: torch.device, unused: bool = False) -> Ac
 def _check_precision(run: Run, device: torch.device) -> None:
     from torch import cuda
 
-    if run.precision not in NAMES:
-        raise unknown("precision", run.precision, NAMES)
+    if run.precision not in MIXED_PRECISION:
+        raise unknown("precision", run.precision, MIXED_PRECISION)
     if run.precision == "fp16" and device.type == "cpu":
         raise WrongCall("fp16 needs a GPU; use --precision bf16 or fp32 on the cpu")
     if run.precision == "bf16" and device.type == "cuda" and not cuda.is_bf16_supported():

@@ -163,7 +163,7 @@ def in_our_words(repository: str, config: str | None = None, offline: bool = Fal
     try:
         with quiet():
             yield
-    except Exception as error:
+    except Exception as error:  # the HTTP library's own errors share no class that every version has
         if not isinstance(error, (RuntimeError, ValueError, OSError, DatasetsError)) and not of_the_network(error):
             raise
         raise _translated(repository, config, offline, error) from None

@@ -215,6 +215,25 @@ def test_a_manifest_chooses_no_place(
 
 
 @pytest.mark.parametrize(
+    ("file", "size", "says"),
+    [
+        ("config.json", 3, "the Hub disagree about config.json; it was changed by hand"),
+        ("README.md", 2, "has no config.json, so it is neither a learngene nor a model"),
+    ],
+)
+def test_a_manifest_that_cannot_be_right_downloads_nothing(
+    file: str, size: int, says: str, hub: StandIn, lgzoo: Lgzoo
+) -> None:
+    """A file that is larger there than the manifest says, and no artifact at all."""
+    manifest = manifest_of({file: FileRecord(sha256=hashlib.sha256(b"{}").hexdigest(), bytes=size)})
+    hub.put(NAME, {"manifest.json": json.dumps(manifest.json()).encode(), file: b"{}"})
+    done = lgzoo("fetch", NAME)
+    assert done.code == 1
+    assert says in done.error
+    assert not [request for request in done.requests if request.name.endswith("/FILE")]
+
+
+@pytest.mark.parametrize(
     ("manifest", "says"),
     [
         (b"[]", "is not a JSON object"),

@@ -314,9 +314,7 @@ def test_paths_of_this_machine_are_told_before_they_become_public(
     lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
 ) -> None:
     told = lgzoo("publish", made.learngene, NAME, "--dry-run").told
-    assert told.startswith(
-        f"note: 1 paths of this machine stand in config.json and become public, {made.learngene.parent}/"
-    )
+    assert told.startswith(f"note: config.json makes 1 path of this machine public: {made.learngene.parent}/")
 
 
 def test_a_public_repository_is_not_called_private(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
