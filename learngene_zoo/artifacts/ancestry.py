@@ -81,23 +81,24 @@ class _Found:
     foreign_names: bool = False  # whether the weights can be in another layout that timm converts
 
 
-def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
+def open_ancestry(source: str, *, image_size: int | None = None, offline: bool = False) -> Ancestry:
     """Open an ancestry model; its revision, checksum and licence are pinned in its record.
 
-    Weights in half precision are converted to fp32. Raises `WrongCall` for a source that does not exist or is not
+    Weights in half precision are converted to fp32. With `image_size`, the model is one for images of that size: its position
+    embedding is resampled, as for a descendant of another size. Raises `WrongCall` for a source that does not exist or is not
     supported, `BadFile` for files that cannot be trusted (pickles are refused), `Unavailable` for failed downloads.
     """
     import torch
 
-    from learngene_zoo.families.tensors import cast
+    from learngene_zoo.families.tensors import cast, resize_positions
 
     found = _find(source, offline)
     _of_one_width(found.spec, source)
-    state = _tensors(found)
+    state, spec = cast(_tensors(found), torch.float32), found.spec.with_(image_size=image_size)
     mean, std = timm_config.normalisation(found.images, found.spec.channels)
     record = AncestryRecord(
         source=source,
-        spec=found.spec,
+        spec=spec,
         revision=found.revision,
         sha256=sha256(found.weights),
         licence=found.licence,
@@ -107,7 +108,9 @@ def open_ancestry(source: str, *, offline: bool = False) -> Ancestry:
     )
     names = tuple(found.images.get("label_names", ()))
     return Ancestry(
-        record=record, state=cast(state, torch.float32), class_names=names if len(names) == found.spec.classes else ()
+        record=record,
+        state=resize_positions(state, found.spec, spec),
+        class_names=names if len(names) == spec.classes else (),
     )
 
 
@@ -128,7 +131,8 @@ def reopen_ancestry(record: AncestryRecord, named: str | None, *, offline: bool 
             f"no checksum of the ancestry model {record.source!r} is recorded, so any model would pass for it; if you trust it, {typed}"
         )
     pinned = scheme == "hf-hub" and "@" not in name and named == record.source and record.revision
-    found = open_ancestry(f"{named}@{record.revision}" if pinned else named or record.source, offline=offline)
+    source = f"{named}@{record.revision}" if pinned else named or record.source
+    found = open_ancestry(source, image_size=record.spec.image_size, offline=offline)
     if record.sha256 not in (None, found.record.sha256):
         raise BadFile(
             f"{named or record.source} has the checksum {str(found.record.sha256)[:12]}…, but {str(record.sha256)[:12]}… is recorded: "

@@ -8,6 +8,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.job import job_of, job_options, on_task, print_made
 from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of
+from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.method import Method, Target, family
 from learngene_zoo.text import shell_word
 
@@ -24,6 +25,12 @@ def preset_option(method: Method) -> click.Option:
     return click.Option(["--preset"], help=f"Values of the settings that are not given: {names}.", show_default="mini")
 
 
+def image_size_option() -> click.Option:
+    """`--image-size` of an extraction."""
+    help_text = "Height and width of the images in pixels, also of descendants.  [default: the ancestry model's]"
+    return click.Option(["--image-size"], type=click.IntRange(1, LIMITS["image_size"]), help=help_text)
+
+
 TASK_HELP = (
     "A task to extract from; can be repeated (lgzoo list tasks). Descendants are for the first one. "
     "May be left out with the bundled ancestry model."
@@ -33,13 +40,16 @@ TASK_HELP = (
 def build(method: Method) -> click.Command:
     """The command of one method."""
 
-    def extract(ancestry: tuple[str, ...], preset: str | None, task: tuple[str, ...] = (), **given: Any) -> None:
+    def extract(
+        ancestry: tuple[str, ...], preset: str | None, image_size: int | None, task: tuple[str, ...] = (), **given: Any
+    ) -> None:
         job = job_of(given)
         made = lifecycle.extract(
             method.name,
             ancestries=ancestry,
             tasks=task,
             extractor=chosen(method.preset(preset)),
+            image_size=image_size,
             out=job.out,
             run=job.run,
             force=job.force,
@@ -62,6 +72,7 @@ def build(method: Method) -> click.Command:
             ancestry_option(),
             *([task] if method.tasks != "none" else []),
             preset_option(method),
+            image_size_option(),
             *job_options("learngene"),
         ],
     )

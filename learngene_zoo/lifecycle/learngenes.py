@@ -66,7 +66,11 @@ def plan(
     if str(name) in METHODS.references():
         method = METHODS.load(str(name))
         extractor = extractor or method.extractor
-        specs = [ancestry_spec(source, offline=offline) for source in method.sources(_listed(ancestries))]
+        size = target.image_size if target else None
+        specs = [
+            ancestry_spec(source, offline=offline).with_(image_size=size)
+            for source in method.sources(_listed(ancestries))
+        ]
         check_families(method, specs)
         config = extractor.outline(specs)
     else:
@@ -90,6 +94,7 @@ def extract(
     tasks: str | Sequence[str] = (),
     extractor: Extractor | None = None,
     preset: str | None = None,
+    image_size: int | None = None,
     out: str | Path | None = None,
     run: Run | None = None,
     force: bool = False,
@@ -97,7 +102,8 @@ def extract(
     """Condense ancestry models into a learngene by the method `name`.
 
     `extractor` holds the settings; without it those of the preset are used (default: "mini"). The result records
-    everything that is needed to repeat it. Its descendants are for the first of `tasks`, which may be left out only with the
+    everything that is needed to repeat it. `image_size` (default: the ancestry models' own) is that of the ancestry models
+    while they are condensed, and of descendants. Its descendants are for the first of `tasks`, which may be left out only with the
     bundled ancestry model.
     """
     from learngene_zoo.artifacts.ancestry import open_ancestry
@@ -107,7 +113,7 @@ def extract(
     extractor = extractor or method.preset(preset)
     named, sources = _listed(tasks), method.sources(_listed(ancestries))
     references = method.references(named, sources) if named or extractor.needs_tasks() else []
-    opened = [open_ancestry(source, offline=run.offline) for source in sources]
+    opened = [open_ancestry(source, image_size=image_size, offline=run.offline) for source in sources]
     check_families(method, [ancestry.spec for ancestry in opened])
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
     needs = references if extractor.needs_tasks() else named[:1]
@@ -120,6 +126,7 @@ def extract(
         "settings": to_json(extractor),
         "ancestries": [[ancestry.record.source, ancestry.record.sha256] for ancestry in opened],
         "tasks": [to_json(task.record) for task in data],
+        **({"image_size": image_size} if image_size else {}),
         **({"purpose": to_json(purpose)} if purpose else {}),
     }
 

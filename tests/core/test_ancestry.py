@@ -13,7 +13,7 @@ from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_ancestry, sha256
+from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_ancestry, reopen_ancestry, sha256
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
@@ -50,6 +50,17 @@ def test_a_folder_is_opened_and_pinned(tmp_path: Path) -> None:
     assert found.class_names == ("a", "b", "c")
     theirs = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
     assert torch.equal(found.model()(IMAGES_BCHW), theirs(IMAGES_BCHW))
+
+
+def test_another_image_size_is_the_one_that_timm_makes_of_it(tmp_path: Path) -> None:
+    place = write_folder(tmp_path)
+    found = open_ancestry(str(place), image_size=48)
+    assert (found.spec, found.record.sha256) == (SPEC.with_(image_size=48), sha256(place / "model.safetensors"))
+    assert found.identity != open_ancestry(str(place)).identity
+    images_BCHW = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+    theirs = timm.create_model(f"local-dir:{place}", pretrained=True, img_size=48).eval()
+    assert torch.equal(found.model()(images_BCHW), theirs(images_BCHW))
+    assert reopen_ancestry(found.record, str(place)).spec == found.spec
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.records import LearngeneConfig, Purpose
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
@@ -17,7 +18,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import METHODS, Budget, Target, family
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Recipe
+from learngene_zoo.settings import Recipe, with_settings
 from lgzoo_lsamd.blocks import base_blocks
 
 SPEC = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)
@@ -92,6 +93,20 @@ def test_descendants_are_for_the_task_of_the_learngene(
 ) -> None:
     made = lifecycle.expand(learngene(purpose=PURPOSE), layers=3, **asked)
     assert (made.task, made.spec.classes, made.class_names) == (task, classes, names)
+
+
+def test_an_extraction_at_another_image_size_is_the_one_that_was_planned(tmp_path: Path) -> None:
+    for name, spec in {"narrow": SPEC, "wide": SPEC.with_(width=48, image_size=32)}.items():
+        assemble(spec, {}, seed=0).save(tmp_path / name)
+    both, small = [str(tmp_path / "narrow"), str(tmp_path / "wide")], Target(image_size=24)
+    extractor = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
+    made = lifecycle.extract("lsamd", ancestries=both[0], extractor=extractor, image_size=24, out=tmp_path / "gene")
+    planned = lifecycle.plan("lsamd", ancestries=both[0], extractor=extractor, target=small)
+    assert planned == lifecycle.plan(tmp_path / "gene")
+    assert lifecycle.expand(made).spec.image_size == 24
+    assert {member.spec.image_size for member in lifecycle.plan("snnet", ancestries=both, target=small)} == {24}
+    with pytest.raises(WrongCall, match="image size"):
+        lifecycle.plan("snnet", ancestries=both)
 
 
 def test_one_task_may_be_named_without_a_list() -> None:
