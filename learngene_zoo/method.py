@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, ge
 
 from learngene_zoo.artifacts.records import OWN_PACKAGES, LearngeneConfig
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall, unknown
-from learngene_zoo.families.family import Convention, Cost, cost
+from learngene_zoo.families.family import Convention, Cost, cost, load_family
 from learngene_zoo.families.spec import FAMILIES, TIMM_NAMES, Spec
 from learngene_zoo.registry import Plugins
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of, with_settings
@@ -289,9 +289,11 @@ def check_families(method: Method, ancestries: Sequence[Spec]) -> None:
     """Raises `WrongCall` for an ancestry model of a family that the method does not support."""
     for spec in ancestries:
         if spec.family not in method.families:
-            supported = ", ".join(method.families)
+            others = ", ".join(sorted(one.name for one in METHODS.load_all()[0] if spec.family in one.families))
+            supported = "; ".join(load_family(name).supported for name in method.families)
             raise WrongCall(
-                f"{method.name} does not support models of the family {spec.family!r}; supported: {supported}"
+                f"{method.name} does not support models of the family {spec.family!r}, only {supported}; "
+                f"methods that do: {others or 'none'}"
             )
 
 

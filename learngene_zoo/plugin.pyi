@@ -27,6 +27,7 @@ from learngene_zoo.families.spec import LIMITS as LIMITS
 from learngene_zoo.families.spec import InputFormat as InputFormat
 from learngene_zoo.families.spec import Segment as Segment
 from learngene_zoo.families.spec import Spec as Spec
+from learngene_zoo.families.tensors import Model as Model
 from learngene_zoo.families.tensors import empty as empty
 from learngene_zoo.families.tensors import filled as filled
 from learngene_zoo.families.tensors import initial as initial

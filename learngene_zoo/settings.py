@@ -324,9 +324,12 @@ class Recipe:
     label_smoothing: Annotated[float, "share of the target spread over all classes", Bounds(least=0, below=1)] = 0.0
     mixup: Annotated[float, "mixup's alpha; 0 is off", Bounds(least=0)] = 0.0
     cutmix: Annotated[float, "cutmix's alpha; 0 is off", Bounds(least=0)] = 0.0
-    augment: Annotated[Literal["none", "light", "rand"], "none, shifts (and flips where allowed), or RandAugment"] = (
-        "light"
-    )
+    augment: Annotated[
+        Literal["none", "light", "rand", "deit"], "none, shifts (and flips where allowed), RandAugment, or DeiT's"
+    ] = "light"
+    repeats: Annotated[
+        int, "repeated augmentation: an epoch shows an N-th of the images, N times each", Bounds(least=1)
+    ] = 1
     ema: Annotated[
         float | None, "keep an exponential moving average of the weights with this decay", Bounds(least=0, below=1)
     ] = None

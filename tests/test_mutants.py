@@ -44,7 +44,7 @@ def test_a_mutant_is_killed_or_survives(mutants: Any, tmp_path: Path, old: str, 
     (tmp_path / "tests" / "test_source.py").write_text(TESTS)
     one = mutants.Mutant("source.py", old, new, ("tests/test_source.py",))
     assert one.problem(tmp_path) == ""
-    row = mutants.judged(tmp_path, one, 5.0 if by == "timeout" else 120.0)
+    row = mutants.judged(tmp_path, one, 2.0 if by == "timeout" else 120.0)
     assert (row["status"], row["by"]) == (status, by)
     assert (tmp_path / "source.py").read_text() == SOURCE
 

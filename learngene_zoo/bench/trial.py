@@ -32,10 +32,10 @@ from learngene_zoo.tasks.catalogue import open_task
 
 if TYPE_CHECKING:
     import torch
-    from timm.models.vision_transformer import VisionTransformer
 
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.shelf import Learngene
+    from learngene_zoo.families.tensors import Model
     from learngene_zoo.tasks.loader import Batches
     from learngene_zoo.tasks.task import Task
 
@@ -202,11 +202,11 @@ def probed(
     return Untrained(value=right / total, probe=near / total)
 
 
-def _features(model: VisionTransformer, loader: Batches) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _features(model: Model, loader: Batches) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """The head's inputs, float32 (B, D), and the classes (B,), of every batch, on the CPU."""
     import torch
 
-    device = model.pos_embed.device
+    device = next(model.parameters()).device
     for batch in loader.epoch(0):
         with torch.no_grad():
             pooled_BD = model.forward_head(model.forward_features(batch.images.to(device)), pre_logits=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.settings import FLAT, Bounds, Json, check_bounds, to_json
 
 # The package of each family by name. Saved JSON names the family; where it does not, it is `vit`.
-FAMILIES = {"vit": "learngene_zoo.families.vit"}
+FAMILIES = {"vit": "learngene_zoo.families.vit", "eva": "learngene_zoo.families.eva"}
 DEFAULT_FAMILY = "vit"
 
 # What timm calls the fields that every family has.
@@ -199,6 +199,15 @@ def check_between(name: str, value: float, least: float, most: float) -> None:
     """Raises `WrongCall` for a value outside of the bounds, which belong to the range, and for NaN."""
     if not least <= value <= most:
         raise WrongCall(f"{name} is {value}; it must be between {least} and {most}")
+
+
+def square(value: Json, where: str) -> Json:
+    """An argument of timm's that is one number or two. Raises `BadFile` for two different ones."""
+    if isinstance(value, list):
+        if len(value) != 2 or value[0] != value[1]:
+            raise BadFile(f"{where} is {value}; only square images and patches are supported")
+        return value[0]
+    return value
 
 
 def package_of(family: str) -> Any:

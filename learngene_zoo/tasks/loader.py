@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +29,10 @@ from learngene_zoo.tasks.task import Sample, Split, Stream, Task
 from learngene_zoo.tasks.transforms import AUGMENTS, Augment, augmented, checked, normalised
 
 WINDOW = 1_000
+FEW = 8  # full batches; shuffled epochs of fewer do not drop what is left over: it would be more than a ninth of the images
+COPY = (
+    2**40
+)  # added to an image's index for each further copy of it in an epoch: the index that its draws are a function of
 
 
 class Batch(NamedTuple):
@@ -72,6 +75,7 @@ class Share(NamedTuple):
 
     epoch: int
     indices: list[int]
+    draws: list[int]  # what the augmentations' draws are a function of: the indices, other ones for further copies
     labels: list[int]
     samples: list[Sample] | None = None
 
@@ -85,6 +89,7 @@ class Picked:
     labels: np.ndarray
     seed: int
     shuffle: bool
+    repeats: int = 1
 
     @property
     def images(self) -> int:
@@ -97,8 +102,10 @@ class Picked:
         if self.shuffle:
             order = np.random.Generator(np.random.PCG64(derive_seed(self.seed, "order", epoch))).permutation(order)
         for step in steps:
-            mine = order[step * batch_size : (step + 1) * batch_size][rank() :: world()]
-            yield Share(epoch, mine.tolist(), self.labels[mine].tolist())
+            places = _places(step, batch_size, self.images)
+            mine = order[places // self.repeats]
+            draws = mine + COPY * (places % self.repeats)
+            yield Share(epoch, mine.tolist(), draws.tolist(), self.labels[mine].tolist())
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ class Streamed:
     stream: Stream
     used: tuple[int, ...]
     order: Order
+    repeats: int = 1
     split: ClassVar[None] = None  # workers get no way to the data
 
     @cached_property
@@ -117,17 +125,27 @@ class Streamed:
 
     def shares(self, epoch: int, steps: range, batch_size: int) -> Iterator[Share]:
         """As of `Picked`; the images before these steps are not read."""
-        first, last = steps.start * batch_size, steps.stop * batch_size
+        first, last = steps.start * batch_size, min(steps.stop * batch_size, self.images)
 
-        def mine(places: np.ndarray) -> np.ndarray:
-            return (places >= first) & (places < last) & (places % batch_size % world() == rank())
+        def mine(images: np.ndarray) -> np.ndarray:
+            places = images[:, None] * self.repeats + np.arange(self.repeats)
+            own = (places >= first) & (places < last) & (places % batch_size % world() == rank())
+            return own.any(axis=1)
 
         following = shown(self.stream, self.used, self.order, epoch, mine)
+        image, index, sample = -1, -1, Sample(None, "")
         for step in steps:
-            size = min(batch_size, self.images - step * batch_size)
-            share = list(islice(following, len(range(rank(), size, world()))))
-            samples = [sample for _, sample in share]
-            yield Share(epoch, [index for index, _ in share], [sample.label for sample in samples], samples)
+            share = []
+            for place in _places(step, batch_size, self.images).tolist():
+                if place // self.repeats != image:
+                    image, (index, sample) = place // self.repeats, next(following)
+                share.append((index, index + COPY * (place % self.repeats), sample.label, sample))
+            yield Share(epoch, *map(list, zip(*share))) if share else Share(epoch, [], [], [])
+
+
+def _places(step: int, batch_size: int, images: int) -> np.ndarray:
+    """The places of this process's images of a step in the epoch."""
+    return np.arange(step * batch_size, min((step + 1) * batch_size, images))[rank() :: world()]
 
 
 # Batches.
@@ -160,7 +178,7 @@ class Pictures:
             assert self.split is not None, "a share of a stream has its samples"
             got = self.split.__getitems__(share.indices)
         samples = checked(got, self.task, share.indices)
-        how = self.seed, share.epoch, share.indices, self.task.flip
+        how = self.seed, share.epoch, share.draws, self.task.flip
         images, masks = augmented(samples.images, samples.masks, self.augment, self.input_format, how)
         labels = torch.tensor(share.labels, dtype=torch.int64) if masks is None else masks
         return Batch(images, labels, torch.tensor(share.indices, dtype=torch.int64), samples.attributes)
@@ -187,7 +205,9 @@ class Loader:
     """Batches of one split, presented as `input_format` says.
 
     `batch_size` counts the images of a step over all processes; each process gets every world-th of them. `drop_last` drops
-    an epoch's last, smaller batch: by default when shuffling, unless it is the only one. `images` limits the number of images,
+    an epoch's last, smaller batch: by default when shuffling, if the epoch has at least `FEW` full ones or the processes
+    outnumber its images. `repeats` is repeated augmentation (Hoffer et al. 2020): an epoch shows an N-th of the images, each N times
+    in a row with draws of its own. `images` limits the number of images,
     balanced over the classes; of a stream it takes those that come first in an order of the shards drawn from the seed,
     whatever their class. Shuffling a stream mixes the images of a `window`.
     """
@@ -206,24 +226,25 @@ class Loader:
         workers: int = 0,
         drop_last: bool | None = None,
         window: int = WINDOW,
+        repeats: int = 1,
     ) -> None:
-        _check(task, augment, shuffle, batch_size, images=images, workers=workers, window=window)
+        _check(task, augment, shuffle, batch_size, images=images, workers=workers, window=window, repeats=repeats)
         self.task, self.input_format, self.batch_size = task, input_format, batch_size
         self._source: Picked | Streamed
         if task.open_stream is None:
-            self._source = _picked(task.split(split), images, seed, shuffle)
+            self._source = _picked(task.split(split), images, seed, shuffle, repeats)
         else:
             stream = task.stream(split)
             order = Order(seed, window if shuffle else None)
-            self._source = Streamed(stream, beginning(stream.counts, images, seed), order)
+            self._source = Streamed(stream, beginning(stream.counts, images, seed), order, repeats)
         self.images = self._source.images
         if not self.images:
             raise BadData(f"task {task.name} has no {split} images")
         if shuffle and self.images < world():
             raise WrongCall(f"{self.images} images cannot be shared among {world()} processes; use more images")
-        drop = shuffle if drop_last is None else drop_last
-        drop = drop and (self.images >= batch_size or drop_last is True)
-        self.steps = self.images // batch_size if drop else -(-self.images // batch_size)
+        full, left = divmod(self.images, batch_size)
+        drop = shuffle and full > 0 and (full >= FEW or left < world()) if drop_last is None else drop_last
+        self.steps = full if drop or not left else full + 1
         closed = replace(task, open_split=_closed, open_stream=None)
         self._pictures = Pictures(closed, self._source.split, input_format, seed, augment)
         self._upcoming, self._workers = Upcoming(), workers
@@ -237,7 +258,9 @@ class Loader:
                     raise made
                 finally:
                     del made  # else it, its traceback and this frame keep each other, and the workers, alive
-            yield made._replace(images=normalised(made.images, self.input_format), labels=made.labels.long())
+            finished = made.images.is_floating_point()
+            images = made.images if finished else normalised(made.images, self.input_format)
+            yield made._replace(images=images, labels=made.labels.long())
 
     def _made(self, shares: Iterator[Share]) -> Iterator[Batch | ZooError]:
         if not self._workers:
@@ -267,10 +290,10 @@ def _closed(name: str) -> Split:
     raise AssertionError("a worker opens no split")
 
 
-def _picked(split: Split, images: int | None, seed: int, shuffle: bool) -> Picked:
+def _picked(split: Split, images: int | None, seed: int, shuffle: bool, repeats: int) -> Picked:
     labels = np.asarray(split.labels, dtype=np.int64)
     used = np.arange(len(labels)) if images is None or images >= len(labels) else balanced(labels, images, seed)
-    return Picked(split, used, labels, seed, shuffle)
+    return Picked(split, used, labels, seed, shuffle, repeats)
 
 
 def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: int | None) -> None:
@@ -282,6 +305,8 @@ def _check(task: Task, augment: str, shuffle: bool, batch_size: int, **counts: i
             f"the attributes of {task.name} say where things are in an image, and the augmentation {augment} moves them; "
             "use --augment none"
         )
+    if augment == "deit" and task.dense:
+        raise WrongCall(f"the augmentation deit does not move the masks of {task.name}; use --augment rand")
     for name, count in {"batch_size": batch_size, **counts}.items():
         least = 0 if name == "workers" else 1
         if count is not None and count < least:

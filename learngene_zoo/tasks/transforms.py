@@ -2,9 +2,10 @@
 
 Without augmentation the pixels are those of timm's evaluation transforms: PIL resizes, and the same pixels are cropped.
 
-What an augmentation does to an image is a function of (seed, epoch, index).
+What an augmentation does to an image is a function of (seed, epoch, index), and of which copy of it where it is repeated.
 `light`: a shift of up to an eighth of the side, the border reflected, and a mirror image where the task allows it.
 `rand`: a random crop, RandAugment (Cubuk et al., "RandAugment", 2020; two operations of magnitude 9) and the mirror.
+`deit`: see deit.py.
 
 A change of geometry moves image and mask alike, a change of colour leaves the mask as it is; mask pixels from outside the image
 are 255. Shapes: N images.
@@ -13,7 +14,7 @@ are 255. Shapes: N images.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -21,13 +22,14 @@ from torch.nn import functional
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Interpolation, View
-from learngene_zoo.seeds import bits, derive_seed, uniform
+from learngene_zoo.seeds import derive_seed, uniform
+from learngene_zoo.tasks import deit
 from learngene_zoo.tasks.task import IGNORED, Attribute, Samples, Task
 
-Augment = Literal["none", "light", "rand"]
+Augment = Literal["none", "light", "rand", "deit"]
 Images = torch.Tensor | Sequence[torch.Tensor]
 T = TypeVar("T")
-AUGMENTS: tuple[Augment, ...] = ("none", "light", "rand")
+AUGMENTS: tuple[Augment, ...] = get_args(Augment)
 LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
@@ -175,8 +177,14 @@ How = tuple[int, int, Sequence[int], bool]  # seed, epoch, indices, whether a mi
 def augmented(
     images: Images, masks: Images | None, augment: Augment, input_format: InputFormat, how: How
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Images uint8 (N, C, size, size) of uint8 (C, H, W) each, and their masks, if any, uint8 (N, size, size)."""
+    """Images uint8 (N, C, size, size) of uint8 (C, H, W) each, and their masks, if any, uint8 (N, size, size).
+
+    `deit` normalises before it erases, so its images are float32 and finished.
+    """
     size, view = input_format.image_size, input_format.view
+    if augment == "deit":
+        assert masks is None, "the loader refuses masks"
+        return _deit(images, input_format, how), None
     if augment == "rand":
         return _rand(images, size, how) if masks is None else _rand_jointly(images, masks, size, how)
     fitted_NCHW = fitted(images, size, view)
@@ -209,6 +217,15 @@ def _reflected(places: np.ndarray, side: int) -> np.ndarray:
     """Places outside 0 .. side-1 mirrored back at the border: -1 is 1, side is side-2."""
     places = np.abs(places)
     return np.where(places >= side, 2 * (side - 1) - places, places)
+
+
+def _deit(images: Images, input_format: InputFormat, how: How) -> torch.Tensor:
+    seed, epoch, indices, flip = how
+    size = input_format.image_size
+    whole = fitted(images, size, input_format.view) if size <= deit.SMALL else images
+    coloured = [_with_channels(image[None], 3)[0] for image in whole]
+    changed = deit.changed(coloured, input_format, deit.seeds_of("deit", seed, epoch, indices), flip)
+    return deit.erased(normalised(changed, input_format), deit.seeds_of("erased", seed, epoch, indices))
 
 
 def _rand(images: Images, size: int, how: How) -> tuple[torch.Tensor, None]:
@@ -271,8 +288,8 @@ def _joint_change(size: int, flip: bool) -> Any:
 
 def _seeded(items: Iterable[T], seed: int, epoch: int, indices: Sequence[int]) -> Iterator[T]:
     """The items, with torch's generator seeded for each before it is yielded, and restored at the end."""
-    seeds = bits(derive_seed(seed, "rand", epoch), indices, 1)[:, 0] >> np.uint64(1)
+    seeds = deit.seeds_of("rand", seed, epoch, indices)
     with torch.random.fork_rng(devices=[]):
-        for item, item_seed in zip(items, seeds.tolist(), strict=True):
+        for item, item_seed in zip(items, seeds, strict=True):
             torch.random.default_generator.manual_seed(item_seed)
             yield item

@@ -27,9 +27,8 @@ from learngene_zoo.storage import StateDict
 from learngene_zoo.training.fit import fit
 
 if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
-
     from learngene_zoo.artifacts.ancestry import Ancestry
+    from learngene_zoo.families.tensors import Model
     from learngene_zoo.tasks.loader import Batch
     from learngene_zoo.tasks.task import Task
 
@@ -63,7 +62,7 @@ class Teacher:
     average.
     """
 
-    def __init__(self, model: VisionTransformer, blocks: Collection[int] = ()) -> None:
+    def __init__(self, model: Model, blocks: Collection[int] = ()) -> None:
         self.model = model.eval().requires_grad_(False)
         self.blocks = tuple(blocks)
 
@@ -87,7 +86,7 @@ class Distilled(nn.Module):
     def __init__(
         self,
         objective: nn.Module,
-        student: VisionTransformer,
+        student: Model,
         teacher: Callable[[Any], Features],
         imitation: FeatureLoss,
         weights: tuple[float, float],
@@ -111,7 +110,7 @@ class Distilled(nn.Module):
 
 
 @contextmanager
-def observing(model: VisionTransformer, blocks: Collection[int] = ()) -> Iterator[Features]:
+def observing(model: Model, blocks: Collection[int] = ()) -> Iterator[Features]:
     """Features that fill themselves, within, while `model` runs: the logits, and the outputs of `blocks`."""
     seen = Features()
     with ExitStack() as hooks:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 # AdamW's groups of an objective's parameters; a group may have an `lr_scale`.
 Groups = Callable[[nn.Module, Recipe], list[dict[str, Any]]]
-UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token"})
+UNDECAYED = frozenset({"pos_embed", "cls_token", "dist_token", "reg_token", "freqs"})
 PLACES = ("drop_path1", "drop_path2")
 SAVING_SHARE = 20  # writing checkpoints takes at most about a twentieth of the time, however large they are
 
@@ -143,11 +143,10 @@ def train(
         bar = progress_bar(run, label, done, engine.steps)
         outlets = (metrics_file(run.folder, done), tracking(engine.accelerator, run, label), bar)
         logs = [stack.enter_context(outlet) for outlet in outlets]
-        shown = min(recipe.batch_size, loader.images)  # images of a step, from which the cost of an extraction is read
         saved, pause = time.monotonic(), seconds_between_checkpoints
         for step in engine.remaining(done):
             for log in logs:
-                log(step.line(shown), step.step)
+                log(step.line(engine.shown), step.step)
             yield step
             if step.step == step.steps or time.monotonic() - saved >= pause:
                 seconds = engine.save(step.step)
@@ -175,6 +174,7 @@ class Engine:
         self.loader, self.recipe, self.run, self.device = loader, recipe, run, device
         self.groups = groups
         self.steps = recipe.epochs * loader.steps
+        self.shown = 0  # images of the last step, over all processes; from it the cost of an extraction is read
         self.identity = {"label": label, "steps": self.steps, "seed": run.seed, "ema": recipe.ema, "plan": run.plan}
         self.mix = mixing(recipe, loader.task.classes)
         check_tracker(run.tracker, run.folder)
@@ -251,6 +251,7 @@ class Engine:
         if self.mix is not None:
             batch = self.mix(batch)
         share = share_of_batch(images, self.device)
+        self.shown = round(images * world() / share)
         total: dict[str, torch.Tensor] = {}
         pieces = _pieces(batch, self.recipe.accumulate)
         for i, piece in enumerate(pieces, start=1):

@@ -27,8 +27,7 @@ from learngene_zoo.tasks.loader import Batches, Loader
 from learngene_zoo.tasks.task import IGNORED
 
 if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
-
+    from learngene_zoo.families.tensors import Model
     from learngene_zoo.tasks.loader import Batch
     from learngene_zoo.tasks.task import Attribute, Task
 
@@ -56,6 +55,7 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
         augment=recipe.augment if recipe.epochs else "none",  # without training it need not suit the task
         images=recipe.images,
         workers=run.workers,
+        repeats=recipe.repeats,
     )
 
 
@@ -106,7 +106,7 @@ class ClassAndAttributes(nn.Module):
 
     def __init__(
         self,
-        model: VisionTransformer,
+        model: Model,
         attributes: Sequence[Attribute],
         label_smoothing: float = 0.0,
         weight: float = 1.0,
@@ -162,7 +162,7 @@ def attribute_loss(answers: torch.Tensor, truth_B: torch.Tensor) -> torch.Tensor
     return (errors_B * known_B).sum() / known_B.sum().clamp(min=1)
 
 
-def objective_for(task: Task, model: VisionTransformer, recipe: Recipe, seed: int) -> nn.Module:
+def objective_for(task: Task, model: Model, recipe: Recipe, seed: int) -> nn.Module:
     """The objective of training `model` on a task, by the kind of its labels; `seed` initialises what is not the model's."""
     if task.dense:
         return Segmentation(model, recipe.label_smoothing)

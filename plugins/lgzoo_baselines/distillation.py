@@ -114,6 +114,7 @@ DISTILLATION = Method(
         ),
         "smoke": Distil(depths=(1, 2), init="fan_in", each=Distilling(training=SMOKE), teaching=SMOKE),
     },
+    families=("vit", "eva"),
     tasks="one",
     details=Details,
 )

@@ -177,6 +177,7 @@ PRETRAIN_FINETUNE = Method(
         "paper": Pretrain(depths=tuple(range(5, 16)), training=PAPER),
         "smoke": Pretrain(depths=(1, 2), init="fan_in", training=SMOKE),
     },
+    families=("vit", "eva"),
     tasks="one",
     details=Details,
 )

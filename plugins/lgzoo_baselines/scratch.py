@@ -64,6 +64,7 @@ SCRATCH = Method(
     paper="",
     expander=Draw(),
     presets={"mini": Shape(), "paper": Shape(), "smoke": Shape()},
+    families=("vit", "eva"),
     tasks="none",
     inherits=False,
 )

@@ -263,6 +263,7 @@ LSAMD = Method(
         ),
         "smoke": Search(each=SearchSettings(training=replace(POLY, epochs=1, images=32, batch_size=16, lr=5e-4))),
     },
+    families=("vit", "eva"),
     tasks="many",
     details=Details,
     plot="lgzoo_lsamd.plot:picture",

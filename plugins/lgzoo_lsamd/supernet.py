@@ -1,6 +1,6 @@
 """The super ancestry net: beside every frozen base block a specific block that one data set trains, and a router between them.
 
-LSAMD, section "Super Ans-Net", eq. 1-2. The net stays timm's VisionTransformer, with each block replaced by a `RoutedBlock`, so
+LSAMD, section "Super Ans-Net", eq. 1-2. The net stays timm's module, with each block replaced by a `RoutedBlock`, so
 that everything around the blocks is the ancestry model's own. Below it stand its objective, its groups of parameters, and the
 measurement of what its routers prefer (eq. 3).
 
@@ -40,9 +40,7 @@ from learngene_zoo.plugin import (
 from lgzoo_lsamd.blocks import Found
 
 if TYPE_CHECKING:
-    from timm.models.vision_transformer import VisionTransformer
-
-    from learngene_zoo.plugin import Ancestry, Batches, InputFormat, Recipe, Run, Task
+    from learngene_zoo.plugin import Ancestry, Batches, InputFormat, Model, Recipe, Run, Task
 
 SPECIFIC, BASE = 0, 1  # columns of the routers' probabilities, in the paper's order: P(h^D | x), P(h^B | x)
 
@@ -140,37 +138,39 @@ class RoutedBlock(nn.Module):
         self.routing, self.gate = routing, gate
         self.preferences_B2 = torch.empty(0, 2)
 
-    def forward(self, x_BND: torch.Tensor) -> torch.Tensor:
-        """The tokens after the chosen block; only that block runs, unless the gate is "both" and this is training."""
+    def forward(self, x_BND: torch.Tensor, **along: Any) -> torch.Tensor:
+        """The tokens after the chosen block; only that block runs, unless the gate is "both" and this is training.
+
+        along: what timm passes to every block beside the tokens, as rotary positions.
+        """
         self.preferences_B2 = p_B2 = self.router(x_BND[:, 0] if self.class_token else x_BND.mean(dim=1))
         if self.training and self.gate == "both":
-            return self._both(x_BND, p_B2)
+            return self._both(x_BND, p_B2, along)
         if self.routing == "image":
-            return self._by_image(x_BND, p_B2)
-        return self._gated(vote(p_B2), x_BND, p_B2)
+            return self._by_image(x_BND, p_B2, along)
+        return self._gated(vote(p_B2), x_BND, p_B2, along)
 
-    def _gated(self, chosen: int, x_BND: torch.Tensor, p_B2: torch.Tensor) -> torch.Tensor:
-        h_BND = self.base(x_BND) if chosen == BASE else self.specific(x_BND)
+    def _gated(self, chosen: int, x_BND: torch.Tensor, p_B2: torch.Tensor, along: dict[str, Any]) -> torch.Tensor:
+        h_BND = (self.base if chosen == BASE else self.specific)(x_BND, **along)
         return Gate.apply(h_BND, p_B2[:, chosen], x_BND if self.gate == "update" else None)
 
-    def _by_image(self, x_BND: torch.Tensor, p_B2: torch.Tensor) -> torch.Tensor:
+    def _by_image(self, x_BND: torch.Tensor, p_B2: torch.Tensor, along: dict[str, Any]) -> torch.Tensor:
         """Each image through the block that it prefers, the outputs put back in order."""
         base_B = prefers_base(p_B2)
         groups = {BASE: base_B.nonzero().flatten(), SPECIFIC: (~base_B).nonzero().flatten()}
-        parts = [self._gated(side, x_BND[rows], p_B2[rows]) for side, rows in groups.items() if len(rows)]
+        parts = [self._gated(side, x_BND[rows], p_B2[rows], along) for side, rows in groups.items() if len(rows)]
         places = torch.cat(list(groups.values())).argsort()
         return torch.cat(parts)[places] if parts else x_BND
 
-    def _both(self, x_BND: torch.Tensor, p_B2: torch.Tensor) -> torch.Tensor:
+    def _both(self, x_BND: torch.Tensor, p_B2: torch.Tensor, along: dict[str, Any]) -> torch.Tensor:
         """Both updates of the stream, mixed by their probabilities: x + sum_k p_k (h_k - x)."""
         p_B211 = p_B2.to(x_BND.dtype)[:, :, None, None]
-        return p_B211[:, SPECIFIC] * self.specific(x_BND) + p_B211[:, BASE] * self.base(x_BND)
+        specific_BND, base_BND = self.specific(x_BND, **along), self.base(x_BND, **along)
+        return p_B211[:, SPECIFIC] * specific_BND + p_B211[:, BASE] * base_BND
 
 
-def super_net(
-    model: VisionTransformer, *, specific: Mapping[str, torch.Tensor] | None = None, **choices: str
-) -> VisionTransformer:
-    """Turn a timm VisionTransformer into its super net, in place.
+def super_net(model: Model, *, specific: Mapping[str, torch.Tensor] | None = None, **choices: str) -> Model:
+    """Turn a timm model into its super net, in place.
 
     The specific blocks, the routers and the head are trained; patch embedding, tokens, positions and the final norm stay
     the ancestry's, so that all data sets judge the same base blocks. specific: the specific blocks and routers of an earlier
@@ -197,12 +197,11 @@ def specific_set(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: p.detach() for name, p in model.named_parameters() if any(part in name for part in carried)}
 
 
-def with_head(ancestry: Ancestry, task: Task, run: Run) -> VisionTransformer:
+def with_head(ancestry: Ancestry, task: Task, run: Run) -> Model:
     """The ancestry model, in memory of its own, with a new head for the task's classes."""
     spec = ancestry.spec.with_(classes=task.classes, dense=task.dense)
     own = without_head(ancestry.state, spec)
-    model: VisionTransformer = model_of(spec, filled(spec, own, derive_seed(run.seed, "head")))
-    return model
+    return model_of(spec, filled(spec, own, derive_seed(run.seed, "head")))
 
 
 class SearchObjective(nn.Module):

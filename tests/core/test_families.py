@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import spec as specs
 from learngene_zoo.families import tensors
-from learngene_zoo.families.family import Family, Table, cost, families, norm, parameter, table_of
+from learngene_zoo.families.family import Family, Table, cost, families, load_family, norm, parameter, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.timm_config import architecture, timm_config
@@ -105,7 +105,7 @@ def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_family_is_registered_under_its_name() -> None:
-    assert [kind.name for kind in families()] == [*specs.FAMILIES] == ["vit", "toy"]
+    assert [kind.name for kind in families()] == [*specs.FAMILIES] == ["vit", "eva", "toy"]
 
 
 def test_a_model_is_built_from_the_table() -> None:
@@ -154,8 +154,17 @@ def test_a_target_can_name_only_what_the_family_has() -> None:
 def test_a_method_refuses_a_family_that_it_does_not_declare() -> None:
     method = METHODS.load("lsamd")
     check_families(method, [VIT, VIT])
-    with pytest.raises(WrongCall, match="lsamd"):
+    with pytest.raises(WrongCall, match=r"lsamd does not support models of the family 'toy'.*methods that do: none"):
         check_families(method, [VIT, SPEC])
+
+
+def test_a_method_that_takes_only_one_family_names_those_that_take_the_other() -> None:
+    eva = load_family("eva").examples[0]
+    for name in ("pool", "snnet", "tal", "ghn3", "logah"):
+        with pytest.raises(WrongCall, match=rf"{name} does not .* 'eva', only timm's VisionTransformer .* lsamd, pre"):
+            check_families(METHODS.load(name), [eva])
+    for name in ("lsamd", "scratch", "pretrain_finetune", "distillation"):
+        check_families(METHODS.load(name), [VIT, eva])
 
 
 def test_timms_names_lead_to_the_family() -> None:

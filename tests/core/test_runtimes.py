@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from learngene_zoo.runtimes import BATCHES, export_descendant, opened
+from learngene_zoo.runtimes import BATCHES, Exported, export_descendant, opened
 from learngene_zoo.testing import tiny_task
 
 RUN = Run(threads=1)
@@ -44,11 +46,23 @@ def images(count: int) -> torch.Tensor:
     return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(5))
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Exported]:
+    """A function that exports one of `SPECS` in a format, once."""
+    place = tmp_path_factory.mktemp("exported")
+
+    @cache
+    def export(name: str, format: str) -> Exported:
+        return export_descendant(model(SPECS[name]), place / f"{name}.{format}", run=RUN)
+
+    return export
+
+
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
 @pytest.mark.parametrize("name", SPECS)
-def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, tmp_path: Path) -> None:
+def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, exported) -> None:
     descendant = model(SPECS[name])
-    made = export_descendant(descendant, tmp_path / f"model.{format}", run=RUN)
+    made = exported(name, format)
     assert made.difference <= (0.0 if format == "pt2" else 1e-5)
     runner, module = opened(made.path, threads=1), descendant.model()
     for count in (1, 3, 7):  # 3 and 7 are not among those that exporting compares
@@ -58,9 +72,9 @@ def test_a_file_answers_as_its_module_at_any_batch(name: str, format: str, tmp_p
 
 
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
-def test_the_same_model_is_the_same_file(format: str, tmp_path: Path) -> None:
-    one, other = (export_descendant(model(), tmp_path / f"{name}.{format}", run=RUN).path for name in ("one", "other"))
-    assert one.read_bytes() == other.read_bytes()
+def test_the_same_model_is_the_same_file(format: str, tmp_path: Path, exported) -> None:
+    again = export_descendant(model(), tmp_path / f"again.{format}", run=RUN).path
+    assert again.read_bytes() == exported("plain", format).path.read_bytes()
 
 
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
@@ -95,8 +109,8 @@ print(json.dumps([names, list(shape), facts]))
 
 
 @pytest.mark.parametrize("format", ["pt2", "onnx"])
-def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(format: str, tmp_path: Path) -> None:
-    path = export_descendant(model(), tmp_path / f"model.{format}", run=RUN).path
+def test_a_file_opens_without_us_and_says_what_it_takes_and_answers(format: str, exported) -> None:
+    path = exported("plain", format).path
     printed = subprocess.run([sys.executable, "-c", ALONE, path], check=True, capture_output=True, text=True).stdout
     names, shape, facts = json.loads(printed)
     assert names == ["pixel_values", "batch", "logits"]

@@ -36,7 +36,7 @@ def by_index(batches: Iterator[Batch]) -> dict[int, tuple[bytes, int]]:
     return found
 
 
-@pytest.mark.parametrize("augment", ["none", "light", "rand"])
+@pytest.mark.parametrize("augment", ["none", "light", "rand", "deit"])
 def test_pixels_depend_on_neither_batch_size_nor_order(digits: Task, augment: str) -> None:
     whole = by_index(loader(digits, augment=augment, images=40, batch_size=40).epoch(2))
     pieces = by_index(loader(digits, augment=augment, images=40, batch_size=7, shuffle=False).epoch(2))
@@ -44,7 +44,7 @@ def test_pixels_depend_on_neither_batch_size_nor_order(digits: Task, augment: st
     assert len(whole) == 40
 
 
-@pytest.mark.parametrize("augment", ["light", "rand"])
+@pytest.mark.parametrize("augment", ["light", "rand", "deit"])
 def test_augmentation_changes_with_epoch_and_seed(digits: Task, augment: str) -> None:
     settings = {"augment": augment, "shuffle": False, "images": 250}
     first = by_index(loader(digits, **settings).epoch(0))
@@ -55,7 +55,7 @@ def test_augmentation_changes_with_epoch_and_seed(digits: Task, augment: str) ->
         assert sum(first[index] != other[index] for index in shared) > 0.9 * len(shared)
 
 
-@pytest.mark.parametrize("augment", ["light", "rand"])
+@pytest.mark.parametrize("augment", ["light", "rand", "deit"])
 def test_workers_make_the_same_pixels(digits: Task, augment: str) -> None:
     alone = loader(digits, augment=augment, images=72, batch_size=24)
     helped = loader(digits, augment=augment, images=72, batch_size=24, workers=2)
@@ -104,9 +104,31 @@ def test_steps_and_dropping(digits: Task) -> None:
     assert loader(digits).steps == 15  # 1000 // 64
     assert loader(digits, drop_last=False).steps == loader(digits, shuffle=False).steps == 16
     assert loader(digits, images=20).steps == 1
-    for settings in ({}, {"drop_last": False}, {"shuffle": False}, {"images": 20}):
+    # Fewer than eight full batches: what is left over would be more than a ninth of the images.
+    assert [loader(digits, images=images).steps for images in (8 * 64 + 63, 8 * 64, 8 * 64 - 1, 65, 64)] == [
+        8,
+        8,
+        8,
+        2,
+        1,
+    ]
+    for settings in ({}, {"drop_last": False}, {"shuffle": False}, {"images": 20}, {"images": 100}):
         data = loader(digits, **settings)
         assert len(list(data.epoch(0))) == data.steps
+
+
+def test_a_last_batch_has_an_image_for_every_process_or_is_dropped(
+    digits: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    for images, sizes in ((131, [16, 16]), (134, [16, 16, 1]), (135, [16, 16, 1])):
+        monkeypatch.setenv("RANK", "3")
+        assert [len(batch.images) for batch in loader(digits, images=images).epoch(0)] == sizes[: 2 + (images > 131)]
+        steps = set()
+        for rank in range(4):
+            monkeypatch.setenv("RANK", str(rank))
+            steps.add(len(list(loader(digits, images=images).epoch(0))))
+        assert len(steps) == 1
 
 
 def test_a_limit_is_balanced_nested_and_seeded(digits: Task) -> None:
@@ -127,7 +149,7 @@ def test_shuffling_is_a_permutation_that_changes_with_the_epoch(digits: Task) ->
     assert sorted(orders[0]) == sorted(orders[1]) == list(range(1000))
 
 
-@pytest.mark.parametrize(("workers", "augment"), [(0, "rand"), (0, "light"), (1, "light")])
+@pytest.mark.parametrize(("workers", "augment"), [(0, "rand"), (0, "light"), (1, "light"), (0, "deit")])
 def test_loading_leaves_the_global_random_state_alone(digits: Task, workers: int, augment: str) -> None:
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tobytes()
     list(loader(digits, images=64, workers=workers, augment=augment).epoch(0))
@@ -196,5 +218,5 @@ class Broken:
 def test_what_workers_get_can_be_pickled_whatever_opens_the_task(digits: Task) -> None:
     opened = replace(digits, open_split=lambda name: digits.split(name))
     made = pickle.loads(pickle.dumps(loader(opened)._pictures))
-    share = Share(0, [3, 1], [0, 0])
+    share = Share(0, [3, 1], [3, 1], [0, 0])
     assert torch.equal(made[share].images, loader(digits)._pictures[share].images)

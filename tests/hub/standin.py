@@ -224,6 +224,7 @@ class Handler(BaseHTTPRequestHandler):
     server: StandIn
     protocol_version = "HTTP/1.1"
     timeout = 60
+    disable_nagle_algorithm = True  # or every answer waits 40 ms between its headers and its body
 
     def log_message(self, format: str, *args: Any) -> None:
         """The log is `server.requests`."""

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import spec as common
 from learngene_zoo.families.family import NORM_FLOPS, UPSAMPLING_FLOPS, Convention, Table, norm, parameter
-from learngene_zoo.families.spec import Segment, Spec, check_between
+from learngene_zoo.families.spec import Segment, Spec, check_between, square
 from learngene_zoo.settings import NO_OPTION, Json
 
 Pool = Literal["token", "avg", "avgmax", "max"]
@@ -308,7 +308,7 @@ def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict
             continue
         if name not in _OUR_NAMES:
             raise BadFile(f"{where}: model_args has {name!r}, which is not supported")
-        values[_OUR_NAMES[name]] = _square(value, f"{where}: {name}") if name in ("img_size", "patch_size") else value
+        values[_OUR_NAMES[name]] = square(value, f"{where}: {name}") if name in ("img_size", "patch_size") else value
     return values
 
 
@@ -317,12 +317,3 @@ def _segments(value: Json, where: str) -> Json:
     if not isinstance(value, list) or not all(isinstance(item, list) and len(item) == 3 for item in value):
         raise BadFile(f"{where}: expected a list of segments, each [layers, width, heads]")
     return [dict(zip(("layers", "width", "heads"), item)) for item in value]
-
-
-def _square(value: Json, where: str) -> Json:
-    """timm takes a size as one number or as two."""
-    if isinstance(value, list):
-        if len(value) != 2 or value[0] != value[1]:
-            raise BadFile(f"{where} is {value}; only square images and patches are supported")
-        return value[0]
-    return value

@@ -1,0 +1,25 @@
+"""DINOv3, EVA and EVA02, Perception Encoder and ViTs with rotary positions: timm's `Eva`."""
+
+from learngene_zoo.families.eva.architectures import ARCHITECTURES, architecture_name, spec_values
+from learngene_zoo.families.eva.spec import TABLE, EvaSpec, flops
+from learngene_zoo.families.family import Family
+
+_TINY = EvaSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8, rotary=True, absolute=False)
+
+FAMILY = Family(
+    name="eva",
+    spec=EvaSpec,
+    table=TABLE,
+    flops=flops,
+    architectures=ARCHITECTURES,
+    registered={},
+    architecture=architecture_name,
+    arguments=EvaSpec.timm_args,
+    values=spec_values,
+    timm_modules=frozenset({"timm.models.eva"}),
+    supported=(
+        "timm's Eva with square images and LayerNorm, as vit_*_dinov3, eva02_*, eva_giant_*, vit_pe_* and vit_*_rope_*"
+    ),
+    examples=(_TINY.with_(registers=2, layer_scale=0.1, rope_type="dinov3", swiglu=True),),
+    host="learngene_zoo.families.eva.host",
+)

@@ -1,0 +1,194 @@
+"""timm's `Eva`: built from a spec, and the spec read off a module; what a spec cannot express is refused."""
+
+import math
+from typing import Any
+
+import timm
+from timm.layers import (
+    AttentionRope,
+    GluMlp,
+    LayerNorm,
+    Mlp,
+    PatchEmbed,
+    RotaryEmbeddingCat,
+    RotaryEmbeddingDinoV3,
+    RotaryEmbeddingMixed,
+    SwiGLU,
+)
+from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm, checkpoint_filter_fn
+from torch import nn
+
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.eva import FAMILY
+from learngene_zoo.families.eva.architectures import ARCHITECTURES
+from learngene_zoo.families.eva.spec import EvaSpec
+from learngene_zoo.families.tensors import empty
+from learngene_zoo.storage import StateDict
+
+_ROPES = {RotaryEmbeddingCat: "cat", RotaryEmbeddingMixed: "mixed", RotaryEmbeddingDinoV3: "dinov3"}
+# Without effect in eval mode, and without tensors.
+_TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropoutWithIndices", "Identity")
+_WITHOUT_EFFECT = {
+    *("training", "fused_attn", "grad_checkpointing", "head_init_scale", "init_values", "scale"),
+    *("shift_coords", "jitter_coords", "rescale_coords", "aug_active"),
+    *("qkv_bias_separate", "default_cfg", "dump_patches", "call_super_init"),
+}
+
+
+def create(spec: EvaSpec, **extra: Any) -> Eva:
+    """timm's module for a spec; `extra` are further arguments of timm's."""
+    return timm.create_model(FAMILY.architecture(spec), **spec.timm_args(), **extra)
+
+
+def open_architecture(name: str, **options: Any) -> nn.Module:
+    """timm's module of that name, without its weights."""
+    model: nn.Module = timm.create_model(name, **options)
+    return model
+
+
+def converted(state: dict[str, Any], model: nn.Module) -> StateDict:
+    """Weights in one of the other layouts that timm knows (those of the papers' authors), by timm's names."""
+    tensors: StateDict = checkpoint_filter_fn(state, model)
+    return tensors
+
+
+def spec_of(model: nn.Module) -> EvaSpec:
+    """The spec of a timm `Eva`.
+
+    Raises `WrongCall` for any other module, and for one with a feature that `EvaSpec` cannot express (rectangular images,
+    grouped queries, RMSNorm, ...); the message names the feature.
+    """
+    if type(model) is not Eva:
+        raise WrongCall(f"a {type(model).__name__} is not timm's Eva; supported are {FAMILY.supported}")
+    feature = _unreadable(model)
+    if feature:
+        raise WrongCall(f"this model has {feature}, which is not supported; supported are {FAMILY.supported}")
+    spec = _as_named(_read(model), model)
+    difference = _first_difference(model, spec)
+    if difference:
+        raise WrongCall(f"this model has {difference}; supported are {FAMILY.supported}")
+    return spec
+
+
+def _unreadable(model: Eva) -> str | None:
+    """The feature that keeps even the sizes from being read, if there is one."""
+    if type(model.patch_embed) is not PatchEmbed or not len(model.blocks):
+        return f"a {type(model.patch_embed).__name__} and {len(model.blocks)} blocks"
+    image, patch = model.patch_embed.img_size, model.patch_embed.patch_size
+    if image is None or image[0] != image[1] or patch[0] != patch[1]:
+        return f"images of {image} and patches of {patch}"
+    if model.global_pool not in ("token", "avg", "avgmax", "max", "map"):
+        return f"the pooling {model.global_pool!r}"
+    block = model.blocks[0]
+    for module, kinds in (
+        (block, (EvaBlock, EvaBlockPostNorm)),
+        (block.attn, (EvaAttention, AttentionRope)),
+        (block.mlp, (Mlp, GluMlp, SwiGLU)),
+        (block.norm1, (LayerNorm,)),
+        (model.rope, (type(None), *_ROPES)),
+    ):
+        if type(module) not in kinds:
+            return f"a {type(module).__name__}"
+    return None
+
+
+def _read(model: Eva) -> EvaSpec:
+    block, patches, pool = model.blocks[0], model.patch_embed, model.attn_pool
+    attention, mlp = block.attn, block.mlp
+    split = isinstance(mlp, SwiGLU)
+    hidden = (mlp.fc1_g if split else mlp.fc2).weight.shape[0 if split else 1]
+    joint = attention.qkv is not None
+    biased = attention.q_bias is not None if joint and isinstance(attention, EvaAttention) else None
+    return EvaSpec(
+        layers=len(model.blocks),
+        width=model.embed_dim,
+        heads=attention.num_heads,
+        classes=model.num_classes,
+        image_size=patches.img_size[0],
+        patch_size=patches.patch_size[0],
+        channels=patches.proj.in_channels,
+        mlp_ratio=_ratio(model.embed_dim, hidden),
+        pool=model.global_pool,
+        pool_heads=None if pool is None else pool.num_heads,
+        pool_mlp_ratio=None if pool is None else _ratio(model.embed_dim, pool.mlp.fc1.out_features),
+        class_token=model.cls_token is not None,
+        registers=0 if model.reg_token is None else model.reg_token.shape[1],
+        attention="rope" if isinstance(attention, AttentionRope) else "eva",
+        qkv_bias=(attention.qkv if joint else attention.q_proj).bias is not None if biased is None else biased,
+        qkv_fused=joint,
+        attention_norm=not isinstance(attention.norm, nn.Identity),
+        swiglu=not isinstance(mlp, Mlp),
+        swiglu_multiple=1 if split and isinstance(mlp.norm, nn.Identity) else 0,
+        mlp_norm=not isinstance(mlp.norm, nn.Identity),
+        layer_scale=None if getattr(block, "gamma_1", None) is None else block.init_values,
+        absolute=model.pos_embed is not None,
+        no_embed_class=model.no_embed_class,
+        post_norm=isinstance(block, EvaBlockPostNorm),
+        pre_norm=not isinstance(model.norm_pre, nn.Identity),
+        final_norm=not isinstance(model.norm, nn.Identity),
+        fc_norm=not isinstance(model.fc_norm, nn.Identity),
+        dynamic_image_size=model.dynamic_img_size,
+        norm_eps=block.norm1.eps,
+        **_rotary(model.rope),
+    )
+
+
+def _as_named(spec: EvaSpec, model: Eva) -> EvaSpec:
+    """The spec with the MLP ratio of timm's architecture, which rounding hides, if it gives these widths."""
+    known = ARCHITECTURES.get(str((getattr(model, "pretrained_cfg", None) or {}).get("architecture")))
+    if known is None:
+        return spec
+    named = spec.with_(mlp_ratio=known.mlp_ratio, swiglu_multiple=known.swiglu_multiple)
+    same = named.hidden == spec.hidden and (spec.pool != "map" or named.hidden_of_pool == spec.hidden_of_pool)
+    return named if same else spec
+
+
+def _rotary(rope: Any) -> dict[str, Any]:
+    """The fields of the rotary positions."""
+    if rope is None:
+        return {}
+    kind, reference = _ROPES[type(rope)], getattr(rope, "ref_feat_shape", None)
+    return {
+        "rotary": True,
+        "rope_type": kind,
+        "rope_offset": float(getattr(rope, "grid_offset", 0.0)),
+        "rope_indexing": rope.grid_indexing,
+        "rope_temperature": float(rope.temperature),
+        "rope_half": getattr(rope, "rotate_half", False),
+        "rope_reference": None if reference is None else reference[0],
+    }
+
+
+def _ratio(width: int, hidden: int) -> float:
+    """The least MLP ratio that gives this hidden width, when timm multiplies and rounds down."""
+    ratio = hidden / width
+    return ratio if int(width * ratio) == hidden else math.nextafter(ratio, math.inf)
+
+
+def _first_difference(model: Eva, spec: EvaSpec) -> str | None:
+    """Where the module is not the one that `spec` builds: any other layer, any other setting of a layer."""
+    ours, theirs = _described(empty(spec)), _described(model)
+    for name in [*theirs, *(name for name in ours if name not in theirs)]:
+        if theirs.get(name) != ours.get(name):
+            return f"{name} {theirs.get(name, 'absent')}; only {ours.get(name, 'none')} is supported there"
+    return None
+
+
+def _described(model: nn.Module) -> dict[str, Any]:
+    """Every setting of every layer, and every tensor's shape, by name; equal descriptions, equal function."""
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        kind = type(module).__name__
+        if kind in _TRAINING_ONLY:
+            continue
+        found[path or "model"] = kind
+        for name, value in vars(module).items():
+            if not name.startswith("_") and name not in _WITHOUT_EFFECT and _plain(value):
+                found[f"{path}.{name}".lstrip(".")] = list(value) if isinstance(value, tuple) else value
+    return {**found, **{name: list(tensor.shape) for name, tensor in model.state_dict().items()}}
+
+
+def _plain(value: Any) -> bool:
+    """Whether an attribute is a setting: a number, a word, or several."""
+    several = isinstance(value, (list, tuple)) and all(isinstance(item, (int, float)) for item in value)
+    return several or isinstance(value, (bool, int, float, str))

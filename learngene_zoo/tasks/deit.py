@@ -1,0 +1,111 @@
+"""DeiT's augmentation (Touvron et al., "Training data-efficient image transformers", 2021), made by timm's own transforms.
+
+A random crop of 8 to 100 % of the area, the mirror where the task allows it, RandAugment `rand-m9-mstd0.5-inc1`, and random erasing
+with probability 0.25, of noise per pixel, after the normalisation. At 32 pixels or fewer the crop is one of the image with a border of
+4 black pixels, as in DeiT's code. That code also passes a colour jitter of 0.3, which timm leaves out beside RandAugment, so it is
+left out here.
+
+timm draws from the global generators of random, numpy and torch. For each image they are seeded with a function of (seed, epoch,
+index), and they are restored afterwards. Shapes: N images.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.seeds import bits, derive_seed
+
+RANDAUGMENT = "rand-m9-mstd0.5-inc1"
+JITTER = 0.3
+ERASED = 0.25
+SMALL, BORDER = 32, 4  # pixels
+T = TypeVar("T")
+
+
+def changed(
+    images: Iterable[torch.Tensor], input_format: InputFormat, seeds: Sequence[int], flip: bool
+) -> torch.Tensor:
+    """uint8 (N, 3, size, size) of uint8 (3, H, W) each; of a small format each is (3, size, size). Not yet erased."""
+    from torchvision.transforms.functional import to_pil_image
+
+    change = _change(input_format, flip)
+    with kept_generators():
+        return torch.stack([change(to_pil_image(image)) for image in _seeded(images, seeds)])
+
+
+def erased(images_NCHW: torch.Tensor, seeds: Sequence[int]) -> torch.Tensor:
+    """The same normalised images, with a rectangle of noise in a quarter of them."""
+    from timm.data.random_erasing import RandomErasing
+
+    erase = RandomErasing(ERASED, mode="pixel", device="cpu")
+    with kept_generators():
+        for image in _seeded(images_NCHW, seeds):
+            erase(image)
+    return images_NCHW
+
+
+def seeds_of(name: str, seed: int, epoch: int, indices: Sequence[int]) -> list[int]:
+    """A seed below 2^63 for each image, a function of its index and the rest."""
+    drawn: list[int] = (bits(derive_seed(seed, name, epoch), indices, 1)[:, 0] >> np.uint64(1)).tolist()
+    return drawn
+
+
+@cache
+def _change(input_format: InputFormat, flip: bool) -> Any:
+    from timm.data import create_transform
+    from timm.data.auto_augment import RandAugment
+    from torchvision.transforms import RandomCrop
+
+    size = input_format.image_size
+    made = create_transform(
+        size,
+        is_training=True,
+        use_prefetcher=True,  # which normalises and erases later, as is done here
+        hflip=0.5 if flip else 0.0,
+        color_jitter=JITTER,
+        auto_augment=RANDAUGMENT,
+        interpolation=input_format.view.interpolation,
+        mean=input_format.mean if input_format.channels == 3 else input_format.mean * 3,
+    )
+    for step in made.transforms:
+        if isinstance(step, RandAugment):
+            for operation in step.ops:
+                if operation.name == "PosterizeIncreasing":
+                    operation.aug_fn = _posterized
+    if size <= SMALL:
+        made.transforms[0] = RandomCrop(size, padding=BORDER)
+    return made
+
+
+def _posterized(image: Any, bits: int, **_: Any) -> Any:
+    """timm's posterisation also where no bit is kept, which is black and which newer versions of PIL refuse."""
+    from PIL import Image, ImageOps
+
+    return ImageOps.posterize(image, bits) if bits else Image.new(image.mode, image.size)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """The states of the global generators are afterwards what they were before."""
+    before = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+def _seeded(items: Iterable[T], seeds: Sequence[int]) -> Iterator[T]:
+    """The items, with every global generator seeded for each before it is yielded."""
+    for item, seed in zip(items, seeds, strict=True):
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.random.default_generator.manual_seed(seed)
+        yield item
