@@ -16,8 +16,9 @@ import click
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.job import Row, json_option, offline_option, print_row, print_rows
-from learngene_zoo.errors import ZooError
+from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import METHODS
+from learngene_zoo.runs.run import MOST_THREADS
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.text import human_count, printable
 from learngene_zoo.version import __version__
@@ -32,11 +33,29 @@ OPTIONAL = {
 }  # fmt: skip
 LEAST_FREE = 10**9  # bytes: a few models with their checkpoints
 HUB_SECONDS = 5.0
+MOST_READERS = 16  # processes, unless more are asked for
 Status = Literal["ok", "bad", "info"]
 
 
-def doctor(task: str | None, hub: bool, self_test: bool, offline: bool, as_json: bool) -> None:
+def doctor(
+    task: str | None,
+    check_images: bool,
+    sheet: Path | None,
+    workers: int | None,
+    force: bool,
+    hub: bool,
+    self_test: bool,
+    offline: bool,
+    as_json: bool,
+) -> None:
     """Print the findings; exit 1 if one of them is bad."""
+    if check_images:
+        if task is None:
+            raise WrongCall("--check-images needs the data that is to be read: --task folder:PATH")
+        _print(_checked(task, sheet, workers, force, offline), as_json)
+        return
+    if sheet is not None:
+        raise WrongCall("-o draws the images that --check-images read; add it, or use lgzoo show TASK -o")
     if task is not None:
         from learngene_zoo.tasks.first_row import first_row
 
@@ -45,10 +64,26 @@ def doctor(task: str | None, hub: bool, self_test: bool, offline: bool, as_json:
         if row["missing"]:
             click.get_current_context().exit(1)
         return
-    rows = list(_self_test() if self_test else _findings(hub))
+    _print(list(_self_test() if self_test else _findings(hub)), as_json)
+
+
+def _print(rows: list[Row], as_json: bool) -> None:
     print_rows(rows, as_json)
     if any(row["status"] == "bad" for row in rows):
         click.get_current_context().exit(1)
+
+
+def _checked(task: str, sheet: Path | None, workers: int | None, force: bool, offline: bool) -> list[Row]:
+    """Every image of a task read; with `sheet`, those that can be read are drawn."""
+    from learngene_zoo.tasks.check import findings
+    from learngene_zoo.tasks.sheet import check_sheet, write_sheet
+
+    if sheet is not None:
+        check_sheet(sheet, force)
+    cores = min(os.cpu_count() or 1, MOST_READERS)
+    rows, readable = findings(catalogue.open_task(task, offline=offline), cores if workers is None else workers)
+    drawn = [] if sheet is None else [_row("sheet", "ok", write_sheet(readable, sheet, force=force))]
+    return [*rows, *drawn]
 
 
 def _row(what: str, status: Status, found: Any) -> Row:
@@ -163,11 +198,27 @@ command = click.Command(
     "doctor",
     callback=doctor,
     help="Report what is installed, which methods and tasks work, and what does not. Exits with 1 if something is broken.",
-    epilog="\b\nExamples:\n  lgzoo doctor\n  lgzoo doctor --task folder:photos\n  lgzoo doctor --hub\n  lgzoo doctor --self-test",
+    epilog="\b\nExamples:\n  lgzoo doctor\n  lgzoo doctor --task folder:photos\n  lgzoo doctor --task folder:photos --check-images -o photos.png\n  lgzoo doctor --hub\n  lgzoo doctor --self-test",
     params=[
         click.Option(
             ["--task"], help="Instead, fetch one row of this task and print its columns, sizes and what is missing."
         ),
+        click.Option(
+            ["--check-images"],
+            is_flag=True,
+            help="Read every image of the task: list what is broken, too large or in two splits, and classes with few.",
+        ),
+        click.Option(
+            ["-o", "--sheet"],
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="With --check-images, draw images of each class into this PNG.",
+        ),
+        click.Option(
+            ["--workers"],
+            type=click.IntRange(0, MOST_THREADS),
+            help="Worker processes that read the images.  [default: all cores]",
+        ),
+        click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),
         click.Option(
             ["--self-test"],
             is_flag=True,

@@ -4,6 +4,7 @@ The size in a file's header is checked before anything is decoded. Of an animati
 """
 
 import io
+import re
 import struct
 import warnings
 from collections.abc import Callable, Iterable
@@ -37,6 +38,12 @@ def decoded(image: Any, where: str) -> torch.Tensor:
     return torch.from_numpy(_read(image, where, _colour)).permute(2, 0, 1).contiguous()
 
 
+def header(image: Any, where: str) -> tuple[int, int]:
+    """Width and height as the file's header says; nothing is decoded. Raises `BadData` naming `where`."""
+    width, height = _read(image, where, lambda opened: opened.size)
+    return int(width), int(height)
+
+
 def decoded_indices(image: Any, where: str) -> np.ndarray:
     """The stored values of a grey or palette picture, int64 (H, W); of one in colour, int64 (H, W, 3). Raises `BadData`."""
     return _read(image, where, _stored).astype(np.int64)
@@ -66,7 +73,12 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
             warnings.simplefilter("ignore", UserWarning)  # of metadata that PIL cannot read
             with Image.open(source) as opened:
                 return np.array(convert(opened))
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        size = next((int(word) for word in re.findall(r"\d+", str(error))), 0)
+        raise BadData(
+            f"{where}: the image is too large ({size / 1e6:.0f} million pixels by its header, at most 89 are read); make it smaller or remove it"
+        ) from None
+    except (OSError, SyntaxError, ValueError) as error:
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         raise BadData(f"{where}: the image cannot be read ({reason}); replace or remove it") from None
 

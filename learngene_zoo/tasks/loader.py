@@ -250,6 +250,11 @@ class Loader:
         self._upcoming, self._workers = Upcoming(), workers
         self._feeder: DataLoader[Any] | None = None
 
+    @property
+    def used(self) -> np.ndarray:
+        """The indices of the images used, int64; none of a stream."""
+        return self._source.used if isinstance(self._source, Picked) else np.empty(0, dtype=np.int64)
+
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches of one epoch from step `start` on; those before it are not loaded. Raises `BadData`."""
         for made in self._made(self._source.shares(epoch, range(start, self.steps), self.batch_size)):
@@ -269,11 +274,11 @@ class Loader:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # their number is the user's
             if self._feeder is None:
-                self._feeder = _feeder(self._pictures, self._upcoming, self._workers)
+                self._feeder = feeder(self._pictures, self._upcoming, self._workers)
             return iter(self._feeder)
 
 
-def _feeder(items: Any, order: Any, workers: int) -> DataLoader[Any]:
+def feeder(items: Any, order: Any, workers: int) -> DataLoader[Any]:
     """Worker processes that make `items[i]`, a whole batch each, for every i in `order`, each time it is iterated over."""
     return DataLoader(
         items,

@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.errors import BadData, Refused, WrongCall
 from learngene_zoo.tasks.task import IGNORED, Split, Task
 from learngene_zoo.tasks.transforms import checked, fitted
 
@@ -29,13 +29,20 @@ GREY = 128  # of pixels whose class is ignored
 
 def write_sheet(task: Task, path: Path, *, split: str = "train", force: bool = False) -> Path:
     """Draw the sheet of one split. Raises `WrongCall` for another suffix than .png, and as opening the split does."""
-    if path.suffix.lower() != ".png":
-        raise WrongCall(f"{path} must end in .png")
+    check_sheet(path, force)
     figure = _figure(task, split)
     with new_file(path, force) as draft, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # a class named in letters that the font lacks
         figure.savefig(draft, format="png", dpi=100, metadata={"Software": None})
     return path
+
+
+def check_sheet(path: Path, force: bool) -> None:
+    """Raises `WrongCall` for another suffix than .png, and `Refused` for a file that is there unless `force` is set."""
+    if path.suffix.lower() != ".png":
+        raise WrongCall(f"{path} must end in .png")
+    if path.exists() and not force:
+        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
 
 
 def shown_classes(classes: int) -> list[int]:

@@ -23,6 +23,7 @@ from learngene_zoo.intervals import proportion
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
+from learngene_zoo.tasks.check import check_before_training
 from learngene_zoo.tasks.loader import Batches, Loader
 from learngene_zoo.tasks.task import IGNORED
 
@@ -40,12 +41,12 @@ MOST_LOGITS = 2**26  # of a batch: 256 MiB
 def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: Run) -> Batches:
     """Shuffled and augmented batches of a task's training images in this input format, as many as the recipe has.
 
-    Raises `WrongCall` for mixup or cutmix on a task with attributes or masks, which cannot be mixed.
+    Raises `BadData` naming the images that cannot be read, as far as they are read now (see `tasks.check`), and `WrongCall` for mixup or cutmix on a task with attributes or masks, which cannot be mixed.
     """
     if (recipe.mixup or recipe.cutmix) and (task.attributes or task.kind != "classification"):
         labels = "attributes" if task.attributes else "masks"
         raise WrongCall(f"mixup and cutmix cannot mix the {labels} of {task.name}; set both to 0")
-    return Loader(
+    loader = Loader(
         task,
         "train",
         input_format,
@@ -57,6 +58,9 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
         workers=run.workers,
         repeats=recipe.repeats,
     )
+    if recipe.epochs:
+        check_before_training(task, loader.used, run.workers)
+    return loader
 
 
 def mixing(recipe: Recipe, classes: int) -> Callable[[Any], Any] | None:

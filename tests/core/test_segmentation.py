@@ -162,7 +162,7 @@ def test_a_mask_is_resized_by_taking_what_lies_nearest() -> None:
 
 
 def test_a_process_without_an_image_of_a_batch_gets_an_empty_one() -> None:
-    made = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.batch(Share(0, [], []))
+    made = loader(task(Blobs(((24, 16), (16, 24)))))._pictures.batch(Share(0, [], [], []))
     assert (tuple(made.images.shape), tuple(made.labels.shape)) == ((0, 3, 16, 16), (0, 16, 16))
 
 

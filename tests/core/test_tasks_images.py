@@ -158,7 +158,7 @@ def test_absurd_sizes_are_refused_before_decoding(tmp_path: Path, monkeypatch: p
         patched.setattr(Image, "MAX_IMAGE_PIXELS", None)
         Image.new("1", (12_000, 12_000)).save(path)
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda image: pytest.fail("it was decoded"))
-    with pytest.raises(BadData, match=r"huge\.png: the image cannot be read .*144000000 pixels"):
+    with pytest.raises(BadData, match=r"huge\.png: the image is too large \(144 million pixels by its header"):
         decoded(str(path), str(path))
 
 

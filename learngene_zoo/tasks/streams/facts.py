@@ -28,8 +28,7 @@ Item = TypeVar("Item")
 
 def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
     """What `find` returned, JSON, for the data that `stamps` describe: found once, then read from the user's cache."""
-    folder = Path(os.path.expanduser(os.environ.get(VARIABLE) or "~/.cache/learngene_zoo"))
-    file = folder / kind / f"{hashlib.sha256(chr(10).join(stamps).encode()).hexdigest()[:32]}.json"
+    file = cache_folder() / kind / f"{hashlib.sha256(chr(10).join(stamps).encode()).hexdigest()[:32]}.json"
     with suppress(OSError, ValueError):
         facts = json.loads(file.read_bytes())
         if isinstance(facts, dict):
@@ -41,6 +40,11 @@ def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
     ):  # a folder that cannot be written only costs time
         draft.write_text(json.dumps(facts), encoding="utf-8")
     return facts
+
+
+def cache_folder() -> Path:
+    """Where what was found out about data is kept."""
+    return Path(os.path.expanduser(os.environ.get(VARIABLE) or "~/.cache/learngene_zoo"))
 
 
 def progress(items: Iterable[Item], title: str) -> Iterator[Item]:

@@ -1,0 +1,285 @@
+"""Every picture of a task read once: which are broken or too large, which stand in two splits, which classes have few.
+
+`findings` reads all of them for `lgzoo doctor`. A training reads what it can in half a minute before its first step: the headers of
+all pictures, then the pictures themselves. What was found whole is remembered in the folder LGZOO_CACHE (else
+~/.cache/learngene_zoo) by size and time of change, so the next training goes on where this one stopped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from learngene_zoo.atomic import new_file
+from learngene_zoo.errors import BadData, WrongCall, ZooError
+from learngene_zoo.runs.run import is_first
+from learngene_zoo.tasks.images import decoded, decoded_mask, header
+from learngene_zoo.tasks.loader import feeder
+from learngene_zoo.tasks.splits import DecodedSplit
+from learngene_zoo.tasks.streams.facts import cache_folder, progress
+from learngene_zoo.tasks.task import SPLITS, Split, Task
+from learngene_zoo.tasks.transforms import checked
+
+FEW = 10  # training images of a class
+SECONDS = 30.0  # before a training, for each task in a process
+CHUNK = 16  # pictures that a worker reads at a time
+NAMED = 3  # broken pictures in an error
+Row = Mapping[str, str]
+Place = tuple[str, int]  # a split and an index in it
+_spent: defaultdict[str, float] = defaultdict(float)
+
+
+class Picture(NamedTuple):
+    """What reading one picture found."""
+
+    split: str
+    number: int  # its index in the split
+    where: str
+    problem: str = ""  # why it cannot be used; "" if it can
+    content: str = ""  # a hash of the stored bytes; of a split in memory, of the pixels
+    size: tuple[int, int] = (0, 0)  # width and height
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What a worker does: read the pictures at some places, or with `headers` only the beginnings of their files."""
+
+    task: Task
+    splits: Mapping[str, Split]
+    headers: bool = False
+
+    def __getitem__(self, places: Sequence[Place]) -> list[Picture]:
+        return [self._read(split, index) for split, index in places]
+
+    def _read(self, name: str, index: int) -> Picture:
+        split, where = self.splits[name], f"image {index} of {name}"
+        try:
+            if not isinstance(split, DecodedSplit):
+                image = checked(split.__getitems__([index]), self.task, [index]).images[0]
+                return Picture(name, index, where, "", _hash(image.numpy().tobytes()), _size(image))
+            sample = split.rows[int(split.members[index])]
+            where = sample.where
+            if self.headers:
+                return Picture(name, index, where, size=header(sample.image, where))
+            data = _bytes(sample.image)
+            if sample.mask is not None:
+                decoded_mask(sample.mask, where)
+            size = _size(decoded(data, where))
+            return Picture(name, index, where, "", _hash(data) if isinstance(data, bytes) else "", size)
+        except (ZooError, OSError) as error:
+            return Picture(name, index, where, str(error).removeprefix(f"{where}: "))
+
+
+def _bytes(image: Any) -> Any:
+    """The stored bytes; what is not a file stays as it is, so that decoding names it."""
+    if isinstance(image, dict):
+        image = image["bytes"] if image.get("bytes") is not None else image.get("path")
+    return Path(image).read_bytes() if isinstance(image, str) and Path(image).is_file() else image
+
+
+def _size(image_CHW: torch.Tensor) -> tuple[int, int]:
+    _, height, width = image_CHW.shape
+    return width, height
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _pictures(reader: Reader, places: Iterable[Sequence[Place]], workers: int) -> Iterator[Picture]:
+    read = feeder(reader, places, workers) if workers else (reader[some] for some in places)
+    for some in read:
+        yield from some
+
+
+def _chunks(splits: Mapping[str, Split]) -> list[list[Place]]:
+    return [
+        [(name, index) for index in range(first, min(first + CHUNK, len(split)))]
+        for name, split in splits.items()
+        for first in range(0, len(split), CHUNK)
+    ]
+
+
+# For `lgzoo doctor`.
+
+
+def findings(task: Task, workers: int) -> tuple[list[Row], Task]:
+    """A row `what status found` for each split and for whatever is wrong, and the task without what cannot be read.
+
+    Raises `WrongCall` for a streamed task.
+    """
+    if task.open_stream is not None:
+        raise WrongCall(f"{task.name} is streamed; the images of folder:, parquet: and hf: data can be checked")
+    splits = {name: task.split(name) for name in SPLITS}
+    chunks = _chunks(splits)
+    reader = Reader(replace(task, open_split=splits.__getitem__), splits)
+    pictures = list(_pictures(reader, progress(chunks, f"reading {task.name}"), workers))
+    good = [picture for picture in pictures if not picture.problem]
+    _remember(task, [_stamp(splits[picture.split], picture.number) for picture in good])
+    rows = [_summary(name, good, splits[name]) for name in splits]
+    rows += [_row(picture.where, "bad", picture.problem) for picture in pictures if picture.problem]
+    rows += [*_twice(task, splits, good), *_few(task, splits["train"], good)]
+    return rows, _without_broken(task, splits, good)
+
+
+def _row(what: str, status: str, found: str) -> Row:
+    return {"what": what, "status": status, "found": found}
+
+
+def _summary(name: str, good: Sequence[Picture], split: Split) -> Row:
+    sizes = [picture.size for picture in good if picture.split == name]
+    least, most = (
+        f"{w} x {h}" for w, h in (min(sizes, default=(0, 0), key=_area), max(sizes, default=(0, 0), key=_area))
+    )
+    extent = f"of {least} pixels" if least == most else f"of {least} to {most} pixels"
+    return _row(
+        name, "ok" if len(sizes) == len(split) else "bad", f"{len(sizes)} of {len(split)} images read, {extent}"
+    )
+
+
+def _area(size: tuple[int, int]) -> int:
+    return size[0] * size[1]
+
+
+def _twice(task: Task, splits: Mapping[str, Split], good: Sequence[Picture]) -> Iterator[Row]:
+    """Pictures whose stored bytes are those of one before, in another split or with another class."""
+    first: dict[str, Picture] = {}
+    for picture in good:
+        before = first.setdefault(picture.content, picture) if picture.content else picture
+        names = [task.class_names[int(splits[one.split].labels[one.number])] for one in (before, picture)]
+        if before.split != picture.split:
+            yield _row(
+                picture.where, "info", f"in {picture.split}, is the same file as {before.where} in {before.split}"
+            )
+        elif names[0] != names[1] and not task.dense:
+            yield _row(picture.where, "info", f"of class {names[1]}, is the same file as {before.where} of {names[0]}")
+
+
+def _few(task: Task, train: Split, good: Sequence[Picture]) -> Iterator[Row]:
+    if task.dense:
+        return
+    read = [picture.number for picture in good if picture.split == "train"]
+    counts = np.bincount(np.asarray(train.labels)[read], minlength=task.classes)
+    for name, count in zip(task.class_names, counts.tolist()):
+        if count < FEW:
+            yield _row(f"class {name}", "info", f"has {count} training images; with fewer than {FEW} little is learnt")
+
+
+def _without_broken(task: Task, splits: Mapping[str, Split], good: Sequence[Picture]) -> Task:
+    left: dict[str, Split] = {}
+    for name, split in splits.items():
+        read = [picture.number for picture in good if picture.split == name]
+        if isinstance(split, DecodedSplit):
+            split = replace(split, members=split.members[read], labels=split.labels[read])
+        left[name] = split
+    return replace(task, open_split=left.__getitem__)
+
+
+# Before a training.
+
+
+def check_before_training(task: Task, used: Sequence[int] | np.ndarray, workers: int) -> None:
+    """Raises `BadData` naming the pictures that cannot be read: of those `used` in training, and of all others.
+
+    Pictures in memory, streams, and what was found whole before are not read. It takes at most about half a minute.
+    """
+    deadline = time.monotonic() + SECONDS - _spent[task.name]
+    if task.open_stream is not None or not is_first() or not isinstance(task.split("train"), DecodedSplit):
+        return
+    began, good = time.monotonic(), []
+    splits = {name: task.split(name) for name in SPLITS}
+    reader = Reader(replace(task, open_split=splits.__getitem__), splits, headers=True)
+    new = _Unknown(splits, used, _remembered(task), deadline)
+    broken = [picture for picture in _pictures(reader, new, workers) if picture.problem]
+    if not broken:
+        in_time = (chunk for chunk in new.met if time.monotonic() < deadline)
+        for picture in _pictures(replace(reader, headers=False), in_time, workers):
+            if picture.problem:
+                broken.append(picture)
+            else:
+                good.append(_stamp(splits[picture.split], picture.number))
+    _spent[task.name] += time.monotonic() - began
+    _remember(task, good)
+    if broken:
+        raise BadData(_named(broken, task))
+
+
+def _named(broken: Sequence[Picture], task: Task) -> str:
+    if len(broken) == 1:
+        return f"{broken[0].where}: {broken[0].problem}"
+    more = "" if len(broken) <= NAMED else f"; and {len(broken) - NAMED} more"
+    each = "; ".join(f"{picture.where}: {picture.problem}" for picture in broken[:NAMED])
+    return f"{len(broken)} images of {task.name} cannot be used: {each}{more} (lgzoo doctor --check-images lists all)"
+
+
+class _Unknown:
+    """Chunks of places whose pictures were not found whole before, until the deadline; those given out are `met`."""
+
+    def __init__(
+        self, splits: Mapping[str, Split], used: Sequence[int] | np.ndarray, known: np.ndarray, deadline: float
+    ) -> None:
+        self.splits, self.used, self.known, self.deadline = splits, used, known, deadline
+        self.met: list[list[Place]] = []
+
+    def __iter__(self) -> Iterator[list[Place]]:
+        for name, split in self.splits.items():
+            indices = np.sort(self.used) if name == "train" else np.arange(len(split))
+            for chunk in np.split(indices, range(CHUNK, len(indices), CHUNK)):
+                if time.monotonic() > self.deadline:
+                    return
+                stamps = np.array([_stamp(split, int(index)) for index in chunk], dtype=np.uint64)
+                places = [(name, int(index)) for index in chunk[~np.isin(stamps, self.known)]]
+                if places:
+                    self.met.append(places)
+                    yield places
+
+
+def _stamp(split: Split, index: int) -> int:
+    """A hash of where a stored picture is, its size and its time of change; 0 where that is not known."""
+    if not isinstance(split, DecodedSplit):
+        return 0
+    row = int(split.members[index])
+    table = getattr(split.rows, "table", None)
+    if table is not None:
+        words: tuple[Any, ...] = (getattr(table, "_fingerprint", None), row)
+    else:
+        image = split.rows[row].image
+        try:
+            found = os.stat(image)
+        except (OSError, TypeError, ValueError):
+            return 0
+        words = (os.path.abspath(image), found.st_size, found.st_mtime_ns)
+    return int.from_bytes(
+        hashlib.blake2b(repr(words).encode("utf-8", "surrogateescape"), digest_size=8).digest(), "big"
+    )
+
+
+def _file(task: Task) -> Path:
+    return cache_folder() / "pictures" / f"{hashlib.sha256(task.source.encode()).hexdigest()[:32]}.npy"
+
+
+def _remembered(task: Task) -> np.ndarray:
+    """The stamps of pictures that were found whole, uint64."""
+    with suppress(OSError, ValueError, EOFError):
+        stamps = np.load(_file(task), allow_pickle=False)
+        if stamps.dtype == np.uint64 and stamps.ndim == 1:
+            return np.asarray(stamps)
+    return np.empty(0, dtype=np.uint64)
+
+
+def _remember(task: Task, stamps: Iterable[int]) -> None:
+    new = np.array([stamp for stamp in stamps if stamp], dtype=np.uint64)
+    if len(new) and is_first():
+        known = np.union1d(new, _remembered(task))
+        with suppress(OSError, ZooError), new_file(_file(task), force=True) as draft, draft.open("wb") as file:
+            np.save(file, known)  # where this cannot be written, it only costs time
