@@ -1,0 +1,178 @@
+"""The whole chain for the family `eva`: from timm's own folder to models that timm opens without this package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.families.eva.architectures import ARCHITECTURES
+from learngene_zoo.families.eva.spec import EvaSpec
+from learngene_zoo.method import METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe, with_settings
+
+pytestmark = pytest.mark.slow
+
+KINDS = [
+    "vit_small_patch16_dinov3",
+    "vit_small_patch16_dinov3_qkvb",
+    "vit_small_plus_patch16_dinov3",
+    "eva02_tiny_patch14_336",
+    "eva02_base_patch16_clip_224",
+    "eva_giant_patch14_224",
+    "vit_pe_core_tiny_patch16_384",
+    "vit_small_patch16_rope_224",
+    "vit_small_patch16_rope_mixed_ape_224",
+]
+RUN = Run(threads=1)
+BRIEF = Recipe(epochs=1, images=32, batch_size=16, warmup=0.0)
+
+
+def small(name: str) -> EvaSpec:
+    """A model of that kind that a test can build."""
+    known = ARCHITECTURES[name]
+    return known.with_(
+        layers=3, width=64 if known.pool == "map" else 24, heads=2, image_size=4 * known.patch_size, classes=10
+    )
+
+
+@dataclass(frozen=True)
+class Start:
+    """A pretrained model as timm saves one, and its learngene that keeps every block."""
+
+    name: str
+    folder: Path
+    model: nn.Module
+    spec: EvaSpec
+    learngene: Learngene
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all kinds write their models."""
+    return tmp_path_factory.mktemp("made")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    name, folder = request.param, tmp_path_factory.mktemp("ancestry")
+    spec = small(name)
+    torch.manual_seed(0)
+    args = {"depth": 3, "embed_dim": spec.width, "num_heads": 2, "img_size": spec.image_size}
+    model = timm.create_model(name, **args, num_classes=10).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # timm's own start hides most of a block
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True)
+    keep = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2, 3)})
+    learngene = lifecycle.extract("lsamd", ancestries=[str(folder)], extractor=keep, out=folder / "learngene", run=RUN)
+    return Start(name=name, folder=folder, model=model, spec=spec, learngene=learngene)
+
+
+def images(spec: EvaSpec, count: int = 2) -> torch.Tensor:
+    return torch.randn(count, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0))
+
+
+def kept(model: Any, place: Path) -> Path:
+    """The model's folder, with images and what the model makes of them."""
+    model.save(place)
+    with torch.no_grad():
+        wanted = model.model()(images(model.spec))
+    save_file({"images": images(model.spec), "wanted": wanted}, place / "case.safetensors")
+    return place
+
+
+def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) -> None:
+    ancestry = open_ancestry(str(start.folder))
+    assert ancestry.spec == start.spec
+    whole = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
+    whole = whole.with_state({**whole.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}})
+    kept(whole, made / f"{start.name}-whole")
+    with torch.no_grad():
+        assert torch.equal(whole.model()(images(start.spec)), start.model(images(start.spec)))
+
+
+def test_other_depths_and_images_fine_tune_and_come_out_as_timms(start: Start, made: Path) -> None:
+    members = lifecycle.plan(start.folder / "learngene")
+    assert [member.spec.layers for member in members] == [3, 4]
+    size = 3 * start.spec.patch_size
+    deeper = lifecycle.expand(start.folder / "learngene", layers=5, image_size=size, task="digits", run=RUN)
+    assert (deeper.spec.layers, deeper.spec.image_size, deeper.spec.classes) == (5, size, 10)
+    kept(deeper, made / f"{start.name}-deeper")
+    tuned = lifecycle.finetune(made / f"{start.name}-deeper", recipe=BRIEF, run=RUN)
+    kept(tuned, made / f"{start.name}-tuned")
+    changed = [name for name in deeper.state if not torch.equal(deeper.state[name], tuned.state[name])]
+    assert {"head.weight", "blocks.4.attn.proj.weight"} <= set(changed)
+    measured = lifecycle.evaluate(made / f"{start.name}-tuned", run=RUN)
+    assert 0 <= measured.value <= 1
+    again = lifecycle.extract(
+        "scratch", ancestries=[str(made / f"{start.name}-tuned")], run=RUN
+    )  # a descendant is an ancestry model
+    assert again.config.spec == tuned.spec
+
+
+def test_a_search_is_at_home(start: Start) -> None:
+    search = METHODS.load("lsamd").presets["smoke"]
+    found = lifecycle.extract("lsamd", ancestries=[str(start.folder)], tasks=["digits"], extractor=search, run=RUN)
+    assert found.config.details["kept"]
+    layers = len(found.config.details["kept"])
+    for control in (None, "shuffled", "stem"):
+        built = lifecycle.expand(found, layers=layers, classes=3, control=control, run=RUN)
+        with torch.no_grad():
+            assert built.model()(images(built.spec)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", [KINDS[2], "eva02_base_patch16_clip_224", "vit_pe_core_tiny_patch16_384", KINDS[-1]])
+def test_other_runtimes_open_it(name: str, tmp_path: Path) -> None:
+    model = assemble(small(name), {}, seed=3, scheme="fan_in")
+    assert lifecycle.export(model, tmp_path / "model.pt2", run=RUN).difference == 0.0
+    assert lifecycle.export(model, tmp_path / "model.onnx", run=RUN).difference < 1e-4
+
+
+ALONE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "learngene_zoo":
+            raise ImportError("blocked")
+
+sys.meta_path.insert(0, Blocked())
+import json, pathlib, timm, torch
+from safetensors.torch import load_file
+
+torch.set_num_threads(1)
+found = {}
+for place in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    case = load_file(place / "case.safetensors")
+    model = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
+    with torch.no_grad():
+        found[place.name] = (model(case["images"]) - case["wanted"]).abs().max().item()
+    images = timm.data.resolve_model_data_config(model)
+    assert images["input_size"][1:] == tuple(case["images"].shape[2:]) or model.dynamic_img_size, images
+print(json.dumps(found))
+"""
+
+
+def test_timm_opens_all_of_them_without_this_package(made: Path) -> None:
+    """After the tests above: what they wrote."""
+    done = subprocess.run([sys.executable, "-c", ALONE, str(made)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found == dict.fromkeys(
+        [f"{name}-{kind}" for name in sorted(KINDS) for kind in ("deeper", "tuned", "whole")], 0.0
+    )
