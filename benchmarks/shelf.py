@@ -1,45 +1,56 @@
-"""Rebuild everything that is bundled, in order: the ancestry model, the learngenes, their cards, README's demo.
+"""Rebuild everything that is bundled, in order: the ancestry models, the learngenes, what they are worth, their cards, README's demo.
 
-    python benchmarks/shelf.py            about four hours on two cores; resumable: run it again after a stop
-    python benchmarks/shelf.py demo       one stage only (ancestry, gate, lsamd, tal, worth, cards, demo)
+    python benchmarks/shelf.py                 whatever is out of date; resumable: run it again after a stop
+    python benchmarks/shelf.py worth           one stage only (see STAGES)
+    python benchmarks/shelf.py pool snnet      the learngenes of these methods only, and what they are worth
     torchrun --standalone --nproc_per_node 2 benchmarks/shelf.py ancestry      the long part, on two cores at once
 
-Every stage works in `build/shelf` and replaces what is committed only when it is whole.
+There is a learngene of every registered method but those that keep no part of a model or every size of it (`SKIPPED`); a new
+method comes onto the shelf by itself. One that comes from today's ancestry models, tasks and settings stays as it is, so with
+another ancestry model the same command makes all of them anew. Every stage works in `build/shelf` and replaces what is
+committed only when it is whole.
 """
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import gate
+import shelf_worth
 import tal_worth
 import torch
 from grids import finished
 from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.card import descendant_card, learngene_card
-from learngene_zoo.artifacts.descendant import load_descendant
+from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, open_ancestry, sha256
+from learngene_zoo.artifacts.card import END, NOTES, Place, descendant_card, learngene_card, notes_of
+from learngene_zoo.artifacts.descendant import Descendant, load_descendant
+from learngene_zoo.artifacts.records import CardRecord, Worth
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
 from learngene_zoo.bench import demo
+from learngene_zoo.bench.cell import Arm
 from learngene_zoo.bench.report import note_grid, write_report
 from learngene_zoo.families.tensors import cast
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS
+from learngene_zoo.method import BUNDLED, METHODS
 from learngene_zoo.runs.run import Run, world
-from learngene_zoo.settings import Recipe, with_settings
-from learngene_zoo.storage import CONFIG, read_json
+from learngene_zoo.settings import Recipe, fingerprint, settings_of, to_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, read_json, write_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 
-BUILD = ROOT / "build" / "shelf"
+BUILD, CARDS = ROOT / "build" / "shelf", ROOT / "cards"
 
 # The bundled ancestry model: 3 MB of fp16. Each process takes one thread, because two threads on a machine that is busy
 # otherwise can be many times slower than one; under torchrun two processes share the work.
-ANCESTRY = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
+SIZE = (12, 96)  # layers and width
+ANCESTRY = ViTSpec(layers=SIZE[0], width=SIZE[1], heads=3, image_size=32, patch_size=8)
 PRETRAINING = Recipe(
     epochs=1,
     batch_size=128,
@@ -50,90 +61,222 @@ PRETRAINING = Recipe(
     weight_decay=0.05,
     augment="none",
 )
-# The bundled TAL learngene: more of everything than the preset `mini` has.
-TAL = {
-    "images": 450_000,
-    "tuning_images": None,
-    "tuning_epochs": 15,
-    "tuning_warmup": 0.5,
-    "tuning_augment": "light",
-}
+# A second, narrower one, without which nothing can be stitched. From scratch so few images would teach it nothing: it
+# starts from the weights that the TAL learngene predicts.
+NARROW_CARD, NARROW = "ancestry-narrow", (12, 64)  # layers and width
+BRIEF = replace(PRETRAINING, images=48_000, batch_size=64, lr=1e-3)
 RUN = Run(seed=0, threads=1, progress=True, resume=True)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """How a bundled learngene is made, where `lgzoo extract METHOD` alone would not do."""
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    ancestries: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+
+
+# The hypernetworks see all tasks of the suite; LoGAH's and GHN-3's are small and learn for minutes, TAL's for hours.
+_SHORT = {"images": 24_000, "tuning_images": 1_000, "tuning_epochs": 5}
+_ALL = suite("mini").tasks
+EXCEPTIONS = {
+    "ghn3": Made(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
+    "logah": Made(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
+    "snnet": Made(settings={"images": 24_000, "judged": 300}, ancestries=(NARROW_CARD, BUNDLED)),
+    "tal": Made(
+        settings={
+            "images": 450_000,
+            "tuning_images": None,
+            "tuning_epochs": 15,
+            "tuning_warmup": 0.5,
+            "tuning_augment": "light",
+        },
+        tasks=_ALL,
+    ),
+}
+# They store every size, or nothing: no learngene is condensed.
+SKIPPED = ("distillation", "pretrain_finetune", "scratch")
+
+
+def arms() -> dict[str, Arm]:
+    """By method what is on the shelf, in an order in which each can be made: SN-Net needs what TAL predicts."""
+    found = {}
+    for name in sorted(set(METHODS.references()) - set(SKIPPED), key=lambda name: (name == "snnet", name)):
+        made = EXCEPTIONS.get(name, Made())
+        found[name] = Arm(name=name, method=name, settings=made.settings, ancestries=made.ancestries, tasks=made.tasks)
+    return found
+
+
+def card_of(method: str) -> Path:
+    """Where its learngene is on the shelf."""
+    return CARDS / f"{method}-mini"
+
+
+# The ancestry models
+
+
 def ancestry() -> None:
-    """Train the ancestry model and put it into cards/ancestry-mini."""
-    out = BUILD / "ancestry"
+    """Train the ancestry model and put it into cards/ancestry-mini, unless the one there is of this recipe."""
+    config = CARDS / BUNDLED_CARD / CONFIG
+    ours = read_json(config)["learngene"] if config.is_file() else {}
+    if ours.get("recipe") == to_json(PRETRAINING) and (ours["spec"]["layers"], ours["spec"]["width"]) == SIZE:
+        return
+    out = BUILD / f"ancestry-{fingerprint([to_json(ANCESTRY), to_json(PRETRAINING)])}"
     if not out.exists():
         lifecycle.train(SOURCE_TASK, spec=ANCESTRY, recipe=PRETRAINING, init="fan_in", out=out, run=RUN)
-    if world() > 1:
-        return  # judged and put onto the shelf by one process, in the next call
-    trained = load_descendant(out)
-    bundled = trained.with_state(cast(cast(trained.state, torch.float16), torch.float32))  # what users will open
+    if world() == 1:  # else it is put onto the shelf by one process, in the next call
+        shelve(load_descendant(out), BUNDLED_CARD, "ancestry", licence="apache-2.0")
+
+
+def narrow() -> None:
+    """Make the narrower ancestry model, unless the one on the shelf comes from today's TAL learngene."""
+    config = CARDS / NARROW_CARD / CONFIG
+    origin = fingerprint([sha256(card_of("tal") / WEIGHTS), NARROW, to_json(BRIEF)])
+    if config.is_file() and read_json(config)["learngene"].get("origin") == origin:
+        return
+    out = BUILD / f"narrow-{origin}"
+    if not out.exists():
+        start = lifecycle.expand("tal-mini", layers=NARROW[0], width=NARROW[1], task=SOURCE_TASK, run=RUN)
+        lifecycle.finetune(start, task=SOURCE_TASK, recipe=BRIEF, out=out, run=RUN)
+    shelve(load_descendant(out), NARROW_CARD, "narrow", origin=origin)
+
+
+def shelve(trained: Descendant, name: str, stage: str, **facts: str) -> None:
+    """Put a model onto the shelf in half precision, evaluated as users will open it."""
+    bundled = trained.with_state(cast(cast(trained.state, torch.float16), torch.float32))
     test = lifecycle.evaluate(bundled, run=RUN)
     metrics = {**trained.provenance["metrics"], "test_accuracy": test.value, "test_images": test.images}
-    kept = replace(bundled, provenance={**trained.provenance, "metrics": metrics, "licence": "apache-2.0"})
-    kept.save(ROOT / "cards" / "ancestry-mini", force=True, dtype="fp16")
+    about = to_json(CardRecord(command=f"python benchmarks/shelf.py {stage}"))
+    kept = replace(bundled, provenance={**trained.provenance, "metrics": metrics, "card": about, **facts})
+    notes = notes_of(CARDS / name / "README.md")
+    kept.save(CARDS / name, force=True, dtype="fp16")
+    rendered(CARDS / name, notes)
+
+
+@cache
+def checksum(source: str) -> str | None:
+    """The sha256 of an ancestry model's weights."""
+    return open_ancestry(source).record.sha256
 
 
 def judged() -> None:
     """Judge the ancestry model (see gate.py) and show the table on its card."""
     gate.main()
     kept = gate.read()
-    shown(ROOT / "cards" / "ancestry-mini" / "README.md", "gate", f"{gate.markdown(kept)}\n\n{gate.sentence(kept)}")
+    shown(CARDS / BUNDLED_CARD, "gate", f"{gate.markdown(kept)}\n\n{gate.sentence(kept)}")
 
 
-def shown(card: Path, name: str, text: str) -> None:
-    """Put a text onto a card, before its licence."""
-    old = card.read_text(encoding="utf-8")
-    if f"<!-- {name} -->" not in old:
-        room = f"## What it is worth\n\n<!-- {name} -->\n<!-- /{name} -->\n\n## Licence"
-        card.write_text(old.replace("## Licence", room), encoding="utf-8")
-    replace_between(card, name, text)
+# The learngenes
 
 
-def cards() -> None:
-    """Write the cards' pages anew from their config.json, with the tables that other stages put onto them."""
-    for folder in sorted((ROOT / "cards").iterdir()):
-        page, config = folder / "README.md", read_json(folder / CONFIG)
-        old = page.read_text(encoding="utf-8")
-        new = descendant_card(config) if "learngene" in config else learngene_card(read_config(folder))
-        page.write_text(new, encoding="utf-8")
-        for name, text in re.findall(r"<!-- (\w+) -->\n(.*?)\n<!-- /\1 -->", old, re.DOTALL):
-            shown(page, name, text)
-
-
-def lsamd() -> None:
-    """Extract the LSAMD learngene of the default tasks and put it into cards/lsamd-mini."""
-    out = BUILD / "lsamd"
+def learngene(arm: Arm) -> None:
+    """Extract the learngene of a method and put it onto the shelf, unless the one there is the same."""
+    card = card_of(arm.method)
+    if NARROW_CARD in arm.ancestries:
+        narrow()
+    if is_current(arm, card):
+        return
+    print(f"== {arm.method}", file=sys.stderr)
+    out = BUILD / f"{arm.method}-{fingerprint([to_json(arm), sums(arm)])}"
     if not out.exists():
-        lifecycle.extract("lsamd", out=out, run=RUN)
-    bundle(out, "lsamd-mini")
+        lifecycle.extract(
+            arm.method, ancestries=arm.ancestries, tasks=arm.tasks, extractor=arm.extractor, out=out, run=RUN
+        )
+    whole, notes = load_learngene(out), notes_of(card / "README.md")
+    Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(card, force=True)
+    rendered(card, notes)
+    described(arm, None)
 
 
-def tal() -> None:
-    """Extract the TAL learngene of the nine tasks of the suite `mini` and put it into cards/tal-mini."""
-    out = BUILD / "tal"
-    if not out.exists():
-        extractor = with_settings(METHODS.load("tal").preset("mini"), TAL)
-        lifecycle.extract("tal", tasks=suite("mini").tasks, extractor=extractor, out=out, run=RUN)
-    bundle(out, "tal-mini")
+def sums(arm: Arm) -> list[str | None]:
+    """The checksums of the ancestry models of an arm."""
+    return [checksum(source) for source in METHODS.load(arm.method).sources(arm.ancestries)]
 
 
-def bundle(out: Path, name: str) -> None:
-    """Put a learngene onto the shelf, in half precision."""
-    whole = load_learngene(out)
-    Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(ROOT / "cards" / name, force=True)
+def is_current(arm: Arm, card: Path) -> bool:
+    """Whether a card's learngene comes from these settings, ancestry models and tasks."""
+    if not (card / CONFIG).is_file():
+        return False
+    config, method = read_config(card), METHODS.load(arm.method)
+    tasks = method.references(arm.tasks) if arm.extractor.needs_tasks() else []
+    return (
+        to_json(config.settings) == to_json(arm.extractor)
+        and [record.sha256 for record in config.ancestries] == sums(arm)
+        and [task.name for task in config.tasks] == tasks
+    )
 
 
-def worth() -> None:
-    """Judge the TAL learngene (see tal_worth.py) and show the table on its card and on TAL's page."""
+def command(arm: Arm) -> str:
+    """The call of `lgzoo extract` that makes an arm's learngene."""
+    words = ["lgzoo extract", arm.method]
+    words += [f"--ancestry {source}" for source in arm.ancestries] + [f"--task {name}" for name in arm.tasks]
+    preset = METHODS.load(arm.method).preset(arm.preset)
+    usual = {setting.name: setting.default for setting in settings_of(preset)}
+    changed = [one for one in settings_of(arm.extractor) if one.default != usual[one.name]]
+    return " ".join([*words, *(f"--{one.option} {'none' if one.default is None else one.default}" for one in changed)])
+
+
+def worth(methods: list[str]) -> None:
+    """Measure what the learngenes are worth (see shelf_worth.py), and tell it in their config.json."""
+    for name, arm in arms().items():
+        if name in methods:
+            print(f"== what {name} is worth", file=sys.stderr)
+            found = shelf_worth.measured(arm, card_of(name), BUILD / f"worth-{fingerprint(checksum(BUNDLED))}")
+            described(arm, found)
+
+
+def described(arm: Arm, found: Worth | None) -> None:
+    """Tell in a learngene's config.json, and on its card, how it is made and what it is worth; nothing else changes."""
+    card = card_of(arm.method)
+    about = CardRecord(command=command(arm), paper=METHODS.load(arm.method).paper, worth=found)
+    write_json(card / CONFIG, {**read_json(card / CONFIG), "card": to_json(about)})
+    rendered(card, notes_of(card / "README.md"))
+
+
+def tal_in_full() -> None:
+    """Judge the TAL learngene on all of its tasks (see tal_worth.py) and show the tables on its card and on TAL's page."""
     tal_worth.main()
     kept = tal_worth.read()
     tables = (tal_worth.markdown, tal_worth.sentence, tal_worth.unseen_markdown, tal_worth.unseen_sentence)
-    text = "\n\n".join(told(kept) for told in tables)
+    text = "\n\n".join(table(kept) for table in tables)
     replace_between(DOCS / "methods" / "tal.md", "worth", text)
-    shown(ROOT / "cards" / "tal-mini" / "README.md", "worth", text)
+    shown(card_of("tal"), "worth", text)
+
+
+# The cards
+
+
+def cards() -> None:
+    """Write the cards' pages anew; what people wrote into them stays."""
+    for name, arm in arms().items():
+        if (card_of(name) / CONFIG).is_file():
+            before = read_config(card_of(name)).card
+            described(arm, before.worth if before else None)
+    for name, stage in {BUNDLED_CARD: "ancestry", NARROW_CARD: "narrow"}.items():
+        config = CARDS / name / CONFIG
+        if config.is_file():
+            data = read_json(config)
+            data["learngene"] |= {"card": to_json(CardRecord(command=f"python benchmarks/shelf.py {stage}"))}
+            write_json(config, data)
+            rendered(config.parent, notes_of(config.parent / "README.md"))
+
+
+def rendered(folder: Path, notes: str) -> None:
+    """Write one card's page, with its notes; a page without any has room for them."""
+    config = read_json(folder / CONFIG)
+    place = Place(reference=folder.name, note=f"`{folder.name}` is its name on the shelf that comes with the package.")
+    page = descendant_card(config) if "learngene" in config else learngene_card(read_config(folder), place)
+    (folder / "README.md").write_text(page + (notes or f"\n{NOTES}\n{END}\n"), encoding="utf-8")
+
+
+def shown(folder: Path, name: str, text: str) -> None:
+    """Put a table among the notes of a card."""
+    card = folder / "README.md"
+    old = card.read_text(encoding="utf-8")
+    if f"<!-- {name} -->" not in old:
+        card.write_text(old.replace(END, f"\n<!-- {name} -->\n<!-- /{name} -->\n\n{END}"), encoding="utf-8")
+    replace_between(card, name, text)
 
 
 def story() -> None:
@@ -149,23 +292,35 @@ def story() -> None:
 STAGES = {
     "ancestry": ancestry,
     "gate": judged,
-    "lsamd": lsamd,
-    "tal": tal,
-    "worth": worth,
+    "narrow": narrow,
+    "learngenes": lambda: extracted(list(arms())),
+    "worth": lambda: worth(list(arms())),
+    "tal-worth": tal_in_full,
     "cards": cards,
     "demo": story,
 }
 
 
+def extracted(methods: list[str]) -> None:
+    """The learngenes of these methods."""
+    for name, arm in arms().items():
+        if name in methods:
+            learngene(arm)
+
+
 def main(names: list[str]) -> None:
-    """Run the named stages, or all of them, in order."""
-    unknown = sorted(set(names) - set(STAGES))
+    """Run the named stages, or all of them, in order; names of methods mean their learngenes."""
+    methods = [name for name in names if name in arms()]
+    unknown = sorted(set(names) - set(STAGES) - set(methods))
     if unknown:
-        raise SystemExit(f"no stage named {unknown[0]}; there are: {', '.join(STAGES)}")
+        raise SystemExit(f"no stage or method named {unknown[0]}; there are: {', '.join([*STAGES, *arms()])}")
     for name, stage in STAGES.items():
         if not names or name in names:
             print(f"== {name}", file=sys.stderr)
             stage()
+    if methods:
+        extracted(methods)
+        worth(methods)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """`Ancestry`: a pretrained model to inherit from, with its provenance.
 
 Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, a local folder in timm's layout, a safetensors file
-(config.json beside it, or `FILE.safetensors#architecture`), and `bundled`, the ancestry model on the zoo's shelf.
+(config.json beside it, or `FILE.safetensors#architecture`), the name of a model on the zoo's shelf, and `bundled`, the
+ancestry model there.
 """
 
 from __future__ import annotations
@@ -262,9 +263,11 @@ def _find_hub(repository: Repository, offline: bool) -> _Found:
 
 
 def _local_path(scheme: str, name: str) -> str:
-    if scheme == "bundled":
-        from learngene_zoo.artifacts.shelf import cards_folder
+    from learngene_zoo.artifacts.shelf import cards_folder, is_card
 
+    if scheme != "bundled" and is_card(name) and not Path(name).exists():
+        return str(cards_folder() / name)
+    if scheme == "bundled":
         card = cards_folder() / BUNDLED_CARD
         if not card.is_dir():
             raise Unavailable(f"this installation has no bundled ancestry model ({card}); choose one with --ancestry")

@@ -1,18 +1,21 @@
-"""The README.md of a learngene and of a descendant: what it is, how it was made, how to use it.
+"""The README.md of a learngene and of a descendant: what it is and what it is worth, how it was made, how to use it.
 
-Its front matter is the Hub's model card metadata. Whatever a user typed is reduced to printable characters, so that it can
-neither end the front matter nor a block of the page.
+Its front matter is the Hub's model card metadata. All of it comes from the artifact, but for one section: what people write
+between `<!-- notes -->` and `<!-- /notes -->` stays when a card is rendered again.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord, joint_licence
+from learngene_zoo.artifacts.page import code, fence, json_block, page, plain, printed, prose, table
+from learngene_zoo.artifacts.records import AncestryRecord, CardRecord, LearngeneConfig, TaskRecord, joint_licence
+from learngene_zoo.artifacts.worth import HUB_ID, dataset_of, worth_results, worth_section
+from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import from_json, to_json
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
 # The Hub's identifiers of the licences that this zoo's models and data sets have; any other is its "other", with a name.
 _HUB_LICENCES = {"apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "bsd-3-clause", "unknown"}
-_HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"
+NOTES, END = "<!-- notes -->", "<!-- /notes -->"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +45,8 @@ def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
     """The README.md of a learngene folder."""
     licence = place.licence if config.licence == "unknown" else config.licence
     made = {"method": config.method, "seed": config.seed, "settings": config.settings, "versions": config.versions}
+    about = config.card or CardRecord()
+    results = worth_results(about.worth, _pipeline(config.spec))
     front = _front(
         licence,
         library_name="learngene_zoo",
@@ -49,28 +54,38 @@ def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
         tags=["learngene", "learngene_zoo", config.method, "vision-transformer"],
         base_model=_base_models(config.ancestries),
         datasets=_datasets(config.tasks),
+        **_index(f"learngene-{config.method}", results),
     )
-    return _page(
+    return page(
         front,
-        f"# A learngene of {_plain(config.method)}",
+        f"# A learngene of {plain(config.method)}",
         "A small part of a large Vision Transformer, from which Vision Transformers of many sizes are initialised. It is not "
         "a model by itself.",
+        "## Intended use",
+        "To start a model of the size that a device or a budget allows from more than random numbers. Each descendant is "
+        f"fine-tuned on the task that it is for: {_kind(config.spec)} at {config.spec.image_size} pixels or another size.",
         "## Usage",
-        _fence(
+        fence(
             "pip install learngene-zoo\n"
             f"lgzoo show {place.reference}   # every size that it can build\n"
             f"lgzoo expand {place.reference} --layers {config.spec.layers}"
         ),
         f"{place.note} Each descendant is a folder that timm opens; its own card says how.".strip(),
-        f"Descendants are built under the control {_code(config.control)}." if config.control else "",
+        f"Descendants are built under the control {code(config.control)}." if config.control else "",
         *(["## Descendants in this repository", _members(place.members)] if place.members else []),
+        *worth_section(about.worth),
         "## How it was made",
+        _command(about),
         _ancestries(config.ancestries),
         _tasks(config.tasks),
         f"Descendants have this shape unless another is chosen: {_shape(config.spec)}.",
-        _json(made),
-        *(["## Metrics", _json(config.metrics)] if config.metrics else []),
-        *(["## Details recorded by the method", _json(config.details)] if config.details else []),
+        json_block(made),
+        *(["## Metrics", json_block(config.metrics)] if config.metrics else []),
+        *(["## Details recorded by the method", json_block(config.details)] if config.details else []),
+        "## Limits",
+        _limits(config, about),
+        "## Citation",
+        _citation(about, config.versions),
         _licence(licence, config.ancestries),
     )
 
@@ -88,6 +103,7 @@ def descendant_card(config: Mapping[str, Any], place: Place = Place()) -> str:
     method = str(ours.get("method", "unknown"))
     widths, control = "-".join(str(part.width) for part in spec.sizes), ours.get("control")
     name = f"vit-{spec.layers}-layers-{widths}-wide-{method}" + (f"-{control}" if control else "")
+    about = from_json(CardRecord, to_json(ours.get("card", {})), "learngene: card")
     results = _results(spec, ours.get("metrics") or {}, tasks)
     front = _front(
         licence,
@@ -96,26 +112,32 @@ def descendant_card(config: Mapping[str, Any], place: Place = Place()) -> str:
         tags=["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
         base_model=[place.learngene] if place.learngene else _base_models(ancestries),
         datasets=_datasets(tasks),
-        metrics=sorted({result.metric_type for result in results}),
-        **({"model_name": _printable(name), "eval_results": results} if results else {}),
+        **_index(name, results),
     )
     count = len(ours.get("inherited", ()))
     keys = ("method", "control", "learngene", "seed", "settings", "recipe", "training_seed")
     made = {key: ours[key] for key in keys if key in ours}
-    origin = "trained from scratch" if method == "train" else f"built from a learngene of {_plain(method)}"
-    origin += f", under the control {_code(control)}" if control else ""
+    origin = "trained from scratch" if method == "train" else f"built from a learngene of {plain(method)}"
+    origin += f", under the control {code(control)}" if control else ""
     origin += f", [{place.learngene}](https://huggingface.co/{place.learngene})" if place.learngene else ""
-    return _page(
+    return page(
         front,
-        f"# {_plain(name)}",
+        f"# {plain(name)}",
         f"A Vision Transformer {origin}: {_shape(spec)}{f'; {count} tensors inherited' if count else ''}.",
+        "## Intended use",
+        f"{_use(spec, ours)} It takes {spec.image_size}-pixel images, normalised as its config says.",
         "## Usage",
         _usage(spec, place),
         "## How it was made",
+        _command(about),
         _ancestries(ancestries),
         _tasks(tasks),
-        _json({**made, "versions": ours.get("versions", {})}),
-        *(["## Metrics", _json(ours["metrics"])] if ours.get("metrics") else []),
+        json_block({**made, "versions": ours.get("versions", {})}),
+        *(["## Metrics", json_block(ours["metrics"])] if ours.get("metrics") else []),
+        "## Limits",
+        f"{_measured(results)} What it was trained on, and what it inherits, it may have learned wrong.",
+        "## Citation",
+        _citation(about, ours.get("versions", {})),
         _licence(licence, ancestries),
     )
 
@@ -125,23 +147,34 @@ def timm_card(config: Mapping[str, Any]) -> str:
     ours: Mapping[str, Any] = config["learngene"]
     trained_on = ours.get("trained_on")
     tasks = [from_json(TaskRecord, to_json(trained_on), "trained_on")] if trained_on else []
-    name, licence = _plain(config["architecture"]), str(ours.get("licence", "unknown"))
+    name, licence = plain(config["architecture"]), str(ours.get("licence", "unknown"))
     keys = ("origin", "recipe", "training_seed", "versions")
-    return _page(
+    return page(
         _front(
             licence, library_name="timm", pipeline_tag="image-classification", tags=["timm"], datasets=_datasets(tasks)
         ),
         f"# {name}",
         f"timm's `{name}` with {config['num_classes']} classes.",
         "## Usage",
-        _fence('import timm\n\nmodel = timm.create_model("local-dir:FOLDER", pretrained=True)', "python"),
+        fence('import timm\n\nmodel = timm.create_model("local-dir:FOLDER", pretrained=True)', "python"),
         "`FOLDER` is this folder. Only timm is needed.",
         "## How it was made",
         _tasks(tasks),
-        _json({key: ours[key] for key in keys if key in ours}),
-        *(["## Metrics", _json(ours["metrics"])] if ours.get("metrics") else []),
+        json_block({key: ours[key] for key in keys if key in ours}),
+        *(["## Metrics", json_block(ours["metrics"])] if ours.get("metrics") else []),
         _licence(licence, ()),
     )
+
+
+def notes_of(old: Path) -> str:
+    """The section of a card that rendering keeps, to be put behind the new one. Raises `BadFile`."""
+    try:
+        found = re.search(f"{NOTES}.*?{END}", old.read_text(encoding="utf-8"), re.DOTALL)
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError) as error:
+        raise BadFile(f"{old} cannot be read: {error}; remove it, and it is written anew") from error
+    return f"\n{found[0]}\n" if found else ""
 
 
 # The front matter
@@ -152,9 +185,15 @@ def _front(licence: str, **metadata: Any) -> str:
     from huggingface_hub import ModelCardData
 
     known = licence.lower()
-    named = {"license": known} if known in _HUB_LICENCES else {"license": "other", "license_name": _printable(licence)}
-    given = {key: value if key == "eval_results" else _printable(value) for key, value in metadata.items() if value}
+    named = {"license": known} if known in _HUB_LICENCES else {"license": "other", "license_name": printed(licence)}
+    given = {key: value if key == "eval_results" else printed(value) for key, value in metadata.items() if value}
     return ModelCardData(**named, **given).to_yaml()
+
+
+def _index(name: str, results: list[EvalResult]) -> dict[str, Any]:
+    """The model index, and which metrics it has; nothing without results."""
+    metrics = sorted({result.metric_type for result in results})
+    return {"metrics": metrics, "model_name": printed(name), "eval_results": results} if results else {}
 
 
 def _results(spec: Spec, metrics: Mapping[str, Any], tasks: Sequence[TaskRecord]) -> list[EvalResult]:
@@ -184,15 +223,14 @@ def _base_models(records: Iterable[AncestryRecord]) -> list[str]:
     for record in records:
         scheme, _, name = record.source.partition(":")
         name = f"timm/{name}" if scheme == "timm" else name.split("@")[0]
-        if scheme in ("timm", "hf-hub") and re.fullmatch(_HUB_ID, name):
+        if scheme in ("timm", "hf-hub") and re.fullmatch(HUB_ID, name):
             found.append(name)
     return sorted(set(found))
 
 
 def _datasets(records: Iterable[TaskRecord]) -> list[str]:
     """The Hub's names of the data sets that are there."""
-    matches = (re.fullmatch(rf"hf:({_HUB_ID})([:@].*)?", record.source) for record in records)
-    return sorted({match[1] for match in matches if match})
+    return sorted({name for name in (dataset_of(record.source) for record in records) if name is not None})
 
 
 def _pipeline(spec: Spec) -> str:
@@ -203,35 +241,47 @@ def _pipeline(spec: Spec) -> str:
 # The page
 
 
-def _page(front: str, *parts: str) -> str:
-    return f"---\n{front}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
+def _kind(spec: Spec) -> str:
+    return "segmentation" if spec.dense else "classification"
 
 
-def _printable(value: Any) -> Any:
-    """Every text of it as `printable` shows it: YAML and Markdown carry no others."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, Mapping):
-        return {_printable(str(key)): _printable(item) for key, item in value.items()}
-    return [_printable(item) for item in value] if isinstance(value, (list, tuple)) else value
+def _command(about: CardRecord) -> str:
+    return fence(printed(about.command)) if about.command else ""
 
 
-def _plain(text: str) -> str:
-    """One line of Markdown prose out of anything."""
-    return re.sub(r"[^\w .,:@/+-]", "", _printable(text))
+def _limits(config: LearngeneConfig, about: CardRecord) -> str:
+    """What nobody should conclude from a learngene's card."""
+    seen = ", ".join(code(task.name) for task in config.tasks)
+    parts = [
+        "- A descendant must be fine-tuned before it is used; it inherits what the ancestry model learned, also where that is wrong.",
+        f"- The extraction has seen the training images of {seen}: on these, what is measured says less about other tasks."
+        if seen
+        else "",
+        "- What was measured holds for these sizes, these tasks and a short training; a longer one lessens every gain."
+        if about.worth
+        else "- What its descendants are worth was not measured.",
+    ]
+    return "\n".join(part for part in parts if part)
 
 
-def _code(text: Any) -> str:
-    return "`" + re.sub(r"[`|]", "", _printable(str(text))) + "`"
+def _use(spec: Spec, ours: Mapping[str, Any]) -> str:
+    """What a model is for: its task if it was trained on one, else fine-tuning."""
+    task = ours.get("task")
+    if not ours.get("trained_on"):
+        return f"To be fine-tuned for {_kind(spec)}; it has learned no task by itself yet."
+    return f"{_kind(spec).capitalize()} on the task {code(task)}, and fine-tuning on others."
 
 
-def _fence(text: str, language: str = "") -> str:
-    return f"```{language}\n{text}\n```"
+def _measured(results: Sequence[EvalResult]) -> str:
+    if not results:
+        return "Nothing was measured on it."
+    return "What was measured above is on held-out images of its own task."
 
 
-def _json(data: Any) -> str:
-    text = json.dumps(_printable(to_json(data)), indent=2, ensure_ascii=False)
-    return _fence(text.replace("```", "'''"), "json")
+def _citation(about: CardRecord, versions: Mapping[str, Any]) -> str:
+    """The paper of the method, where the artifact names it, and this package."""
+    paper = f"- {prose(about.paper)}\n" if about.paper else ""
+    return f"{paper}- learngene_zoo {plain(str(versions.get('learngene_zoo', '')))}".rstrip()
 
 
 def _shape(spec: Spec) -> str:
@@ -245,30 +295,25 @@ def _shape(spec: Spec) -> str:
     )
 
 
-def _table(head: str, rows: Iterable[Sequence[Any]]) -> str:
-    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
-    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *lines]) if lines else ""
-
-
 def _ancestries(records: Iterable[AncestryRecord]) -> str:
     rows = [
-        [_code(cell) for cell in (r.source, r.revision or "none", r.sha256 or "unknown", r.licence)] for r in records
+        [code(cell) for cell in (r.source, r.revision or "none", r.sha256 or "unknown", r.licence)] for r in records
     ]
-    return _table("| ancestry model | revision | sha256 | licence |", rows)
+    return table("| ancestry model | revision | sha256 | licence |", rows)
 
 
 def _tasks(records: Iterable[TaskRecord]) -> str:
     rows = [
-        (_code(r.name), _code(r.source), _code(r.revision or "none"), r.classes, r.images, _code(r.licence))
+        (code(r.name), code(r.source), code(r.revision or "none"), r.classes, r.images, code(r.licence))
         for r in records
     ]
-    return _table("| task | source | revision | classes | images | licence |", rows)
+    return table("| task | source | revision | classes | images | licence |", rows)
 
 
 def _licence(licence: str, ancestries: Sequence[AncestryRecord]) -> str:
     if licence == "unknown":
         return f"## Licence\n\nUnknown{', because that of an ancestry model is unknown' if ancestries else ''}."
-    return f"## Licence\n\n{_code(licence)}{', the licence of the ancestry models' if ancestries else ''}."
+    return f"## Licence\n\n{code(licence)}{', the licence of the ancestry models' if ancestries else ''}."
 
 
 def _members(members: Iterable[tuple[str, Spec]]) -> str:
@@ -278,7 +323,7 @@ def _members(members: Iterable[tuple[str, Spec]]) -> str:
         rows.append(
             (f"[{folder}]({folder})", spec.layers, widths, spec.classes, f"{price.params:,}", f"{price.flops:,}")
         )
-    return _table("| folder | layers | width | classes | parameters | FLOPs |", rows)
+    return table("| folder | layers | width | classes | parameters | FLOPs |", rows)
 
 
 def _usage(spec: Spec, place: Place) -> str:
@@ -286,12 +331,12 @@ def _usage(spec: Spec, place: Place) -> str:
     opened = f'model = timm.create_model("{place.timm}", pretrained=True)'
     if not (spec.dense or spec.stitched):
         needs = f"{place.note} Only timm is needed.".strip()
-        return _fence(f"import timm\n\n{opened}", "python") + f"\n\n{needs}"
+        return fence(f"import timm\n\n{opened}", "python") + f"\n\n{needs}"
     parts = [place.note] if place.note else []
     parts += ["The model gives logits for every pixel."] * spec.dense
     parts += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched
     return (
-        _fence(f"import timm\n\nimport learngene_zoo.timm  # registers the model with timm\n\n{opened}", "python")
+        fence(f"import timm\n\nimport learngene_zoo.timm  # registers the model with timm\n\n{opened}", "python")
         + f"\n\n{' '.join(parts)} timm has no such model, so it needs the line "
         "`import learngene_zoo.timm` (`pip install learngene-zoo`)."
     )

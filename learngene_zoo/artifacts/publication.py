@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.card import Place, descendant_card, learngene_card
+from learngene_zoo.artifacts.card import Place, descendant_card, learngene_card, notes_of
 from learngene_zoo.artifacts.hub import Repository, parse_repository
 from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, manifest_of
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.errors import BadFile, Refused, WrongCall
+from learngene_zoo.errors import Refused, WrongCall
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS
 
@@ -31,7 +31,6 @@ README = "README.md"
 BRANCH = "main"  # what is published to
 # Beside config, weights and card: what an export writes, and pictures.
 EXTRAS = (".onnx", ".pt2", ".png", ".svg")
-_NOTES = re.compile(r"<!-- notes -->.*?<!-- /notes -->", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,19 +155,8 @@ def _files(folder: Path, prefix: str, card: str) -> dict[str, Path | bytes]:
                 f"{entry} is not part of an artifact; move it away (beside the artifact, {', '.join(EXTRAS)} are published)"
             )
         files[entry.name] = entry
-    files[README] = f"{card}{_notes(folder / README)}".encode()
+    files[README] = f"{card}{notes_of(folder / README)}".encode()
     return {prefix + name: content for name, content in files.items()}
-
-
-def _notes(old: Path) -> str:
-    """The section of a card that rendering keeps."""
-    try:
-        found = _NOTES.search(old.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return ""
-    except (OSError, ValueError) as error:
-        raise BadFile(f"{old} cannot be read: {error}; remove it, and it is written anew") from error
-    return f"\n{found[0]}\n" if found else ""
 
 
 def _content(source: Path | bytes) -> Content:

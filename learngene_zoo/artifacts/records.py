@@ -81,6 +81,47 @@ class Purpose:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What descendants of one size reach on one task, beside every control of theirs."""
+
+    task: str
+    layers: Annotated[int, Bounds(least=1, most=LIMITS["layers"])]
+    width: Annotated[int, Bounds(least=1, most=LIMITS["width"])]
+    size: Mapping[str, Any] = field(default_factory=dict)  # the expander's settings, where these do not name it
+    params: Annotated[int, Bounds(least=0, most=10**18)]
+    flops: Annotated[int, Bounds(least=0, most=10**18)]
+    images: Annotated[int, "that were classified", Bounds(least=0, most=10**12)]
+    accuracy: Mapping[str, float]  # by arm; that of the descendants first
+    gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)  # over a rival, with a 95 % interval
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        for arm, value in self.accuracy.items():
+            if not 0 <= value <= 1:
+                raise WrongCall(f"the accuracy of {arm!r:.40} on {self.task!r:.40} is {value!r:.40}; expected 0 to 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worth:
+    """What a learngene is worth: its descendants of several sizes after a short training, measured by one command."""
+
+    command: str
+    split: str
+    how: str  # the training and what is compared, in a sentence
+    rows: tuple[Measured, ...]
+    datasets: Mapping[str, str] = field(default_factory=dict)  # where the images of a task come from
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardRecord:
+    """What the card of an artifact says beyond how it was made; written by whoever puts it on a shelf."""
+
+    command: str = ""  # that makes it
+    paper: str = ""  # to cite
+    worth: Worth | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class LearngeneConfig:
     """Everything about a learngene but its tensors.
 
@@ -102,6 +143,7 @@ class LearngeneConfig:
     details: Mapping[str, Any] = field(default_factory=dict)
     control: Control | None = None
     purpose: Purpose | None = None
+    card: CardRecord | None = field(default=None, compare=False)
     # The names in its file, written when it is saved; none where an earlier version wrote it.
     tensors: tuple[str, ...] = field(default=(), compare=False)
 

@@ -65,7 +65,7 @@ class Learngene:
 
         with new_folder(path, force, before) as draft:
             config = to_json(replace(self.config, tensors=tuple(sorted(self.state))))
-            for name in ("control", "purpose", "device"):
+            for name in ("control", "purpose", "device", "card"):
                 if not config[name]:
                     del config[name]
             write_json(draft / CONFIG, config)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from learngene_zoo.artifacts.card import descendant_card, learngene_card
-from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord
+from learngene_zoo.artifacts.card import descendant_card, learngene_card, notes_of
+from learngene_zoo.artifacts.records import AncestryRecord, CardRecord, LearngeneConfig, Measured, TaskRecord, Worth
+from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import to_json
 
@@ -149,3 +151,77 @@ def test_a_model_trained_from_scratch_has_the_licence_its_maker_gave_it() -> Non
     assert front(descendant_card({"learngene": ours}))["license"] == "unknown"
     heir = {**ours, "licence": "apache-2.0", "ancestries": to_json([LOCAL])}
     assert front(descendant_card({"learngene": heir}))["license"] == "unknown"
+
+
+WORTH = Worth(
+    command="python measure.py",
+    split="test",
+    how="Each model after one epoch.",
+    datasets={"clothes": "org/clothes", "digits": "scans"},
+    rows=(
+        Measured(
+            task="clothes",
+            layers=3,
+            width=32,
+            params=1234,
+            flops=5678,
+            images=100,
+            accuracy={"descendant": 0.75, "shuffled": 0.5, "scratch timm": 0.25},
+            gains={"scratch": (0.5, 0.375, 0.625)},
+        ),
+        Measured(
+            task="digits",
+            layers=6,
+            width=64,
+            size={"low": 3},
+            params=9,
+            flops=9,
+            images=10,
+            accuracy={"descendant": 1.0},
+        ),
+    ),
+)
+
+
+def test_what_a_learngene_is_worth_is_a_table_and_the_hubs_model_index() -> None:
+    about = CardRecord(command="lgzoo extract lsamd --top 2", paper="Somebody. Something. 2024", worth=WORTH)
+    card = learngene_card(config(TIMM, card=about))
+    assert "| `clothes` | 3 | 32 |  | 1,234 | 5,678 | 75.0 | 50.0 | 25.0 | +50.0 (+37.5 to +62.5) |" in card
+    assert "| `digits` | 6 | 64 | low 3 | 9 | 9 | 100.0 |  |  |  |" in card
+    for said in ("`python measure.py`", "lgzoo extract lsamd --top 2", "- Somebody. Something. 2024"):
+        assert said in card
+    matter = front(card)
+    [index] = matter["model-index"]
+    clothes, digits = index["results"]
+    assert clothes["dataset"] == {"name": "clothes", "type": "org/clothes", "split": "test"}
+    assert [(one["type"], one["value"]) for one in clothes["metrics"]] == [("accuracy", 0.75)]
+    assert digits["dataset"]["type"] == "digits"
+    assert (index["name"], matter["metrics"]) == ("learngene-lsamd", ["accuracy"])
+
+
+def test_a_card_says_what_was_not_measured() -> None:
+    assert "was not measured" in learngene_card(config(TIMM))
+    assert "What it is worth" not in learngene_card(config(TIMM))
+
+
+def test_an_impossible_accuracy_is_refused_and_nothing_of_a_table_escapes() -> None:
+    row = WORTH.rows[0]
+    with pytest.raises(WrongCall, match="accuracy of 'descendant' on 'clothes'"):
+        replace(row, accuracy={"descendant": 1.5})
+    nasty = replace(
+        WORTH, command=NASTY, split=NASTY, how=NASTY, rows=(replace(row, task=NASTY, accuracy={NASTY: 0.5}, gains={}),)
+    )
+    card = learngene_card(config(TIMM, card=CardRecord(command=NASTY, paper=NASTY, worth=nasty)))
+    assert card.count("\n---\n") == 1
+    assert card.split("\n---\n")[1].count("```") % 2 == 0
+    assert front(card)["license"] == "apache-2.0"
+
+
+def test_what_people_wrote_into_a_card_is_found_again(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    assert notes_of(page) == ""
+    page.write_text("---\n---\nold\n\n<!-- notes -->\nMine.\n<!-- /notes -->\n")
+    assert notes_of(page) == "\n<!-- notes -->\nMine.\n<!-- /notes -->\n"
+    page.write_bytes(b"\xff")
+    with pytest.raises(BadFile, match="cannot be read"):
+        notes_of(page)

@@ -1,0 +1,125 @@
+"""What a learngene on the shelf is worth: descendants of three sizes, fine-tuned briefly, beside their controls and scratch.
+
+    python benchmarks/shelf.py worth          for every learngene on the shelf; resumable: run it again after a stop
+
+The sizes are the smallest, the middle and the largest of those that cost no more than the ancestry model. The tasks are two of
+real images and two drawn ones; what the extraction has seen is told on the card. Every arm has the same images in the same
+order, the same head and the same learning rate, which is not tuned for any.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from grids import finished
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.ancestry import ancestry_spec
+from learngene_zoo.artifacts.records import CONTROLS, Measured, Worth
+from learngene_zoo.atomic import new_file
+from learngene_zoo.bench.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.contrasts import gains_over_images
+from learngene_zoo.bench.extraction import Spent
+from learngene_zoo.bench.grid import RECIPE, SCRATCH, scheduled
+from learngene_zoo.bench.results import Row
+from learngene_zoo.families.family import cost
+from learngene_zoo.method import BUNDLED, Member
+from learngene_zoo.settings import to_json
+from learngene_zoo.storage import write_json
+from learngene_zoo.tasks.catalogue import find_entry
+
+TASKS = ("digits", "fashion_mnist", "textures", "numbers")
+IMAGES, EPOCHS, SEED = 500, 4, 0
+TRAINING = scheduled(replace(RECIPE, images=IMAGES), EPOCHS)
+DESCENDANT, SHUFFLED = "descendant", "shuffled"
+
+
+def measured(arm: Arm, card: Path, out: Path) -> Worth:
+    """What the learngene on a card is worth; the results of all cards lie in one folder, with one scratch arm for all."""
+    place(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
+    sizes = three(lifecycle.plan(card))
+    grid = [cells_of(arm, member, task) for member in sizes for task in TASKS]
+    rows = {row.key: row for row in finished([cell for cells in grid for cell in cells], out)}
+    found = [
+        line(member, [rows[cell.key] for cell in cells])
+        for member, cells in zip([member for member in sizes for _ in TASKS], grid, strict=True)
+    ]
+    return Worth(
+        command=f"python benchmarks/shelf.py {arm.method}",
+        split="test",
+        how=sentence(),
+        rows=tuple(sorted(found, key=lambda row: TASKS.index(row.task))),
+        datasets={task: source_of(task) for task in TASKS},
+    )
+
+
+def place(extraction: Extraction, card: Path, out: Path) -> None:
+    """Copy a bundled learngene to where a grid looks for extractions."""
+    folder = extraction.folder(out)
+    if not folder.exists():
+        shutil.copytree(card, folder)
+        with new_file(extraction.record(out), force=True) as draft:
+            write_json(draft, to_json(Spent(finished=True)))
+
+
+def three(members: Sequence[Member]) -> list[Member]:
+    """The smallest, the middle and the largest member that cost no more than the ancestry model."""
+    most = cost(ancestry_spec(BUNDLED)).params
+    fitting = [member for member in members if member.cost().params <= most]
+    return [fitting[0], fitting[(len(fitting) - 1) // 2], fitting[-1]]
+
+
+def cells_of(arm: Arm, member: Member, task: str) -> list[Cell]:
+    """The trainings of one line: a descendant, its controls, and the plain models of as many layers from scratch."""
+    own = [arm, *(replace(arm, name=f"{arm.name} {control}", control=control) for control in CONTROLS)]
+    spec, size = member.spec, dict(member.settings)
+    width = max(part.width for part in spec.sizes)
+    found = [cell(one, task, spec.layers, None if size else width, size) for one in own]
+    return [*found, *(cell(one, task, spec.layers, width, {}) for one in SCRATCH)]
+
+
+def cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, object]) -> Cell:
+    """One training; every arm of a task draws the same."""
+    return Cell(arm=arm, task=task, layers=layers, width=width, size=size, seed=SEED, recipe=TRAINING, look=False)
+
+
+def line(member: Member, rows: Sequence[Row]) -> Measured:
+    """One line of a card's table: accuracies by arm, and what the descendant gains, with intervals over the images."""
+    ours, *others = rows
+    names = {ours.arm: DESCENDANT, **{row.arm: row.control or row.arm for row in others}}
+    scratch = [row.arm for row in others if row.control is None]
+    rivals = {SHUFFLED: [row.arm for row in others if row.control == SHUFFLED], "scratch": scratch}
+    found = gains_over_images(rows, ours.arm, rivals)
+    ends = ("", "_low", "_high")
+    return Measured(
+        task=ours.task,
+        layers=ours.layers,
+        width=member.spec.width,
+        size=dict(member.settings),
+        params=ours.params,
+        flops=ours.flops,
+        images=ours.evaluated,
+        accuracy={name: round(found[arm], 4) for arm, name in names.items()},
+        gains={name: tuple(round(found[f"over_{name}{end}"], 4) for end in ends) for name in rivals},  # type: ignore[misc]
+    )
+
+
+def sentence() -> str:
+    """What was measured, in words."""
+    return (
+        f"Each model after {EPOCHS} epochs of at most {IMAGES:,} training images, learning rate {RECIPE.lr:g} for every "
+        f"arm, one seed. Shuffled: the same inherited tensors, each with its numbers in another order. Stem: nothing but patch "
+        f"embedding, tokens, positions and final norm inherited. Scratch: plain models of as many layers, as wide as the descendant's "
+        "widest part, with timm's initialisation and with standard deviation 1/sqrt(fan in). Gains are in points, over the shuffled model and "
+        "over the better of the two from scratch, with 95 % intervals over the test images."
+    )
+
+
+def source_of(task: str) -> str:
+    """Where a task's images come from."""
+    entry = find_entry(task)
+    assert entry is not None
+    return entry.source

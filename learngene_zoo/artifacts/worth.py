@@ -1,0 +1,91 @@
+"""What a learngene is worth, as its card says it: a table, and the Hub's model index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from learngene_zoo.artifacts.page import code, prose, table
+from learngene_zoo.artifacts.records import Measured, Worth
+from learngene_zoo.text import printable
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"
+
+
+def dataset_of(source: str) -> str | None:
+    """The Hub's name of the data set that a task's images come from, if it is there."""
+    found = re.fullmatch(rf"(?:hf:)?({HUB_ID})(?:[:@].*)?", source)
+    return found[1] if found else None
+
+
+def worth_section(worth: Worth | None) -> list[str]:
+    """The section of a card; nothing if nothing was measured."""
+    if worth is None or not worth.rows:
+        return []
+    arms = list(dict.fromkeys(arm for row in worth.rows for arm in row.accuracy))
+    rivals = list(dict.fromkeys(rival for row in worth.rows for rival in row.gains))
+    sized = any(row.size for row in worth.rows)
+    heads = ["task", "layers", "width", *(["size"] if sized else []), "parameters", "FLOPs", *arms]
+    heads += [f"gain over {rival}" for rival in rivals]
+    rows = [_cells(row, arms, rivals, sized) for row in worth.rows]
+    return [
+        "## What it is worth",
+        table(f"| {' | '.join(map(prose, heads))} |", rows),
+        f"Accuracy on {prose(worth.split)} images in per cent. {prose(worth.how)} Measured by {code(worth.command)}.",
+    ]
+
+
+def _cells(row: Measured, arms: list[str], rivals: list[str], sized: bool) -> list[str]:
+    shares = [f"{100 * row.accuracy[arm]:.1f}" if arm in row.accuracy else "" for arm in arms]
+    gains = [_gain(row.gains[rival]) if rival in row.gains else "" for rival in rivals]
+    named = [prose(size_text(row.size))] if sized else []
+    return [
+        code(row.task),
+        str(row.layers),
+        str(row.width),
+        *named,
+        f"{row.params:,}",
+        f"{row.flops:,}",
+        *shares,
+        *gains,
+    ]
+
+
+def _gain(gain: tuple[float, float, float]) -> str:
+    value, low, high = (100 * number for number in gain)
+    return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def size_text(size: Mapping[str, object]) -> str:
+    """The settings that name a size, in words: `low 3, high 3`."""
+    return ", ".join(f"{name} {value}" for name, value in size.items())
+
+
+def worth_results(worth: Worth | None, pipeline: str) -> list[EvalResult]:
+    """The accuracy of the descendants of every size on every task, as the Hub shows them in its model index."""
+    from huggingface_hub import EvalResult
+
+    if worth is None:
+        return []
+    return [
+        EvalResult(
+            task_type=pipeline,
+            dataset_type=dataset_of(worth.datasets.get(row.task, "")) or printable(row.task),
+            dataset_name=printable(row.task),
+            dataset_split=printable(worth.split),
+            metric_type="accuracy",
+            metric_name=printable(f"accuracy of {_model_text(row)}, fine-tuned"),
+            metric_value=next(iter(row.accuracy.values())),
+        )
+        for row in worth.rows
+        if row.accuracy
+    ]
+
+
+def _model_text(row: Measured) -> str:
+    named = f" ({size_text(row.size)})" if row.size else ""
+    return f"{row.layers} layers of width {row.width}{named}"

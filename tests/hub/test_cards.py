@@ -1,0 +1,87 @@
+"""The cards on the shelf: metadata that the Hub takes, and a snippet that opens what it stands beside."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+from standin import StandIn
+from test_stories import process
+
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.shelf import cards_folder, kind_of
+
+Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
+NAMES = shelf.names()
+# What the Hub shows for a model of the library timm: `timm` in huggingface.js, packages/tasks/src/model-libraries-snippets.ts.
+TIMM = """
+import timm
+
+model = timm.create_model("hf-hub:ID", pretrained=True)
+"""
+
+
+def front(page: str) -> dict[str, Any]:
+    found = yaml.safe_load(page.split("---\n", 2)[1])
+    assert isinstance(found, dict)
+    return found
+
+
+def snippets(checkout: Path) -> tuple[str, str]:
+    """Those of this library in docs/hub.md: of a model, and of a learngene."""
+    lines = re.findall(r"^\+(.*)$", (checkout / "docs/hub.md").read_text(encoding="utf-8"), re.MULTILINE)
+    model, learngene = re.findall(r"`([^`]*\$\{model.id\}[^`]*)`", "\n".join(lines))
+    return model.replace("${model.id}", "ID"), learngene.replace("${model.id}", "ID")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -> None:
+    folder = cards_folder() / name
+    page, config = (folder / "README.md").read_text(encoding="utf-8"), json.loads((folder / "config.json").read_text())
+    matter, ours = front(page), config.get("learngene", config)
+    assert matter["library_name"] == ("timm" if kind_of(folder) == "model" else "learngene_zoo")
+    assert matter["license"] == "apache-2.0"
+    assert matter["pipeline_tag"] == "image-classification"
+    for heading in ("Intended use", "Usage", "How it was made", "Limits", "Citation", "Licence"):
+        assert f"\n## {heading}\n" in page
+    assert f"```\n{ours['card']['command']}\n```" in page
+    assert page.rstrip().endswith("<!-- /notes -->")
+    values = [one["value"] for index in matter.get("model-index", []) for r in index["results"] for one in r["metrics"]]
+    worth = ours["card"]["worth"]
+    measured = [row["accuracy"]["descendant"] for row in worth["rows"]] if worth else []
+    measured += [value for key, value in ours["metrics"].items() if key in ("validation_accuracy", "test_accuracy")]
+    assert sorted(values) == sorted(value for value in measured if isinstance(value, float))
+
+
+def test_the_shelf_is_small_and_lists_learngenes_only(lgzoo: Lgzoo) -> None:
+    sizes = [path.stat().st_size for path in cards_folder().rglob("*") if path.is_file()]
+    assert sum(sizes) < 25e6  # all of it is in the wheel
+    listed = [row["name"] for row in json.loads(lgzoo("list", "learngenes", "--json").out)]
+    assert listed == [name for name in NAMES if kind_of(cards_folder() / name) == "learngene"]
+    assert not [name for name in listed if name.startswith("ancestry")]
+
+
+@pytest.mark.slow
+def test_every_card_opens_by_the_snippet_that_the_hub_shows_for_it(
+    hub: StandIn, lgzoo: Lgzoo, tmp_path: Path, checkout: Path
+) -> None:
+    ours = os.pathsep.join([str(checkout), str(checkout / "plugins")])
+    of_model, of_learngene = snippets(checkout)
+    assert lgzoo("expand", "pool-mini", "--low", "3", "--high", "3", "-o", tmp_path / "stitched").code == 0
+    calls = {name: (cards_folder() / name) for name in NAMES} | {"stitched": tmp_path / "stitched"}
+    texts: dict[str, list[str]] = {"": [], ours: []}  # by what is on the path of the process
+    for name, folder in calls.items():
+        assert lgzoo("publish", folder, f"me/{name}").code == 0
+        matter = front(hub.files(f"me/{name}")["README.md"].decode())
+        alone = matter["library_name"] == "timm"
+        text = TIMM if alone else of_model if "timm" in matter["tags"] else of_learngene
+        texts["" if alone else ours].append(f"{text.replace('ID', f'me/{name}')}\nprint({name!r}, len(model.blocks))")
+    opened = "\n".join(process("\n".join(parts), hub, tmp_path, path) for path, parts in texts.items())
+    assert sorted(line.split()[0] for line in opened.splitlines()) == sorted(calls)
