@@ -41,7 +41,7 @@ from learngene_zoo.families.tensors import cast
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import BUNDLED, METHODS
 from learngene_zoo.runs.run import Run, world
-from learngene_zoo.settings import Recipe, fingerprint, settings_of, to_json
+from learngene_zoo.settings import Recipe, fingerprint, from_json, settings_of, to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS, read_json, write_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 
@@ -83,7 +83,7 @@ _ALL = suite("mini").tasks
 EXCEPTIONS = {
     "ghn3": Made(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
     "logah": Made(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
-    "snnet": Made(settings={"images": 24_000, "judged": 300}, ancestries=(NARROW_CARD, BUNDLED)),
+    "snnet": Made(settings={"images": 24_000, "judged": 300}, ancestries=(NARROW_CARD, BUNDLED), tasks=(SOURCE_TASK,)),
     "tal": Made(
         settings={
             "images": 450_000,
@@ -120,7 +120,7 @@ def ancestry() -> None:
     """Train the ancestry model and put it into cards/ancestry-mini, unless the one there is of this recipe."""
     config = CARDS / BUNDLED_CARD / CONFIG
     ours = read_json(config)["learngene"] if config.is_file() else {}
-    if ours.get("recipe") == to_json(PRETRAINING) and (ours["spec"]["layers"], ours["spec"]["width"]) == SIZE:
+    if ours and recipe_of(ours) == PRETRAINING and (ours["spec"]["layers"], ours["spec"]["width"]) == SIZE:
         return
     out = BUILD / f"ancestry-{fingerprint([to_json(ANCESTRY), to_json(PRETRAINING)])}"
     if not out.exists():
@@ -131,15 +131,20 @@ def ancestry() -> None:
 
 def narrow() -> None:
     """Make the narrower ancestry model, unless the one on the shelf comes from today's TAL learngene."""
-    config = CARDS / NARROW_CARD / CONFIG
-    origin = fingerprint([sha256(card_of("tal") / WEIGHTS), NARROW, to_json(BRIEF)])
-    if config.is_file() and read_json(config)["learngene"].get("origin") == origin:
+    config, origin = CARDS / NARROW_CARD / CONFIG, sha256(card_of("tal") / WEIGHTS)
+    ours = read_json(config)["learngene"] if config.is_file() else {}
+    if ours.get("origin") == origin and recipe_of(ours) == BRIEF:
         return
-    out = BUILD / f"narrow-{origin}"
+    out = BUILD / f"narrow-{fingerprint([origin, to_json(BRIEF)])}"
     if not out.exists():
         start = lifecycle.expand("tal-mini", layers=NARROW[0], width=NARROW[1], task=SOURCE_TASK, run=RUN)
         lifecycle.finetune(start, task=SOURCE_TASK, recipe=BRIEF, out=out, run=RUN)
     shelve(load_descendant(out), NARROW_CARD, "narrow", origin=origin)
+
+
+def recipe_of(record: Mapping[str, Any]) -> Recipe:
+    """The recipe that a model was trained with, by its record."""
+    return from_json(Recipe, record["recipe"], "recipe")
 
 
 def shelve(trained: Descendant, name: str, stage: str, **facts: str) -> None:
@@ -198,10 +203,10 @@ def is_current(arm: Arm, card: Path) -> bool:
     """Whether a card's learngene comes from these settings, ancestry models and tasks."""
     if not (card / CONFIG).is_file():
         return False
-    config, method = read_config(card), METHODS.load(arm.method)
-    tasks = method.references(arm.tasks) if arm.extractor.needs_tasks() else []
+    config, method, wanted = read_config(card), METHODS.load(arm.method), arm.extractor
+    tasks = method.references(arm.tasks, method.sources(arm.ancestries)) if wanted.needs_tasks() else []
     return (
-        to_json(config.settings) == to_json(arm.extractor)
+        from_json(type(wanted), to_json(config.settings), str(card)) == wanted
         and [record.sha256 for record in config.ancestries] == sums(arm)
         and [task.name for task in config.tasks] == tasks
     )
