@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec, architecture_name
+from learngene_zoo.families.vit.names import ARCHITECTURES, architecture_name
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import expand
 from learngene_zoo.method import Target
 from learngene_zoo.storage import WEIGHTS

@@ -33,7 +33,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from learngene_zoo.families.tensors import empty
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.names import ARCHITECTURES, arguments
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import METHODS
 from lgzoo_tal.conv_decoder import MatrixDecoder
 from lgzoo_tal.graph import Graph, graph_of
@@ -142,7 +143,7 @@ def _peak() -> int:
 @torch.no_grad()
 def plainly(hypernet: Hypernet, spec: ViTSpec) -> torch.nn.Module:
     """The model as the released code goes about it: build, encode every pair, decode everything, tile, normalise, copy."""
-    model = timm.create_model("vit_base_patch16_224", **spec.timm_args()).to(hypernet.embed.weight.device)
+    model = timm.create_model("vit_base_patch16_224", **arguments(spec)).to(hypernet.embed.weight.device)
     state, everything = model.state_dict(), Plain(hypernet)
     for group, blocks, scale in everything.blocks(graph_of(spec)):
         for name, block in zip(group.names, blocks):

@@ -33,7 +33,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from learngene_zoo.families.tensors import initial, model_of
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.names import ARCHITECTURES
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training.distillation import divergence
 from learngene_zoo.training.loop import parameter_groups

@@ -25,6 +25,8 @@ Json = Any  # None, bool, int, float, str, list of Json, dict of str to Json
 NO_OPTION = {"option": False}  # metadata of a field that is in files and in Python, and has no option
 # Metadata of a nested record, with a default, whose options and JSON keys are as if it were not nested.
 FLAT = {"flat": True}
+# Metadata of a field that is younger than the format: JSON leaves out its default, so that what was there before stays equal.
+YOUNG = {"young": True}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +197,8 @@ def to_json(value: Any) -> Json:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Json] = {}
         for field in dataclasses.fields(value):
+            if field.metadata == YOUNG and getattr(value, field.name) == field.default:
+                continue
             item = to_json(getattr(value, field.name))
             found |= item if field.metadata == FLAT else {field.name: item}
         return found

@@ -80,6 +80,7 @@ class _Found:
     licence: str = "unknown"
     revision: str | None = None
     foreign_names: bool = False  # whether the weights can be in another layout that timm converts
+    architecture: str = ""  # timm's name, if it is known
 
 
 def open_ancestry(source: str, *, image_size: int | None = None, offline: bool = False) -> Ancestry:
@@ -95,7 +96,8 @@ def open_ancestry(source: str, *, image_size: int | None = None, offline: bool =
 
     found = _find(source, offline)
     _of_one_width(found.spec, source)
-    state, spec = cast(_tensors(found), torch.float32), found.spec.with_(image_size=image_size)
+    tensors, left_out = _tensors(found)
+    state, spec = cast(tensors, torch.float32), found.spec.with_(image_size=image_size)
     mean, std = timm_config.normalisation(found.images, found.spec.channels)
     record = AncestryRecord(
         source=source,
@@ -105,6 +107,7 @@ def open_ancestry(source: str, *, image_size: int | None = None, offline: bool =
         licence=found.licence,
         mean=mean,
         std=std,
+        left_out=left_out,
         view=timm_config.view_in(found.images, source),
     )
     names = tuple(found.images.get("label_names", ()))
@@ -245,6 +248,7 @@ def _find_timm(name: str, offline: bool) -> _Found:
         licence=found.licence,
         revision=found.weights.commit,
         foreign_names=True,
+        architecture=name.partition(".")[0],
     )
 
 
@@ -259,6 +263,7 @@ def _find_hub(repository: Repository, offline: bool) -> _Found:
         licence=licence_on_card(pinned, offline=offline),
         revision=config_file.commit,
         foreign_names=True,
+        architecture=str(config.get("architecture", "")),
     )
 
 
@@ -324,27 +329,27 @@ def _nothing_at(name: str) -> WrongCall:
     return WrongCall(close if "did you mean" in close else f"no file or folder {name} to open as an ancestry model")
 
 
-def _tensors(found: _Found) -> StateDict:
-    """Every tensor, with its shape checked against the spec and its numbers checked to be finite."""
+def _tensors(found: _Found) -> tuple[StateDict, tuple[str, ...]]:
+    """Every tensor, with its shape checked against the spec and its numbers checked to be finite; and what was left out."""
     from learngene_zoo.families.tensors import check_state
 
-    stored = Tensors(found.weights)
-    state: StateDict = stored
+    stored, left_out = host(family_of(found.spec)).trimmed(Tensors(found.weights))
+    state = stored
     if found.foreign_names:
         try:
             check_state(stored, found.spec, str(found.weights))
         except BadFile:
             state = _converted(stored, found)
     check_state(state, found.spec, str(found.weights))
-    return {name: state[name] for name in state}
+    return {name: state[name] for name in state}, left_out
 
 
-def _converted(stored: Tensors, found: _Found) -> StateDict:
+def _converted(stored: StateDict, found: _Found) -> StateDict:
     """Tensors by timm's names, converted from one of the other layouts that timm knows."""
     from learngene_zoo.families.tensors import empty
 
     try:
-        return host(family_of(found.spec)).converted(dict(stored), empty(found.spec))
+        return host(family_of(found.spec)).converted(dict(stored), empty(found.spec), found.architecture)
     except Exception as error:  # timm guesses the layout by a name or two, and can then fail anywhere
         raise BadFile(f"{found.weights} is not in a layout that timm can convert: {error!r}") from error
 

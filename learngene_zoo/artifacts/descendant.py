@@ -127,12 +127,14 @@ class Descendant:
         if self.task in (task, None) and self.spec.classes == len(names) and self.spec.dense == dense:
             return replace(self, task=task, class_names=names)
         spec = self.spec.with_(classes=len(names), dense=dense)
-        fresh = assemble(spec, tensors.without_head(self.state, self.spec), seed=seed, mean=self.mean, std=self.std)
+        own = shapes(spec)  # without pooling, if the head is for pixels
+        kept = tensors.only(self.state, lambda name: name in own and not table_of(spec).is_head(name))
+        fresh = assemble(spec, kept, seed=seed, mean=self.mean, std=self.std)
         return replace(
             self,
             spec=spec,
             state=fresh.state,
-            inherited=frozenset(name for name in self.inherited if not table_of(spec).is_head(name)),
+            inherited=self.inherited & set(kept),
             task=task,
             class_names=names,
             folder=None,

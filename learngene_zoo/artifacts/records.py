@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import LIMITS, USUAL_VIEW, Spec, View
-from learngene_zoo.settings import FLAT, Bounds, Json, check_bounds, from_json
+from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, from_json
 from learngene_zoo.text import is_text
 from learngene_zoo.version import __version__
 
@@ -32,6 +32,7 @@ class AncestryRecord:
     # The normalisation it was trained with, per channel.
     mean: Annotated[tuple[float, ...], Bounds(least=-1e6, most=1e6)] = (0.5, 0.5, 0.5)
     std: Annotated[tuple[float, ...], Bounds(above=0, most=1e6)] = (0.5, 0.5, 0.5)
+    left_out: tuple[str, ...] = field(default=(), metadata=YOUNG)  # parts of the model that are not in `spec`
     view: View = field(default=USUAL_VIEW, metadata=FLAT)  # how its images were resized and cropped
 
     def __post_init__(self) -> None:

@@ -19,7 +19,7 @@ FROM_TASK = ("classes", "channels", "dense")
 HELPS = {
     **{setting.name: setting.help for setting in settings_of(Target())},
     "patch_size": "height and width of a patch in pixels",
-    "pool": "what the head takes: the class token, or a mean of the patches",
+    "pool": "what the head takes: the class token, a mean or maximum of the patches, or what attention makes of them",
     "class_token": "put a class token before the patches",
     "registers": "number of register tokens",
     "qkv_bias": "biases of queries, keys and values",
@@ -31,6 +31,13 @@ HELPS = {
     "fc_norm": "put the final norm after pooling (none: as timm decides)",
     "no_embed_class": "no position embedding for the class token",
     "dynamic_image_size": "accept images of other sizes",
+    "norm": "LayerNorm or RMSNorm, everywhere",
+    "norm_eps": "epsilon of the norms: 1e-06, or 1e-05 as CLIP has it",
+    "activation": "of the MLPs: exact, tanh or quick GELU, or SiLU",
+    "mlp": "two layers, or SwiGLU, its first layer in two tensors or in one",
+    "embed_norm": "a norm of every patch's embedding",
+    "scale_norms": "norms within attention and MLP, as BEiT-3 has them",
+    "pool_prefix": "pooling sees class token and registers too",
 }
 
 

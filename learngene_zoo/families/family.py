@@ -10,8 +10,8 @@ A `Cost` is known by closed form: parameters, and FLOPs of one image. There are 
 FLOP is one multiply-add in all of them):
 
 `exact`   (the default) convolutions, linear layers and attention's two matrix products; 5 per element of every
-          LayerNorm, 4 per number of a bilinear upsampling; nothing for softmax, GELU and additions. Every parameter
-          of the built model counts.
+          LayerNorm or RMSNorm, 4 per number of a bilinear upsampling; nothing for softmax, activations, gates and
+          additions. Every parameter of the built model counts.
 `fvcore`  the same, as Learngene Pool and SN-Net published it: of stitched models their code counts neither class token
           and position embedding among the parameters nor the final norm among the FLOPs; the final norm's parameters it
           counts even where the model has none.
@@ -83,6 +83,7 @@ class Table:
     block: tuple[ParameterSpec, ...]
     # Last in the first block of a later segment; axis `before`: the width it comes from.
     stitch: tuple[ParameterSpec, ...] = ()
+    # After the blocks, before the head: the final norm, and pooling that has tensors.
     final_norm: tuple[ParameterSpec, ...]
     head: tuple[ParameterSpec, ...]
     # How timm starts tensors of these words, where this family differs from `tensors.initial`.
@@ -127,7 +128,7 @@ class Table:
         return name in self._names_in["stem"]
 
     def is_final_norm(self, name: str) -> bool:
-        """Whether a tensor belongs to the norm after the blocks."""
+        """Whether a tensor belongs to the norm after the blocks, or to pooling."""
         return name in self._names_in["final_norm"]
 
     def is_head(self, name: str) -> bool:
@@ -166,8 +167,11 @@ class Host(Protocol):
     def spec_of(self, model: nn.Module) -> Spec:
         """The spec of a module. Raises `WrongCall` for one that no spec of this family describes."""
 
-    def converted(self, state: dict[str, Any], model: nn.Module) -> StateDict:
-        """Weights in another published layout, by the names of `model`."""
+    def trimmed(self, state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
+        """A state without the parts that no spec describes, and words for what was left out; mostly as it is, and none."""
+
+    def converted(self, state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
+        """Weights in another published layout of timm's model `architecture` ("" if unknown), by the names of `model`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +183,8 @@ class Family:
     table: Table
     flops: Callable[[Any, Convention], int]  # multiply-adds of one image
     architectures: Mapping[str, Spec]  # timm's names whose specs are known without importing timm
-    registered: Mapping[str, Spec]  # the models that `import learngene_zoo.timm` adds to timm
+    # Further models that our folders name, without arguments: bases of timm's, and what `import learngene_zoo.timm` adds.
+    registered: Mapping[str, Spec]
     architecture: Callable[[Any], str]  # the registered model that becomes any of this family's, given all arguments
     arguments: Callable[[Any], dict[str, Json]]  # these arguments, timm's `model_args`
     values: Callable[[str, Mapping[str, Json], str], dict[str, Json]]  # architecture, model_args, where: a spec's JSON

@@ -181,13 +181,24 @@ class Spec:
     def with_(self, **changes: Any) -> Self:
         """This spec with other values; a value of None leaves the field as it is.
 
-        Raises `WrongCall` for a feature that the family does not have, and for numbers that describe no model.
+        Raises `WrongCall` for a feature that the family does not have, for numbers that describe no model, and for another size
+        of images or patches that leaves pixels over.
         """
         changed = {name: value for name, value in changes.items() if value not in (None, getattr(self, name, None))}
         absent = sorted(set(changed) - {field.name for field in fields(self)})
         if absent:
             raise WrongCall(f"models of the family {self.family!r} have no {absent[0]}")
-        return replace(self, **changed)
+        made = replace(self, **changed)
+        if {"image_size", "patch_size"} & set(changed):
+            made.check_tiled()
+        return made
+
+    def check_tiled(self) -> None:
+        """Raises `WrongCall` where the patches leave pixels over, unless images may have any size."""
+        if self.image_size % self.patch_size and not self.dynamic_image_size:
+            raise WrongCall(
+                f"patches of {self.patch_size} pixels do not tile an image of {self.image_size}; choose a multiple"
+            )
 
     def _fitting_heads(self) -> int:
         """The number of heads nearest to this spec's that divides the width."""

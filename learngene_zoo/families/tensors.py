@@ -167,12 +167,13 @@ def initial(spec: Spec, seed: int, scheme: Scheme = "timm", names: Iterable[str]
     """Fresh tensors of a model: all, or those in `names`.
 
     `timm`    as timm's models of the family start; its `VisionTransformer`: matrices and positions N(0, 0.02), the patch
-              embedding uniform within 1/sqrt(fan in), tokens N(0, 1e-6). timm truncates its normals at 2, which is 100
-              standard deviations: never. What a family does otherwise is in its table's `draws`.
+              embedding uniform within 1/sqrt(fan in), tokens N(0, 1e-6), the query of a pooling layer N(0, 1/sqrt(width)).
+              timm truncates its normals at 2, which is 100 standard deviations: never. What a family does otherwise is in its table's `draws`.
     `fan_in`  matrices and patch embedding N(0, 1/sqrt(fan in)); a much stronger start for small widths.
 
-    In both, biases are 0 (except the patch embedding's under `timm`), norms 1 and 0, layer scales their value. A tensor
-    depends on the seed, its name and its shape alone, so that models of two sizes share what they have in common.
+    In both, biases are 0 (except the patch embedding's under `timm`, and a gate's, which are 1), norms 1 and 0, layer
+    scales their value. A tensor depends on the seed, its name and its shape alone, so that models of two sizes share what
+    they have in common.
     """
     chosen = set(shapes(spec) if names is None else names)
     check_memory(sum(4 * math.prod(shape) for name, shape in shapes(spec).items() if name in chosen))
@@ -215,6 +216,8 @@ def _start(
         return tensor.fill_(1.0)
     if kind.start == "token":
         return tensor.normal_(std=1e-6, generator=generator)
+    if kind.start == "latent":
+        return tensor.normal_(std=1 / math.sqrt(spec.width), generator=generator)
     if kind.start == "positions":
         return tensor.normal_(std=0.02, generator=generator)
     if kind.start == "patches" and scheme == "timm":

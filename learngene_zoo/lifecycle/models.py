@@ -50,6 +50,7 @@ def train(
     run = run or Run()
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
+    spec.check_tiled()
     settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
 
     def make(run: Run) -> Descendant:

@@ -142,6 +142,10 @@ def check(spec: Spec) -> None:
         "another pooling than the class token": spec.pool != "token",
         "no position of its class token": spec.no_embed_class,
         "no norm before its head": not spec.norms_before_pool,
+        "another MLP than two layers": spec.mlp != "mlp",
+        "another activation than GELU": spec.activation != "gelu",
+        "other norms than LayerNorm with an epsilon of 1e-06": (spec.norm, spec.norm_eps) != ("layer", 1e-6),
+        "further norms": spec.embed_norm or spec.scale_norms,
     }
     found = next((obstacle for obstacle, there in obstacles.items() if there), None)
     if found is not None:

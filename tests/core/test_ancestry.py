@@ -19,7 +19,8 @@ from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import timm_config
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.names import ARCHITECTURES
+from learngene_zoo.families.vit.spec import ViTSpec
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -149,13 +150,18 @@ def test_timm_reads_a_foreign_config_as_we_do(tmp_path: Path) -> None:
         ({"model_args": {"depth": 10**12}}, "layers is 1000000000000; it must be between 1 and 512"),
         ({"model_args": {"embed_dim": 10**6, "num_heads": 1}}, "width is 1000000"),
         ({"model_args": {"num_heads": 5}}, "5 heads do not divide"),
-        ({"model_args": {"norm_layer": "rmsnorm"}}, "model_args has 'norm_layer'"),
+        ({"model_args": {"attn_layer": "diff"}}, "model_args has 'attn_layer'"),
+        ({"model_args": {"norm_layer": "simplenorm"}}, "norm_layer is 'simplenorm'; supported are layernorm, rmsnorm"),
+        ({"model_args": {"norm_layer": ["rmsnorm"]}}, "norm_layer is"),
+        ({"model_args": {"embed_norm_layer": "rmsnorm"}}, "embed_norm_layer is not norm_layer"),
+        ({"model_args": {"scale_mlp_norm": True}}, "only both are supported"),
+        ({"model_args": {"act_layer": "tanh"}}, 'activation is "tanh"'),
         (
             {"model_args": {"pretrained_cfg_overlay": {"file": "/etc/passwd"}}},
             "model_args has 'pretrained_cfg_overlay'",
         ),
         ({"model_args": {"img_size": [32, 16]}}, "only square"),
-        ({"model_args": {"global_pool": "map"}}, 'pool is "map"'),
+        ({"model_args": {"global_pool": "prr"}}, 'pool is "prr"'),
         ({"pretrained_cfg": 3}, "pretrained_cfg is int"),
         ({"pretrained_cfg": {"input_size": [3, "x", 1]}}, "input_size is"),
         ({"pretrained_cfg": {"input_size": [3, 32, 16], "fixed_input_size": True}}, "only square"),
@@ -257,10 +263,8 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
         ("timm:zzzzzzzzzzzz", "list_models"),
         ("timm:resnet18", "resnet18 is a model of timm.models.resnet, which is not supported; supported are"),
         ("timm:swin_tiny_patch4_window7_224", "is a model of timm.models.swin_transformer, which is not supported"),
-        ("timm:deit_tiny_distilled_patch16_224", "VisionTransformerDistilled is not a plain ViT"),
-        ("timm:vit_so400m_patch14_siglip_224", "pooling 'map'"),
-        ("timm:vit_base_patch16_clip_224.openai", "supported are"),
-        ("timm:vit_giant_patch14_dinov2", "GluMlp"),
+        ("timm:vit_pwee_patch16_reg1_gap_256.sbb_in1k", "ParallelScalingBlock for blocks.0.*supported are"),
+        ("timm:vit_base_patch16_rpn_224", "ResPostBlock"),
     ],
 )
 def test_sources_that_cannot_be_meant(source: str, message: str) -> None:

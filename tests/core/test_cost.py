@@ -6,15 +6,18 @@ from pathlib import Path
 import pytest
 import timm
 import torch
+from timm.layers import RmsNorm
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from learngene_zoo.families.family import cost, count_params, flops
 from learngene_zoo.families.timm_config import architecture
-from learngene_zoo.families.vit.spec import ARCHITECTURE, ViTSpec
+from learngene_zoo.families.vit.names import architecture_name, arguments
+from learngene_zoo.families.vit.spec import ViTSpec
 
 TABLE_2 = json.loads((Path(__file__).parents[1] / "data" / "lsamd_table2.json").read_text())["rows"]
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
+NORMS = (nn.LayerNorm, RmsNorm)
 VARIANTS = [
     {},
     {"class_token": False, "pool": "avg"},
@@ -33,6 +36,11 @@ VARIANTS = [
     {"channels": 1},
     {"classes": 0},
     {"dynamic_image_size": True},
+    {"norm_eps": 1e-5, "activation": "quick_gelu", "scale_norms": True, "qk_norm": True},
+    {"norm": "rms", "norm_eps": 1e-5, "mlp": "swiglu", "embed_norm": True, "mlp_ratio": 2.75},
+    {"mlp": "swiglu_packed"},
+    {"pool": "map", "class_token": False},
+    {"pool": "map", "pool_prefix": True, "registers": 2},
 ]
 
 
@@ -69,7 +77,7 @@ def test_a_block_of_a_usual_vit() -> None:
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_against_the_model_itself(changes: dict) -> None:
     spec = TINY.with_(**changes)
-    model = timm.create_model(ARCHITECTURE, **spec.timm_args()).eval()
+    model = timm.create_model(architecture_name(spec), **arguments(spec)).eval().requires_grad_(False)
     products, attention, normed = _counted(model, torch.zeros(1, spec.channels, 32, 32))
     assert count_params(spec) == sum(tensor.numel() for tensor in model.parameters())
     assert flops(spec) == products + attention + 5 * normed
@@ -79,17 +87,17 @@ def test_against_the_model_itself(changes: dict) -> None:
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_thop_sees_only_the_parameters_of_layers(changes: dict) -> None:
     spec = TINY.with_(**changes)
-    model = timm.create_model(ARCHITECTURE, **spec.timm_args())
-    seen = (nn.Linear, nn.Conv2d, nn.LayerNorm)
+    model = timm.create_model(architecture_name(spec), **arguments(spec))
+    seen = (nn.Linear, nn.Conv2d, *NORMS)
     layers = [module for module in model.modules() if isinstance(module, seen)]
     assert count_params(spec, "thop") == sum(tensor.numel() for layer in layers for tensor in layer.parameters())
 
 
 def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
-    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through a LayerNorm."""
+    """Multiply-adds of layers and of attention by torch's own counter, and elements that go through a norm."""
     normed = []
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
+        if isinstance(module, NORMS):
             module.register_forward_hook(lambda module, inputs, output: normed.append(output.numel()))
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model(images)

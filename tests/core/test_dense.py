@@ -21,7 +21,8 @@ from learngene_zoo.families.family import cost, count_params, flops
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import DenseVisionTransformer
-from learngene_zoo.families.vit.spec import DENSE_ARCHITECTURE, ViTSpec
+from learngene_zoo.families.vit.names import DENSE_ARCHITECTURE, arguments
+from learngene_zoo.families.vit.spec import ViTSpec
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5, dense=True)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -33,6 +34,8 @@ VARIANTS = [
     {"fc_norm": True},
     {"final_norm": False},
     {"dynamic_image_size": True},
+    {"norm_eps": 1e-5, "activation": "quick_gelu", "scale_norms": True},
+    {"norm": "rms", "norm_eps": 1e-5, "mlp": "swiglu", "embed_norm": True},
     {"classes": 0},
 ]
 
@@ -90,6 +93,17 @@ def test_its_cost_is_what_fvcore_counts(changes: dict) -> None:
     assert flops(spec) == counted.uncalled_modules_warnings(False).total()
 
 
+def test_it_has_no_pooling() -> None:
+    spec = SPEC.with_(pool="map", class_token=False)
+    state = initial(spec, 0)
+    assert shapes(spec) == shapes(spec.with_(pool="avg", fc_norm=False))
+    assert "attn_pool.latent" in shapes(spec.with_(dense=False))
+    model = model_of(spec, state)
+    assert spec_of(model) == spec
+    assert torch.equal(model(IMAGES_BCHW), model_of(spec.with_(pool="avg", fc_norm=False), state)(IMAGES_BCHW))
+    assert cost(spec) == cost(spec.with_(pool="avg", fc_norm=False))
+
+
 def test_its_cost_by_hand() -> None:
     plain = cost(SPEC.with_(dense=False))
     head, every_pixel = 5 * 32, 5 * 32 * 32
@@ -100,6 +114,16 @@ def test_its_cost_by_hand() -> None:
 
 
 # --- descendants ------------------------------------------------------------------------------------------------------
+
+
+def test_pooling_by_attention_goes_with_the_class_head_and_comes_back_fresh() -> None:
+    plain = made(SPEC.with_(dense=False, pool="map"), task="digits", class_names=tuple("abcde"))
+    dense = plain.for_task("scenes", tuple("vwxyz"), seed=9, dense=True)
+    assert set(dense.state) == {name for name in plain.state if not name.startswith("attn_pool")}
+    assert dense.inherited == plain.inherited & set(dense.state)
+    again = dense.for_task("digits", tuple("abcde"), seed=9)
+    assert again.spec == plain.spec
+    assert again.inherited == dense.inherited
 
 
 def test_from_one_class_per_image_to_one_per_pixel_and_back() -> None:
@@ -180,7 +204,7 @@ def test_timm_opens_its_folder_once_the_head_is_known(tmp_path: Path, checkout: 
 
 
 def test_an_odd_dense_model_is_refused_by_name() -> None:
-    model = timm.create_model(DENSE_ARCHITECTURE, **SPEC.timm_args())
+    model = timm.create_model(DENSE_ARCHITECTURE, **arguments(SPEC))
     model.blocks[1].mlp.act = torch.nn.ReLU()
     with pytest.raises(WrongCall, match=r"ReLU.* for blocks.1.mlp.act"):
         spec_of(model)

@@ -23,7 +23,8 @@ from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import initial, shapes
-from learngene_zoo.families.vit.spec import TABLE, ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import TABLE
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -307,7 +308,7 @@ def _tensors(change: Callable[[dict], object]) -> Callable[[Path], None]:
         (_config(lambda c: c["learngene"].update(task=3)), "task is 3"),
         (_config(lambda c: c["model_args"].update(depth=3)), "contradicts itself: layers is 3 for timm and 2"),
         (_config(lambda c: c["model_args"].update(num_heads=2)), "contradicts itself: heads is 2"),
-        (_config(lambda c: c["model_args"].update(act_layer="silu")), "model_args has 'act_layer'"),
+        (_config(lambda c: c["model_args"].update(act_layer="silu")), "activation is silu for timm and gelu"),
         (
             _config(lambda c: c.update(architecture="resnet18")),
             "resnet18 is a model of timm.models.resnet, which is not supported",

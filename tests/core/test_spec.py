@@ -7,7 +7,8 @@ import torch
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.host import spec_of
-from learngene_zoo.families.vit.spec import ARCHITECTURES, TIMM_NAMES, ViTSpec
+from learngene_zoo.families.vit.names import ARCHITECTURES, TIMM_NAMES, arguments
+from learngene_zoo.families.vit.spec import ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 
@@ -53,7 +54,7 @@ def test_with_leaves_what_is_none() -> None:
 
 
 def test_timm_gets_every_argument() -> None:
-    assert set(TINY.timm_args()) == set(TIMM_NAMES.values())
+    assert set(arguments(TINY)) == set(TIMM_NAMES.values())
 
 
 @pytest.mark.parametrize(

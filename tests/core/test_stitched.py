@@ -17,7 +17,9 @@ from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
-from learngene_zoo.families.vit.spec import ARCHITECTURE, MOST_SEGMENTS, STITCHED_ARCHITECTURE, TABLE, ViTSpec
+from learngene_zoo.families.vit.names import ARCHITECTURE, STITCHED_ARCHITECTURE, arguments
+from learngene_zoo.families.vit.spec import MOST_SEGMENTS, ViTSpec
+from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.training.loop import parameter_groups, stochastic_depth
@@ -44,6 +46,10 @@ VARIANTS: list[dict[str, Any]] = [
     {"classes": 0},
     {"dense": True},
     {"dense": True, "pool": "avg", "class_token": False},
+    {"norm_eps": 1e-5, "activation": "quick_gelu", "scale_norms": True},
+    {"norm": "rms", "norm_eps": 1e-5, "mlp": "swiglu", "embed_norm": True},
+    {"mlp": "swiglu_packed"},
+    {"pool": "map"},
 ]
 
 
@@ -117,13 +123,13 @@ def test_where_the_stitches_are() -> None:
 def test_a_model_of_one_width_stays_plain() -> None:
     plain = TWO.with_(front=())
     assert type(model_of(plain, initial(plain, 0))) is VisionTransformer
-    assert "front" not in plain.timm_args()
-    assert TWO.timm_args()["front"] == [[1, 16, 2]]
+    assert "front" not in arguments(plain)
+    assert arguments(TWO)["front"] == [[1, 16, 2]]
     assert plain.sizes == (Segment(layers=3, width=32, heads=4),)
 
 
 def test_timm_builds_it_with_its_own_initialisation() -> None:
-    model = timm.create_model(STITCHED_ARCHITECTURE, **TWO.timm_args())
+    model = timm.create_model(STITCHED_ARCHITECTURE, **arguments(TWO))
     assert spec_of(model) == TWO
     assert model.blocks[1].stitch.weight.std().item() == pytest.approx(0.02, rel=0.2)
     assert model.blocks[1].stitch.bias.abs().sum() == 0
@@ -213,7 +219,7 @@ def test_an_odd_stitched_model_is_refused_by_name(change: Any, message: str) -> 
 
 
 def test_a_stitch_in_a_plain_model_is_refused() -> None:
-    model = timm.create_model(ARCHITECTURE, **TWO.with_(front=()).timm_args())
+    model = timm.create_model(ARCHITECTURE, **arguments(TWO.with_(front=())))
     model.blocks[1] = StitchedBlock(32, before=32, num_heads=4, qkv_bias=True)
     with pytest.raises(WrongCall, match="VisionTransformer"):
         spec_of(model)

@@ -31,7 +31,8 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.vit.spec import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE, ViTSpec
+from learngene_zoo.families.vit.names import STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.latency import latency
 from learngene_zoo.method import Expander, Member, Target, family
 from learngene_zoo.runs.run import Run

@@ -5,17 +5,21 @@ import math
 import pytest
 import timm
 import torch
-from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
-from learngene_zoo.families.vit.host import spec_of
-from learngene_zoo.families.vit.spec import ARCHITECTURE, ViTSpec
+from learngene_zoo.families.vit.host import spec_of, trimmed
+from learngene_zoo.families.vit.names import ARCHITECTURE, architecture_name, arguments
+from learngene_zoo.families.vit.spec import ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+AIM = {
+    **{"norm": "rms", "norm_eps": 1e-5, "mlp": "swiglu", "activation": "silu", "embed_norm": True, "fc_norm": False},
+    **{"class_token": False, "pool": "avg", "qkv_bias": False, "proj_bias": False, "mlp_ratio": 2.75},
+}
 VARIANTS = [
     {},
     {"class_token": False, "pool": "avg"},
@@ -37,13 +41,27 @@ VARIANTS = [
     {"classes": 0},
     {"dynamic_image_size": True},
     {"dynamic_image_size": True, "image_size": 30},
+    *[{"activation": activation} for activation in ("gelu_tanh", "quick_gelu", "silu")],
+    {"norm_eps": 1e-5},
+    {"norm_eps": 1e-5, "pre_norm": True, "activation": "quick_gelu"},
+    {"norm_eps": 1e-5, "scale_norms": True, "pool": "avg", "qk_norm": True},
+    {"norm": "rms", "qk_norm": True, "pool": "avg"},
+    {"norm": "rms", "embed_norm": True},
+    {"pool": "map", "class_token": False, "activation": "gelu_tanh"},
+    {"pool": "map", "registers": 2, "pool_prefix": True, "final_norm": False},
+    {"pool": "avg", "pool_prefix": True},
+    {"mlp": "swiglu_packed", "activation": "silu", "mlp_ratio": 5.33334},
+    {"mlp": "swiglu_packed", "registers": 4, "layer_scale": 1e-5, "scale_norms": True},
+    AIM,
+    {**AIM, "norm_eps": 1e-6, "fc_norm": None},
+    {**AIM, "norm": "layer", "norm_eps": 1e-6, "embed_norm": False, "proj_bias": True, "pool": "map", "fc_norm": None},
 ]
 
 
-def built_by_timm(**arguments: object) -> VisionTransformer:
+def built_by_timm(spec: ViTSpec, **further: object) -> VisionTransformer:
     """timm's model with weights that tell every tensor apart."""
     torch.manual_seed(0)
-    model = timm.create_model(ARCHITECTURE, **{**TINY.timm_args(), **arguments}).eval()
+    model = timm.create_model(architecture_name(spec), **{**arguments(spec), **further}).eval()
     with torch.no_grad():
         for tensor in model.parameters():
             tensor.add_(0.05 * torch.randn_like(tensor))
@@ -53,10 +71,10 @@ def built_by_timm(**arguments: object) -> VisionTransformer:
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 def test_there_and_back_is_the_same_function(changes: dict) -> None:
     spec = TINY.with_(**changes)
-    model = built_by_timm(**spec.timm_args())
+    model = built_by_timm(spec)
     found = spec_of(model)
     assert found.hidden == spec.hidden
-    assert found.with_(mlp_ratio=spec.mlp_ratio).timm_args() == spec.timm_args()
+    assert found.with_(mlp_ratio=spec.mlp_ratio) == spec
     again = model_of(found, state_of(model))
     images_BCHW = IMAGES_BCHW[:, : spec.channels]
     assert torch.equal(again(images_BCHW), model(images_BCHW))
@@ -67,7 +85,7 @@ def test_there_and_back_is_the_same_function(changes: dict) -> None:
 def test_shapes_are_those_of_timm_in_its_order(changes: dict) -> None:
     spec = TINY.with_(**changes)
     with torch.device("meta"):
-        model = timm.create_model(ARCHITECTURE, weight_init="skip", **spec.timm_args())
+        model = timm.create_model(architecture_name(spec), weight_init="skip", **arguments(spec))
     assert list(shapes(spec).items()) == [(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()]
 
 
@@ -83,33 +101,31 @@ def test_images_of_another_size_where_the_model_takes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("changes", "message"),
     [
-        ({"act_layer": "silu"}, "SiLU"),
-        ({"act_layer": "gelu_tanh"}, "GELUTanh"),
-        ({"norm_layer": "rmsnorm"}, "RmsNorm"),
-        pytest.param({"norm_layer": lambda *a, **k: nn.LayerNorm(*a, eps=1e-5, **k)}, "eps=1e-05", id="eps"),
-        ({"mlp_layer": timm.layers.SwiGLU}, "SwiGLU"),
-        ({"mlp_layer": timm.layers.GluMlp}, "GluMlp"),
+        ({"act_layer": "hard_swish"}, "Hardswish"),
+        ({"norm_layer": "simplenorm"}, "SimpleNorm"),
+        pytest.param({"norm_layer": lambda *a, **k: nn.LayerNorm(*a, eps=1e-12, **k)}, "norm_eps is 1e-12", id="eps"),
+        ({"mlp_layer": timm.layers.GluMlp}, "a GluMlp whose gate is last"),
+        ({"mlp_layer": timm.layers.GatedMlp}, "GatedMlp"),
         ({"block_fn": timm.models.vision_transformer.ParallelScalingBlock}, "ParallelScalingBlock"),
         ({"block_fn": timm.models.vision_transformer.ResPostBlock}, "ResPostBlock"),
         ({"attn_layer": "diff"}, "DiffAttention"),
-        ({"embed_norm_layer": "layernorm"}, "LayerNorm.* for patch_embed.norm"),
-        ({"global_pool": "map"}, "pooling 'map'"),
+        ({"embed_norm_layer": "rmsnorm"}, "RmsNorm.* for patch_embed.norm"),
+        ({"global_pool": "prr"}, "pooling 'prr'"),
         ({"global_pool": ""}, "pooling ''"),
         ({"pos_embed": "none"}, "no position embedding"),
         ({"scale_attn_norm": True}, "blocks.0.attn.norm"),
-        ({"scale_mlp_norm": True}, "blocks.0.mlp.norm"),
+        ({"scale_mlp_norm": True}, "Identity for blocks.0.attn.norm"),
         ({"img_size": (32, 16)}, r"images of \(32, 16\)"),
         ({"patch_size": (8, 4)}, r"patches of \(8, 4\)"),
         ({"dynamic_img_size": True, "dynamic_img_pad": True}, "padded images"),
-        ({"pool_include_prefix": True, "global_pool": "avg"}, "pool_include_prefix"),
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_what_a_spec_cannot_say_is_refused(arguments: dict, message: str) -> None:
+def test_what_a_spec_cannot_say_is_refused(changes: dict, message: str) -> None:
     with torch.device("meta"):
-        model = timm.create_model(ARCHITECTURE, weight_init="skip", **{**TINY.timm_args(), **arguments})
+        model = timm.create_model(ARCHITECTURE, weight_init="skip", **{**arguments(TINY), **changes})
     with pytest.raises(WrongCall, match=message) as error:
         spec_of(model)
     assert "supported are" in str(error.value)
@@ -128,15 +144,32 @@ def test_a_block_unlike_the_others_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: VisionTransformerDistilled(depth=1), lambda: nn.Linear(1, 1)], ids=["distilled", "linear"]
+    "make", [lambda: timm.create_model("beit_base_patch16_224"), lambda: nn.Linear(1, 1)], ids=["beit", "linear"]
 )
 def test_what_is_no_plain_vit_is_refused(make: object) -> None:
     with torch.device("meta"), pytest.raises(WrongCall, match="is not a plain ViT; supported are"):
         spec_of(make())  # type: ignore[operator]
 
 
+def test_a_distilled_model_is_read_without_its_distillation_token() -> None:
+    sizes = {"depth": 2, "embed_dim": 32, "num_heads": 4, "img_size": 32, "patch_size": 8, "num_classes": 5}
+    distilled = timm.create_model("deit_tiny_distilled_patch16_224", **sizes).eval()
+    assert spec_of(distilled) == TINY
+    state, left_out = trimmed(state_of(distilled))
+    assert left_out == ("distillation token and its head",)
+    model = model_of(TINY, state)
+    tokens = distilled.patch_embed(IMAGES_BCHW) + state["pos_embed"][:, 1:]
+    first = (state["cls_token"] + distilled.pos_embed[:, :1]).expand(2, -1, -1)
+    with torch.no_grad():
+        wanted = distilled.head(distilled.norm(distilled.blocks(torch.cat([first, tokens], dim=1)))[:, 0])
+        assert torch.equal(model(IMAGES_BCHW), wanted)
+    assert trimmed(state) == (state, ())
+
+
 def test_training_only_layers_do_not_matter() -> None:
-    assert spec_of(built_by_timm(drop_path_rate=0.3, proj_drop_rate=0.1, patch_drop_rate=0.2, drop_rate=0.1)) == TINY
+    assert (
+        spec_of(built_by_timm(TINY, drop_path_rate=0.3, proj_drop_rate=0.1, patch_drop_rate=0.2, drop_rate=0.1)) == TINY
+    )
 
 
 def test_no_random_number_is_drawn() -> None:
@@ -146,7 +179,7 @@ def test_no_random_number_is_drawn() -> None:
 
 
 def test_an_empty_model_is_as_if_timm_had_built_it() -> None:
-    ours, theirs = empty(TINY), timm.create_model(ARCHITECTURE, **TINY.timm_args())
+    ours, theirs = empty(TINY), timm.create_model(ARCHITECTURE, **arguments(TINY))
     assert ours._model_args == theirs._model_args
     assert ours.weight_init_mode == theirs.weight_init_mode
     assert all(tensor.device.type == "meta" for tensor in ours.parameters())

@@ -15,7 +15,8 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.vit.spec import TABLE, ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.table import TABLE
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import Tensors

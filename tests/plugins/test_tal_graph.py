@@ -206,6 +206,11 @@ def test_a_graph_first_made_in_inference_mode_serves_training() -> None:
         ({"no_embed_class": True}, "no position of its class token"),
         ({"final_norm": False}, "no norm before its head"),
         ({"fc_norm": True}, "no norm before its head"),
+        ({"mlp": "swiglu"}, "another MLP than two layers"),
+        ({"activation": "quick_gelu"}, "another activation than GELU"),
+        ({"norm_eps": 1e-5}, "other norms than LayerNorm with an epsilon of 1e-06"),
+        ({"norm": "rms"}, "other norms than LayerNorm with an epsilon of 1e-06"),
+        ({"scale_norms": True}, "further norms"),
         ({"front": (Segment(layers=1, width=12, heads=3),)}, "blocks of several widths"),
     ],
 )

@@ -9,7 +9,8 @@ import pytest
 from tal_toy import VARIANTS
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.vit.spec import ARCHITECTURES, ViTSpec
+from learngene_zoo.families.vit.names import ARCHITECTURES
+from learngene_zoo.families.vit.spec import ViTSpec
 from lgzoo_tal.encoder import channel_grid, indices, spatial_grid
 from lgzoo_tal.hypernet import Hypernet
 from lgzoo_tal.hypernet_spec import HypernetSpec, check_target, reach

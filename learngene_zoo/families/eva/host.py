@@ -46,7 +46,12 @@ def open_architecture(name: str, **options: Any) -> nn.Module:
     return model
 
 
-def converted(state: dict[str, Any], model: nn.Module) -> StateDict:
+def trimmed(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
+    """Nothing is left out of these models."""
+    return state, ()
+
+
+def converted(state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
     """Weights in one of the other layouts that timm knows (those of the papers' authors), by timm's names."""
     tensors: StateDict = checkpoint_filter_fn(state, model)
     return tensors

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import timm
-from timm.layers import Attention, Mlp, PatchEmbed
+import torch
+from timm.layers import Attention, AttentionPoolLatent, GluMlp, Mlp, PatchEmbed, RmsNorm, SwiGLU, activations
+from timm.models import vision_transformer
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
 from torch import nn
 
@@ -19,17 +22,28 @@ from learngene_zoo.families.vit.modules import (
     StitchedDenseVisionTransformer,
     StitchedVisionTransformer,
 )
-from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.families.vit.names import arguments
+from learngene_zoo.families.vit.spec import Pool, ViTSpec
 from learngene_zoo.storage import StateDict
 
-_MODELS = (VisionTransformer, DenseVisionTransformer, StitchedVisionTransformer, StitchedDenseVisionTransformer)
+_MODELS = (
+    *(VisionTransformer, VisionTransformerDistilled),
+    *(DenseVisionTransformer, StitchedVisionTransformer, StitchedDenseVisionTransformer),
+)
+# The beginnings of the names of what is left out of a distilled model, or shortened.
+_DISTILLATION = ("dist_token", "head_dist", "pos_embed")
+_MLPS: dict[type[nn.Module], Any] = {Mlp: "mlp", SwiGLU: "swiglu", GluMlp: "swiglu_packed"}
+_ACTIVATIONS: dict[type[nn.Module], Any] = {
+    **{nn.GELU: "gelu", activations.GELU: "gelu", activations.GELUTanh: "gelu_tanh"},
+    **{activations.QuickGELU: "quick_gelu", nn.SiLU: "silu"},
+}
 # Without effect in eval mode, and without tensors.
 _TRAINING_ONLY = ("Dropout", "DropPath", "PatchDropout", "Identity")
 
 
 def create(spec: ViTSpec, **extra: Any) -> VisionTransformer:
     """timm's module for a spec, or ours if it is dense or stitched; `extra` are further arguments of timm's."""
-    model = timm.create_model(FAMILY.architecture(spec), weight_init="skip", **spec.timm_args(), **extra)
+    model = timm.create_model(FAMILY.architecture(spec), weight_init="skip", **arguments(spec), **extra)
     # As if built without `weight_init`: who calls `init_weights` or saves the arguments later gets timm's defaults.
     model.weight_init_mode = ""
     getattr(model, "_model_args", {}).pop("weight_init", None)
@@ -42,17 +56,32 @@ def open_architecture(name: str, **options: Any) -> nn.Module:
     return model
 
 
-def converted(state: dict[str, Any], model: nn.Module) -> StateDict:
-    """Weights in one of the other layouts that timm knows, by timm's names."""
-    tensors: StateDict = checkpoint_filter_fn(state, model)
+def trimmed(state: StateDict) -> tuple[StateDict, tuple[str, ...]]:
+    """A state without DeiT's distillation token, its position (the second) and its head."""
+    if "dist_token" not in state:
+        return state, ()
+    whole = state["pos_embed"]
+    kept: StateDict = {name: state[name] for name in state if not name.startswith(_DISTILLATION)}
+    return {**kept, "pos_embed": torch.cat([whole[:, :1], whole[:, 2:]], dim=1)}, ("distillation token and its head",)
+
+
+def converted(state: dict[str, Any], model: nn.Module, architecture: str) -> StateDict:
+    """Weights in one of the other layouts that timm knows, by timm's names; positions resampled as timm does for that model."""
+    resampling: dict[str, Any] = {}
+    if "flexi" in architecture or "radio" in architecture:
+        resampling = {"interpolation": "bilinear", "antialias": False}
+    if "radio" in architecture:
+        names = getattr(vision_transformer, "_RADIO_ALIGN_CORNERS", ())
+        resampling["align_corners"] = any(name in architecture for name in names)
+    tensors: StateDict = checkpoint_filter_fn(state, model, **resampling)
     return tensors
 
 
 def spec_of(model: nn.Module) -> ViTSpec:
-    """The spec of a timm `VisionTransformer`, or of one of our own modules.
+    """The spec of a timm `VisionTransformer`, of a distilled one without its distillation token, or of one of our own modules.
 
-    Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` cannot express (SwiGLU, another
-    activation or norm, map pooling, no position embedding, rectangular images, ...); the message names the feature.
+    Raises `WrongCall` for any other module, and for a ViT with a feature that `ViTSpec` cannot express (parallel blocks,
+    differential attention, no position embedding, rectangular images, ...); the message names the feature.
     """
     supported = f"supported are {FAMILY.supported}"
     if type(model) not in _MODELS:
@@ -60,7 +89,10 @@ def spec_of(model: nn.Module) -> ViTSpec:
     feature = _unreadable(model)
     if feature:
         raise WrongCall(f"this ViT has {feature}, which is not supported; {supported}")
-    spec = _read(model)
+    try:
+        spec = _read(model)
+    except WrongCall as error:
+        raise WrongCall(f"this ViT cannot be described: {error}; {supported}") from error
     difference = _first_difference(model, spec)
     if difference:
         raise WrongCall(f"this ViT has {difference}; {supported}")
@@ -70,38 +102,43 @@ def spec_of(model: nn.Module) -> ViTSpec:
 def _unreadable(model: VisionTransformer) -> str | None:
     """The feature that keeps even the sizes from being read, if there is one."""
     modules = dict(model.named_modules())
-    for name, kind in _expected(model):
+    for name, kinds in _expected(model):
         if name not in modules:
             return f"no {name}"
-        if type(modules[name]) is not kind:
+        if type(modules[name]) not in kinds:
             return f"a {type(modules[name]).__name__} for {name}"
+    block = model.blocks[0]
+    if not isinstance(block.norm1, (nn.LayerNorm, RmsNorm)):
+        return f"a {type(block.norm1).__name__} for blocks.0.norm1"
+    if _described(block.mlp.act) not in _ACTIVATIONS.values():
+        return f"the activation {type(block.mlp.act).__name__}"
+    if isinstance(block.mlp, GluMlp) and block.mlp.gate_last:
+        return "a GluMlp whose gate is last"
     image, patch = model.patch_embed.img_size, model.patch_embed.patch_size
     if image is None or image[0] != image[1] or patch[0] != patch[1]:
         return f"images of {image} and patches of {patch}"
     if model.pos_embed is None:
         return "no position embedding"
-    if model.global_pool not in ("token", "avg", "avgmax", "max"):
+    if model.global_pool not in get_args(Pool):
         return f"the pooling {model.global_pool!r}"
-    if model.patch_embed.dynamic_img_pad or model.pool_include_prefix:
-        return "padded images" if model.patch_embed.dynamic_img_pad else "pool_include_prefix"
-    return None
+    return "padded images" if model.patch_embed.dynamic_img_pad else None
 
 
-def _expected(model: VisionTransformer) -> list[tuple[str, type[nn.Module]]]:
-    """The modules that the sizes are read off."""
-    found: list[tuple[str, type[nn.Module]]] = [("patch_embed", PatchEmbed)]
+def _expected(model: VisionTransformer) -> list[tuple[str, tuple[type[nn.Module], ...]]]:
+    """The modules that the sizes are read off, and what they may be."""
+    found: list[tuple[str, tuple[type[nn.Module], ...]]] = [("patch_embed", (PatchEmbed,))]
     later = _starts(model)[1:]
     for i in range(max(len(model.blocks), 1)):
         block = StitchedBlock if i in later else Block
-        found += [(f"blocks.{i}", block), (f"blocks.{i}.attn", Attention), (f"blocks.{i}.mlp", Mlp)]
+        found += [(f"blocks.{i}", (block,)), (f"blocks.{i}.attn", (Attention,)), (f"blocks.{i}.mlp", tuple(_MLPS))]
     return found
 
 
 def _read(model: VisionTransformer) -> ViTSpec:
     firsts, patches = [model.blocks[start] for start in _starts(model)], model.patch_embed
-    block = firsts[-1]
+    kind, block = model.blocks[0], firsts[-1]
     normed_before, normed_after = (not isinstance(norm, nn.Identity) for norm in (model.norm, model.fc_norm))
-    usual_fc_norm = model.global_pool != "token"
+    usual_fc_norm = model.global_pool in ("avg", "avgmax", "max")
     return ViTSpec(
         layers=len(model.blocks),
         width=model.embed_dim,
@@ -110,7 +147,7 @@ def _read(model: VisionTransformer) -> ViTSpec:
         image_size=patches.img_size[0],
         patch_size=patches.patch_size[0],
         channels=patches.proj.in_channels,
-        mlp_ratio=_ratio([(first.mlp.fc1.in_features, first.mlp.fc1.out_features) for first in firsts]),
+        mlp_ratio=_ratio([(layer.in_features, layer.out_features) for layer in map(_first_layer, firsts)]),
         pool=model.global_pool,
         class_token=model.cls_token is not None,
         registers=0 if model.reg_token is None else model.reg_token.shape[1],
@@ -125,7 +162,20 @@ def _read(model: VisionTransformer) -> ViTSpec:
         dynamic_image_size=model.dynamic_img_size,
         front=_front(model),
         dense=isinstance(model, DenseVisionTransformer),
+        norm="layer" if isinstance(kind.norm1, nn.LayerNorm) else "rms",
+        norm_eps=kind.norm1.eps,
+        activation=_ACTIVATIONS[type(kind.mlp.act)],
+        mlp=_MLPS[type(kind.mlp)],
+        embed_norm=not isinstance(patches.norm, nn.Identity),
+        scale_norms=not isinstance(kind.mlp.norm, nn.Identity),
+        pool_prefix=model.pool_include_prefix,
     )
+
+
+def _first_layer(block: Block) -> nn.Linear:
+    """The first layer of a block's MLP; of a gated one in two tensors the gate."""
+    layer: nn.Linear = block.mlp.fc1_g if isinstance(block.mlp, SwiGLU) else block.mlp.fc1
+    return layer
 
 
 def _starts(model: VisionTransformer) -> list[int]:
@@ -138,7 +188,7 @@ def _front(model: VisionTransformer) -> tuple[Segment, ...]:
     starts = _starts(model)
     firsts = [model.blocks[start] for start in starts]
     return tuple(
-        Segment(layers=end - start, width=block.mlp.fc1.in_features, heads=block.attn.num_heads)
+        Segment(layers=end - start, width=block.attn.qkv.in_features, heads=block.attn.num_heads)
         for start, end, block in zip(starts, starts[1:], firsts)
     )
 
@@ -152,13 +202,17 @@ def _ratio(sizes: Sequence[tuple[int, int]]) -> float:
 def _first_difference(model: VisionTransformer, spec: ViTSpec) -> str | None:
     """Where the module is not the one that `spec` builds: any other layer, any other setting of a layer."""
     ours = dict(empty(spec).named_modules())
+    left_out: tuple[str, ...] = ()
     theirs = dict(model.named_modules())
+    if isinstance(model, VisionTransformerDistilled):
+        left_out = _DISTILLATION
+        theirs = {name: module for name, module in theirs.items() if name not in left_out} | {"": ours[""]}
     for name in [*ours, *(name for name in theirs if name not in ours)]:
         found, expected = _described(theirs.get(name)), _described(ours.get(name))
         if found != expected:
             return f"{found} for {name}; only {expected} is supported there"
     for name, tensor in model.named_parameters():
-        if tuple(tensor.shape) != tuple(ours[""].get_parameter(name).shape):
+        if not name.startswith(left_out) and tuple(tensor.shape) != tuple(ours[""].get_parameter(name).shape):
             return f"{name} of shape {tuple(tensor.shape)}"
     return None
 
@@ -169,8 +223,12 @@ def _described(module: nn.Module | None) -> str:
         return "nothing"
     if type(module).__name__ in _TRAINING_ONLY:
         return "Identity"
+    if type(module) in _ACTIVATIONS and getattr(module, "approximate", "none") == "none":
+        return _ACTIVATIONS[type(module)]
     if isinstance(module, nn.LayerNorm):
         return f"LayerNorm({nn.LayerNorm.extra_repr(module)})"
-    if isinstance(module, Attention):
+    if isinstance(module, RmsNorm):
+        return f"RmsNorm({module.normalized_shape}, eps={module.eps})"
+    if isinstance(module, (Attention, AttentionPoolLatent)):
         return f"attention of {module.num_heads} heads"
     return f"{type(module).__name__}({module.extra_repr()})"

@@ -19,12 +19,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
+from timm.layers import LayerNorm, Mlp, RmsNorm, SwiGLU, SwiGLUPacked
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.families.vit.spec import REGISTERED
+from learngene_zoo.families.vit.names import LAYER_FIELDS, OURS
 
 Built = TypeVar("Built", bound=VisionTransformer)
 Front = Sequence[Sequence[int]]  # layers, width and heads of each segment but the last
@@ -32,6 +33,10 @@ Front = Sequence[Sequence[int]]  # layers, width and heads of each segment but t
 
 class DenseVisionTransformer(VisionTransformer):
     """From images (B, C, H, W) to logits (B, K, H, W)."""
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.attn_pool = None  # every patch keeps its own class
 
     def forward_head(
         self, x: torch.Tensor, pre_logits: bool = False, size: tuple[int, int] | None = None
@@ -111,7 +116,7 @@ def _take_stem(model: VisionTransformer, front: Front, settings: dict[str, Any])
 
 
 default_cfgs = generate_default_cfgs(
-    {name: {"input_size": (3, 224, 224), "first_conv": "patch_embed.proj", "classifier": "head"} for name in REGISTERED}
+    {name: {"input_size": (3, 224, 224), "first_conv": "patch_embed.proj", "classifier": "head"} for name in OURS}
 )
 
 
@@ -133,9 +138,40 @@ def learngene_stitched_dense_vit(pretrained: bool = False, **settings: Any) -> S
     return _built(StitchedDenseVisionTransformer, "learngene_stitched_dense_vit", pretrained, settings)
 
 
+_MLPS = {"mlp": Mlp, "swiglu": SwiGLU, "swiglu_packed": SwiGLUPacked}
+_NORMS = {"layer": LayerNorm, "rms": RmsNorm}
+
+
+def timm_layers(
+    norm: str = "layer",
+    norm_eps: float = 1e-6,
+    activation: str = "gelu",
+    mlp: str = "mlp",
+    embed_norm: bool = False,
+    scale_norms: bool = False,
+    pool_prefix: bool = False,
+) -> dict[str, Any]:
+    """timm's arguments for the kinds of layers of a `ViTSpec`."""
+    normed = partial(_NORMS[norm], eps=norm_eps)
+    return {
+        "norm_layer": normed,
+        "embed_norm_layer": normed if embed_norm else None,
+        "act_layer": activation,
+        "mlp_layer": _MLPS[mlp],
+        "scale_attn_norm": scale_norms,
+        "scale_mlp_norm": scale_norms,
+        "pool_include_prefix": pool_prefix,
+    }
+
+
 def _built(kind: type[Built], architecture: str, pretrained: bool, settings: dict[str, Any]) -> Built:
     base = {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
+    layers = {name: settings.pop(name) for name in LAYER_FIELDS if name in settings}
     built: Built = build_model_with_cfg(
-        kind, architecture, pretrained, pretrained_filter_fn=checkpoint_filter_fn, **{**base, **settings}
+        kind,
+        architecture,
+        pretrained,
+        pretrained_filter_fn=checkpoint_filter_fn,
+        **{**base, **settings, **timm_layers(**layers)},
     )
     return built

@@ -1,44 +1,23 @@
-"""`ViTSpec`: everything that fixes the tensors and the function of a Vision Transformer, as plain numbers.
-
-Below it what follows from these numbers: the table of the tensors, by timm's names and in the order of timm's state_dict; FLOPs by
-closed form; and what timm calls the models and their arguments.
-"""
+"""`ViTSpec`: everything that fixes the tensors and the function of a Vision Transformer, as plain numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
-from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families import spec as common
-from learngene_zoo.families.family import NORM_FLOPS, UPSAMPLING_FLOPS, Convention, Table, norm, parameter
-from learngene_zoo.families.spec import Segment, Spec, check_between, square
-from learngene_zoo.settings import NO_OPTION, Json
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.spec import Segment, Spec, check_between
+from learngene_zoo.settings import NO_OPTION, YOUNG
 
-Pool = Literal["token", "avg", "avgmax", "max"]
-
-# What each field is called in timm's VisionTransformer. Fields that timm has no argument for are not here.
-TIMM_NAMES = {
-    **common.TIMM_NAMES,
-    "pool": "global_pool",
-    "class_token": "class_token",
-    "registers": "reg_tokens",
-    "qkv_bias": "qkv_bias",
-    "proj_bias": "proj_bias",
-    "qk_norm": "qk_norm",
-    "layer_scale": "init_values",
-    "pre_norm": "pre_norm",
-    "final_norm": "final_norm",
-    "fc_norm": "fc_norm",
-    "no_embed_class": "no_embed_class",
-    "dynamic_image_size": "dynamic_img_size",
-}
+Pool = Literal["token", "avg", "avgmax", "max", "map"]
+Norm = Literal["layer", "rms"]
+Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
+Mlp = Literal["mlp", "swiglu", "swiglu_packed"]
 
 MOST_REGISTERS = 256  # far beyond any model that exists, as `LIMITS`
 MOST_SEGMENTS = 32
+NORM_EPS = (1e-6, 1e-5)  # those of timm's models
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +26,12 @@ class ViTSpec(Spec):
 
     Or a stitched one (see modules.py), whose first blocks, the segments in `front`, have other widths. Everything that is
     not the size of a segment all segments share.
+
+    `pool`: what the head reads: the class token; a mean or maximum of the patches; or with `map` (SigLIP) what an attention
+    layer with one learned query makes of them. `mlp`: two layers; or SwiGLU, whose first layer is two, one the gate of the
+    other, as two tensors (`swiglu`, AIMv2) or as one (`swiglu_packed`, DINOv2's largest: there `mlp_ratio` counts both).
+
+    An image whose sides are no multiple of the patch is cut at its right and lower edges, as timm does.
 
     Raises `WrongCall` for numbers that describe no model.
     """
@@ -66,20 +51,44 @@ class ViTSpec(Spec):
     # The segments before the last; none in a plain model.
     front: tuple[Segment, ...] = field(default=(), metadata=NO_OPTION)
     dense: bool = False  # one class per pixel instead of one per image: see modules.py; `pool` then has no effect
+    norm: Norm = field(default="layer", metadata=YOUNG)  # of every norm: LayerNorm or RMSNorm
+    norm_eps: float = field(default=1e-6, metadata=YOUNG)
+    activation: Activation = field(default="gelu", metadata=YOUNG)
+    mlp: Mlp = field(default="mlp", metadata=YOUNG)
+    embed_norm: bool = field(default=False, metadata=YOUNG)  # a norm of every patch's embedding
+    scale_norms: bool = field(default=False, metadata=YOUNG)  # norms within attention and MLP, before their last layers
+    pool_prefix: bool = field(default=False, metadata=YOUNG)  # pooling sees class token and registers too
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_between("registers", self.registers, 0, MOST_REGISTERS)
         if self.layer_scale is not None and not 0 < self.layer_scale <= 64:
             raise WrongCall(f"layer_scale is {self.layer_scale}; it must be above 0 and at most 64, or None")
-        if self.image_size % self.patch_size and not self.dynamic_image_size:
-            raise WrongCall(
-                f"patches of {self.patch_size} pixels do not tile an image of {self.image_size}; choose a multiple"
-            )
+        if not self.grid:
+            raise WrongCall(f"no patch of {self.patch_size} pixels fits into an image of {self.image_size}")
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
+        self._check_layers()
         if self.front:
             self._check_front()
+
+    def _check_layers(self) -> None:
+        """Combinations of layers that timm cannot build, and those that no model has."""
+        if self.norm_eps not in NORM_EPS:
+            raise WrongCall(f"norm_eps is {self.norm_eps}; it must be one of {', '.join(map(str, NORM_EPS))}")
+        if self.mlp == "swiglu_packed" and int(self.width * self.mlp_ratio) % 2:
+            raise WrongCall(
+                f"mlp 'swiglu_packed' needs an even hidden width; {self.width} x {self.mlp_ratio} "
+                f"gives {int(self.width * self.mlp_ratio)}; choose another width or mlp_ratio"
+            )
+        if self.mlp == "swiglu_packed" and self.pool == "map":
+            raise WrongCall("pool 'map' has no mlp 'swiglu_packed'; use mlp 'swiglu'")
+        usual = (self.norm, self.norm_eps) in (("layer", 1e-6), ("rms", 1e-6), _OWN_NORM[self.mlp])
+        if not usual or (self.embed_norm and self.norm_eps != 1e-6 and self.mlp != "swiglu"):
+            raise WrongCall(
+                f"timm has no model with mlp {self.mlp!r} and norm {self.norm!r} of norm_eps {self.norm_eps}"
+                f"{', embed_norm' if usual else ''}; use norm_eps 1e-06"
+            )
 
     def _check_front(self) -> None:
         if len(self.front) >= MOST_SEGMENTS:
@@ -108,6 +117,11 @@ class ViTSpec(Spec):
         return (*self.front, Segment(layers=last, width=self.width, heads=self.heads))
 
     @property
+    def hidden(self) -> int:
+        """Width of the hidden layer of each MLP, after the gate if it has one."""
+        return super().hidden // (2 if self.mlp == "swiglu_packed" else 1)
+
+    @property
     def prefix_tokens(self) -> int:
         """Tokens before the patches: the class token and the registers."""
         return int(self.class_token) + self.registers
@@ -123,197 +137,27 @@ class ViTSpec(Spec):
         return self.patches if self.no_embed_class else self.tokens
 
     @property
+    def pools_by_attention(self) -> bool:
+        """Whether an attention layer pools; a dense model has no pooling."""
+        return self.pool == "map" and not self.dense
+
+    @property
     def norms_after_pool(self) -> bool:
         """Whether the final norm comes after pooling (timm's `fc_norm`) rather than before it (`norm`)."""
         if not self.final_norm:
             return False
-        return self.pool in ("avg", "avgmax", "max") if self.fc_norm is None else self.fc_norm
+        return self.usual_fc_norm if self.fc_norm is None else self.fc_norm
+
+    @property
+    def usual_fc_norm(self) -> bool:
+        """What timm takes an `fc_norm` of None for."""
+        return self.pool in ("avg", "avgmax", "max")
 
     @property
     def norms_before_pool(self) -> bool:
         """Whether there is a norm over all tokens after the last block."""
         return self.final_norm and not self.norms_after_pool
 
-    def timm_args(self) -> dict[str, Any]:
-        """The arguments that make timm's `vit_base_patch16_224` this model; all of them, so that no default matters.
 
-        A stitched model's also have `front`, which only our own modules understand: layers, width and heads of each segment.
-        """
-        plain = {timm: getattr(self, ours) for ours, timm in TIMM_NAMES.items()}
-        front = [[segment.layers, segment.width, segment.heads] for segment in self.front]
-        return {**plain, "front": front} if front else plain
-
-
-def axis_sizes(spec: ViTSpec) -> dict[str, int]:
-    """The size of each axis in the plain model that `spec` describes."""
-    return {
-        "one": 1,
-        "qkv": 3,
-        "width": spec.width,
-        "heads": spec.heads,
-        "head_width": spec.head_width,
-        "hidden": spec.hidden,
-        "positions": spec.positions,
-        "registers": spec.registers,
-        "channels": spec.channels,
-        "patch": spec.patch_size,
-        "classes": spec.classes,
-    }
-
-
-def _scaled(spec: ViTSpec) -> bool:
-    return spec.layer_scale is not None
-
-
-def _scale(spec: ViTSpec) -> float:
-    return spec.layer_scale or 0.0
-
-
-TABLE = Table(
-    prefix="blocks.",
-    sizes=axis_sizes,
-    stem=(
-        parameter("cls_token", "one, one, width", "token", lambda spec: spec.class_token),
-        parameter("reg_token", "one, registers, width", "token", lambda spec: spec.registers > 0),
-        parameter("pos_embed", "one, positions, width", "positions"),
-        parameter("patch_embed.proj.weight", "width, channels, patch, patch", "patches"),
-        parameter("patch_embed.proj.bias", "width", "patches", lambda spec: not spec.pre_norm),
-        *norm("norm_pre", "width", lambda spec: spec.pre_norm),
-    ),
-    block=(
-        *norm("norm1", "width"),
-        parameter("attn.qkv.weight", "qkv heads head_width, width", "matrix"),
-        parameter("attn.qkv.bias", "qkv heads head_width", "zero", lambda spec: spec.qkv_bias),
-        *norm("attn.q_norm", "head_width", lambda spec: spec.qk_norm),
-        *norm("attn.k_norm", "head_width", lambda spec: spec.qk_norm),
-        parameter("attn.proj.weight", "width, heads head_width", "matrix"),
-        parameter("attn.proj.bias", "width", "zero", lambda spec: spec.proj_bias),
-        parameter("ls1.gamma", "width", _scale, _scaled),
-        *norm("norm2", "width"),
-        parameter("mlp.fc1.weight", "hidden, width", "matrix"),
-        parameter("mlp.fc1.bias", "hidden", "zero", lambda spec: spec.proj_bias),
-        parameter("mlp.fc2.weight", "width, hidden", "matrix"),
-        parameter("mlp.fc2.bias", "width", "zero", lambda spec: spec.proj_bias),
-        parameter("ls2.gamma", "width", _scale, _scaled),
-    ),
-    stitch=(parameter("stitch.weight", "width, before", "matrix"), parameter("stitch.bias", "width", "zero")),
-    final_norm=(
-        *norm("norm", "width", lambda spec: spec.norms_before_pool),
-        *norm("fc_norm", "width", lambda spec: spec.norms_after_pool),
-    ),
-    head=(
-        parameter("head.weight", "classes, width", "matrix", lambda spec: spec.classes > 0),
-        parameter("head.bias", "classes", "zero", lambda spec: spec.classes > 0),
-    ),
-)
-
-
-def flops(spec: ViTSpec, convention: Convention = "exact") -> int:
-    """Multiply-adds of one image through the whole model."""
-    segments = spec.segments
-    blocks = sum(segment.layers * block_flops(segment, convention) for segment in segments)
-    stitches = sum(after.tokens * before.width * after.width for before, after in pairwise(segments))
-    normed = spec.with_(final_norm=False) if convention == "fvcore" and spec.stitched else spec
-    return stem_flops(spec.first, convention) + blocks + stitches + tail_flops(normed, convention)
-
-
-def stem_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
-    """The patch embedding, and the norm before the blocks if there is one."""
-    embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
-    return embed + (NORM_FLOPS[convention] * spec.tokens * spec.width if spec.pre_norm else 0)
-
-
-def block_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
-    """One block over all tokens."""
-    n, d = spec.tokens, spec.width
-    linear = n * (4 * d * d + 2 * d * spec.hidden)
-    attention = 0 if convention == "thop" else 2 * n * n * d
-    norms = NORM_FLOPS[convention] * n * d * (4 if spec.qk_norm else 2)
-    return linear + attention + norms
-
-
-def tail_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
-    """The final norm, over all tokens or over what the head sees, and the head.
-
-    The head sees the pooled token; in a dense model every patch, and its logits are then upsampled to the image.
-    """
-    seen = spec.patches if spec.dense else 1
-    normed = spec.tokens if spec.norms_before_pool else seen if spec.norms_after_pool else 0
-    upsampled = (spec.classes or spec.width) * spec.image_size**2 if spec.dense else 0
-    head = seen * spec.classes * spec.width
-    return NORM_FLOPS[convention] * normed * spec.width + head + UPSAMPLING_FLOPS[convention] * upsampled
-
-
-# The registered timm model that every plain descendant is, with all of its arguments given, so that none of its defaults matters.
-ARCHITECTURE = "vit_base_patch16_224"
-
-# Those that dense and stitched descendants are: `import learngene_zoo.timm` registers them.
-DENSE_ARCHITECTURE = "learngene_dense_vit"
-STITCHED_ARCHITECTURE = "learngene_stitched_vit"
-STITCHED_DENSE_ARCHITECTURE = "learngene_stitched_dense_vit"
-_OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
-
-# Arguments that change training only, or how a fresh model would start.
-_WITHOUT_EFFECT = {
-    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
-    *("weight_init", "fix_init"),
-}
-
-_SIZES = {"tiny": (192, 3, 12), "small": (384, 6, 12), "base": (768, 12, 12), "large": (1024, 16, 24)}
-_USUAL = (("deit", ("tiny", "small", "base")), ("vit", ("tiny", "small", "base", "large")))
-
-
-def _sized(size: str, **rest: Json) -> ViTSpec:
-    width, heads, layers = _SIZES[size]
-    return ViTSpec(layers=layers, width=width, heads=heads, **rest)
-
-
-# Specs that `plan` and `show` know without importing timm and without a download.
-ARCHITECTURES: dict[str, ViTSpec] = {
-    **{f"{name}_{size}_patch16_224": _sized(size) for name, sizes in _USUAL for size in sizes},
-    **{f"vit_{size}_patch32_224": _sized(size, patch_size=32) for size in ("small", "base")},
-    "deit_base_patch16_384": _sized("base", image_size=384),
-    **{f"vit_{size}_patch16_384": _sized(size, image_size=384) for size in _SIZES},
-    **{
-        f"deit3_{size}_patch16_224": _sized(size, layer_scale=1e-6, no_embed_class=True)
-        for size in ("small", "base", "large")
-    },
-}
-
-# What the models that modules.py registers are without arguments.
-REGISTERED = {
-    DENSE_ARCHITECTURE: _sized("base", dense=True),
-    STITCHED_ARCHITECTURE: _sized("base"),
-    STITCHED_DENSE_ARCHITECTURE: _sized("base", dense=True),
-}
-
-
-def architecture_name(spec: ViTSpec) -> str:
-    """The registered model that becomes this one when it is given all arguments."""
-    if spec.front:
-        return STITCHED_DENSE_ARCHITECTURE if spec.dense else STITCHED_ARCHITECTURE
-    return DENSE_ARCHITECTURE if spec.dense else ARCHITECTURE
-
-
-def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
-    """A model's arguments as fields of a `ViTSpec` in JSON. Raises `BadFile` for an argument that no spec can express."""
-    if "front" in args and architecture not in (STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE):
-        raise BadFile(f"{where}: model_args has 'front', which {architecture} does not take")
-    values = {}
-    for name, value in args.items():
-        if name in _WITHOUT_EFFECT or (value is None and name not in _OUR_NAMES):  # None: timm's own default
-            continue
-        if name == "front":
-            values[name] = _segments(value, f"{where}: {name}")
-            continue
-        if name not in _OUR_NAMES:
-            raise BadFile(f"{where}: model_args has {name!r}, which is not supported")
-        values[_OUR_NAMES[name]] = square(value, f"{where}: {name}") if name in ("img_size", "patch_size") else value
-    return values
-
-
-def _segments(value: Json, where: str) -> Json:
-    """The segments in front as `ViTSpec` has them."""
-    if not isinstance(value, list) or not all(isinstance(item, list) and len(item) == 3 for item in value):
-        raise BadFile(f"{where}: expected a list of segments, each [layers, width, heads]")
-    return [dict(zip(("layers", "width", "heads"), item)) for item in value]
+# The norm, besides those of eps 1e-6, that some model of timm's has with each kind of MLP.
+_OWN_NORM = {"mlp": ("layer", 1e-5), "swiglu": ("rms", 1e-5), "swiglu_packed": ("layer", 1e-6)}

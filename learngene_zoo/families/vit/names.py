@@ -1,0 +1,236 @@
+"""What timm calls Vision Transformers and their arguments: in the config.json of our folders, and in anybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from learngene_zoo.errors import BadFile
+from learngene_zoo.families import spec as common
+from learngene_zoo.families.spec import square
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.settings import YOUNG, Json
+
+# What each field is called in timm's VisionTransformer. Fields that timm has no argument for are not here.
+TIMM_NAMES = {
+    **common.TIMM_NAMES,
+    "pool": "global_pool",
+    "class_token": "class_token",
+    "registers": "reg_tokens",
+    "qkv_bias": "qkv_bias",
+    "proj_bias": "proj_bias",
+    "qk_norm": "qk_norm",
+    "layer_scale": "init_values",
+    "pre_norm": "pre_norm",
+    "final_norm": "final_norm",
+    "fc_norm": "fc_norm",
+    "no_embed_class": "no_embed_class",
+    "dynamic_image_size": "dynamic_img_size",
+}
+
+# The registered timm model that every usual descendant is, with all of its arguments given, so that none of its defaults matters.
+ARCHITECTURE = "vit_base_patch16_224"
+
+# Those of unusual ones, for what no argument in a file can say: the class of the MLPs, or an epsilon.
+_BASES = {
+    ("mlp", 1e-6): ARCHITECTURE,
+    ("mlp", 1e-5): "vit_base_patch16_clip_224",
+    ("swiglu_packed", 1e-6): "vit_giant_patch14_dinov2",
+    ("swiglu", 1e-6): "aimv2_large_patch14_224",
+    ("swiglu", 1e-5): "aimv2_large_patch14_224",
+}
+
+# Those that dense and stitched descendants are: `import learngene_zoo.timm` registers them.
+DENSE_ARCHITECTURE = "learngene_dense_vit"
+STITCHED_ARCHITECTURE = "learngene_stitched_vit"
+STITCHED_DENSE_ARCHITECTURE = "learngene_stitched_dense_vit"
+
+# The kinds of layers, as our own models take them; timm's take them as below.
+LAYER_FIELDS = tuple(item.name for item in fields(ViTSpec) if item.metadata == YOUNG)
+_OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
+_NORMS = {"layernorm": "layer", "rmsnorm": "rms"}
+_NORM_WORDS = {ours: timm for timm, ours in _NORMS.items()}
+
+# Arguments that change training only, or how a fresh model would start.
+_WITHOUT_EFFECT = {
+    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+    *("weight_init", "fix_init"),
+}
+
+_SIZES = {"tiny": (192, 3, 12), "small": (384, 6, 12), "base": (768, 12, 12), "large": (1024, 16, 24)}
+_USUAL = (("deit", ("tiny", "small", "base")), ("vit", ("tiny", "small", "base", "large")))
+
+
+def _sized(size: str, **rest: Json) -> ViTSpec:
+    width, heads, layers = _SIZES[size]
+    return ViTSpec(layers=layers, width=width, heads=heads, **rest)
+
+
+# Specs that `plan` and `show` know without importing timm and without a download.
+ARCHITECTURES: dict[str, ViTSpec] = {
+    **{f"{name}_{size}_patch16_224": _sized(size) for name, sizes in _USUAL for size in sizes},
+    **{f"vit_{size}_patch32_224": _sized(size, patch_size=32) for size in ("small", "base")},
+    "deit_base_patch16_384": _sized("base", image_size=384),
+    **{f"vit_{size}_patch16_384": _sized(size, image_size=384) for size in _SIZES},
+    **{
+        f"deit3_{size}_patch16_224": _sized(size, layer_scale=1e-6, no_embed_class=True)
+        for size in ("small", "base", "large")
+    },
+}
+
+# What the models that modules.py registers are without arguments.
+OURS = {
+    DENSE_ARCHITECTURE: _sized("base", dense=True),
+    STITCHED_ARCHITECTURE: _sized("base"),
+    STITCHED_DENSE_ARCHITECTURE: _sized("base", dense=True),
+}
+
+# What timm's models in `_BASES` are without arguments.
+BASES = {
+    ARCHITECTURE: _sized("base"),
+    "vit_base_patch16_clip_224": _sized("base", pre_norm=True, norm_eps=1e-5),
+    "vit_giant_patch14_dinov2": ViTSpec(
+        layers=40,
+        width=1536,
+        heads=24,
+        patch_size=14,
+        mlp_ratio=2.66667 * 2,
+        layer_scale=1e-5,
+        mlp="swiglu_packed",
+        activation="silu",
+    ),
+    "aimv2_large_patch14_224": ViTSpec(
+        layers=24,
+        width=1024,
+        heads=8,
+        patch_size=14,
+        mlp_ratio=2.75,
+        class_token=False,
+        pool="avg",
+        fc_norm=False,
+        qkv_bias=False,
+        proj_bias=False,
+        norm="rms",
+        norm_eps=1e-5,
+        activation="silu",
+        mlp="swiglu",
+        embed_norm=True,
+    ),
+}
+
+
+def architecture_name(spec: ViTSpec) -> str:
+    """The registered model that becomes this one when it is given all arguments."""
+    if spec.front:
+        return STITCHED_DENSE_ARCHITECTURE if spec.dense else STITCHED_ARCHITECTURE
+    return DENSE_ARCHITECTURE if spec.dense else _BASES[spec.mlp, spec.norm_eps]
+
+
+def arguments(spec: ViTSpec) -> dict[str, Json]:
+    """The arguments that make the model of `architecture_name` this one; all of them, so that no default matters.
+
+    Dense and stitched models also have `front` (layers, width and heads of each segment) and the fields of `LAYER_FIELDS` that are
+    not the usual ones, which only our own modules understand.
+    """
+    plain = {timm: getattr(spec, ours) for ours, timm in TIMM_NAMES.items()}
+    if spec.front or spec.dense:
+        usual = ViTSpec(layers=1, width=1, heads=1)
+        layers = {name: getattr(spec, name) for name in LAYER_FIELDS if getattr(spec, name) != getattr(usual, name)}
+        front = [[segment.layers, segment.width, segment.heads] for segment in spec.front]
+        return {**plain, **layers, **({"front": front} if front else {})}
+    return {**plain, **_differences(spec, BASES[architecture_name(spec)])}
+
+
+def _differences(spec: ViTSpec, base: ViTSpec) -> dict[str, Json]:
+    """The arguments for the kinds of layers in which a model differs from its base.
+
+    timm takes an argument of None for one that is not given. So what is None, and is not None in the base, is written as a
+    number of the same effect.
+    """
+    found: dict[str, Json] = {}
+    if base.layer_scale is not None and spec.layer_scale is None:
+        found["init_values"] = 0.0
+    if base.fc_norm is not None and spec.fc_norm is None:
+        found["fc_norm"] = int(spec.usual_fc_norm)
+    if spec.activation != base.activation:
+        found["act_layer"] = spec.activation
+    if spec.pool_prefix:
+        found["pool_include_prefix"] = True
+    if spec.scale_norms:
+        found |= {"scale_attn_norm": True, "scale_mlp_norm": True}
+    other_norm = (spec.norm, spec.norm_eps) != (base.norm, base.norm_eps)
+    if other_norm:
+        found["norm_layer"] = _NORM_WORDS[spec.norm]
+    if spec.embed_norm and (other_norm or not base.embed_norm):
+        found |= {"norm_layer": _NORM_WORDS[spec.norm], "embed_norm_layer": _NORM_WORDS[spec.norm]}
+    elif base.embed_norm and not spec.embed_norm:
+        found["embed_norm_layer"] = ""
+    return found
+
+
+def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict[str, Json]:
+    """A model's arguments as fields of a `ViTSpec` in JSON. Raises `BadFile` for an argument that no spec can express."""
+    if "front" in args and architecture not in (STITCHED_ARCHITECTURE, STITCHED_DENSE_ARCHITECTURE):
+        raise BadFile(f"{where}: model_args has 'front', which {architecture} does not take")
+    values = {}
+    for name, value in args.items():
+        if name in _LAYER_ARGUMENTS or name in _WITHOUT_EFFECT or (value is None and name not in _OUR_NAMES):
+            continue  # None: timm's own default
+        if name == "front":
+            values[name] = _segments(value, f"{where}: {name}")
+        elif architecture in OURS and name in LAYER_FIELDS:
+            values[name] = value
+        elif name not in _OUR_NAMES:
+            raise BadFile(f"{where}: model_args has {name!r}, which is not supported")
+        else:
+            values[_OUR_NAMES[name]] = _field(name, value, where)
+    return {**values, **_layer_values(args, where)}
+
+
+def _field(name: str, value: Json, where: str) -> Json:
+    """The value of an argument as its field has it."""
+    if name in ("img_size", "patch_size"):
+        return square(value, f"{where}: {name}")
+    if (name == "init_values" and value == 0) or (name == "fc_norm" and type(value) is int):
+        return None  # as `_differences` writes them
+    return value
+
+
+_LAYER_ARGUMENTS = (
+    *("act_layer", "norm_layer", "embed_norm_layer"),
+    *("scale_attn_norm", "scale_mlp_norm", "pool_include_prefix"),
+)
+
+
+def _layer_values(args: Mapping[str, Json], where: str) -> dict[str, Json]:
+    """The fields that the arguments for kinds of layers stand for. Raises `BadFile` for layers that no spec has."""
+    values: dict[str, Json] = {}
+    if "act_layer" in args:
+        values["activation"] = args["act_layer"] or "gelu"
+    if "pool_include_prefix" in args:
+        values["pool_prefix"] = args["pool_include_prefix"]
+    if "scale_attn_norm" in args or "scale_mlp_norm" in args:
+        values["scale_norms"] = args.get("scale_attn_norm", False)
+        if values["scale_norms"] != args.get("scale_mlp_norm", False):
+            raise BadFile(f"{where}: model_args has one of scale_attn_norm and scale_mlp_norm; only both are supported")
+    if "norm_layer" in args:
+        values |= {"norm": _norm(args["norm_layer"] or "layernorm", where), "norm_eps": 1e-6}
+    if "embed_norm_layer" in args:
+        values["embed_norm"] = bool(args["embed_norm_layer"])
+        if args["embed_norm_layer"] not in (None, "", args.get("norm_layer")):
+            raise BadFile(f"{where}: embed_norm_layer is not norm_layer; only equal norms are supported")
+    return values
+
+
+def _norm(word: Json, where: str) -> str:
+    plain = word.replace("_", "").lower() if isinstance(word, str) else ""
+    if plain not in _NORMS:
+        raise BadFile(f"{where}: norm_layer is {word!r}; supported are {', '.join(_NORMS)}")
+    return _NORMS[plain]
+
+
+def _segments(value: Json, where: str) -> Json:
+    """The segments in front as `ViTSpec` has them."""
+    if not isinstance(value, list) or not all(isinstance(item, list) and len(item) == 3 for item in value):
+        raise BadFile(f"{where}: expected a list of segments, each [layers, width, heads]")
+    return [dict(zip(("layers", "width", "heads"), item)) for item in value]
