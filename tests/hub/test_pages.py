@@ -1,6 +1,6 @@
 """Every shell command and every Python block of README.md and docs/ is run, or its page says why not.
 
-A page is run from top to bottom in a folder of its own, with some pictures in `photos` and a Hub (the stand-in) that has random
+A page is run from top to bottom in a folder of its own, with some pictures in `photos` (and `flowers`, `mine`) and a Hub (the stand-in) that has random
 weights under timm's names. Comments on the lines before a block, which no reader sees, say what differs from that:
 
     <!-- not run: REASON -->           the block is not run
@@ -137,7 +137,8 @@ def folder(tmp_path: Path, photos: Path, hub: StandIn, monkeypatch: pytest.Monke
     place, programs = tmp_path / "page", tmp_path / "bin"
     place.mkdir()
     programs.mkdir()
-    (place / "photos").symlink_to(photos)
+    for name in ("photos", "flowers", "mine"):
+        (place / name).symlink_to(photos)
     for name, words in {"lgzoo": "-m learngene_zoo", "python": "", "pytest": "-m pytest"}.items():
         (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
         (programs / name).chmod(0o755)
@@ -182,17 +183,16 @@ def run_shell(text: str, block: Block, exhaustive: bool) -> None:
 def run_page(name: Path, hub: StandIn, exhaustive: bool) -> None:
     text, names = (ROOT / name).read_text(encoding="utf-8"), dict[str, Any](__name__="__main__")
     blocks = [block for block in blocks_of(text) if not block.left_out(exhaustive)]
-    opened = [line for block in blocks for line, _ in commands_of(block.text) if not line.startswith("lgzoo plan")]
-    offer(hub, set(re.findall(r"timm:(\w+)", "\n".join(opened))))
-    for block in blocks:
-        content = block.text if exhaustive else block.in_ci()
+    contents = [block.text if exhaustive else block.in_ci() for block in blocks]
+    lines = [line for content in contents for line, _ in commands_of(content) if not line.startswith("lgzoo plan")]
+    offer(hub, set(re.findall(r"timm:(\w+)", "\n".join(lines))))
+    for block, content in zip(blocks, contents):
         if block.language == SHELL:
             run_shell(block.first(), block, exhaustive=True)
             run_shell(content, block, exhaustive)
         else:
-            lines = "\n" * block.line  # so that an error names the line of the page
             exec(compile(block.first(), f"before line {block.line} of {name}", "exec"), names)
-            exec(compile(lines + content, str(name), "exec"), names)
+            exec(compile("\n" * block.line + content, str(name), "exec"), names)  # an error names the line of the page
 
 
 def pages(kinds: set[str]) -> list[Path]:
