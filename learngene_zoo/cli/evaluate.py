@@ -16,13 +16,19 @@ from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks.task import SPLITS
 
 
-def evaluate(model: str | None, task: str | None, split: Literal["train", "validation", "test"], **given: Any) -> None:
+def evaluate(
+    model: str | None,
+    task: str | None,
+    split: Literal["train", "validation", "test"],
+    resolution: Literal["resized", "original"],
+    **given: Any,
+) -> None:
     """Measure the model, print the number, and write it if `-o` is given."""
     job = job_of(given)
     if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
         raise Refused(f"{job.place} already exists; choose another place with -o, or replace it with --force")
     named = any_model_of(model, "finetuned", "descendant", offline=job.run.offline)
-    found = lifecycle.evaluate(named, task=task, split=split, run=job.run)
+    found = lifecycle.evaluate(named, task=task, split=split, resolution=resolution, run=job.run)
     low, high = found.interval
     row = {
         "task": found.task,
@@ -32,6 +38,7 @@ def evaluate(model: str | None, task: str | None, split: Literal["train", "valid
         "low": low,
         "high": high,
         "images": found.images,
+        **({"resolution": found.resolution} if found.resolution else {}),
     }
     if job.place is not None and is_first():
         _write(row, job)
@@ -63,6 +70,12 @@ command = click.Command(
             help="Task to measure on (default: the task of the catalogue that the model was trained for; else digits, if its ancestry model is the bundled one).",
         ),
         choice_option("--split", SPLITS, "test", "Split of the task."),
+        choice_option(
+            "--resolution",
+            ["resized", "original"],
+            "resized",
+            "Pixels that mIoU counts: as the model sees them, or all.",
+        ),
         *job_options(None, "Also write the numbers into this JSON file."),
     ],
 )

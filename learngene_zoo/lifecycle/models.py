@@ -101,19 +101,24 @@ def evaluate(
     *,
     task: str | None = None,
     split: Literal["train", "validation", "test"] = "test",
+    resolution: Literal["resized", "original"] = "resized",
     run: Run | None = None,
 ) -> Evaluation:
     """The accuracy, or mIoU, of a model on one split of a task (default: the task it was trained for).
 
-    Raises `WrongCall` as `finetune` does.
+    `resolution` says whether mIoU counts the pixels of the pictures as they are resized for the model, or their own.
+    Raises `WrongCall` as `finetune` does, and for the original resolution of a task without masks.
     """
     from learngene_zoo.training.evaluate import check_head
     from learngene_zoo.training.evaluate import evaluate as measure
+    from learngene_zoo.training.original import evaluate_originals
 
     run = run or Run()
     opened = open_model(model, offline=run.offline)
     data = open_task(task or _own_task(opened, "evaluate"), offline=run.offline)
     check_head(opened, data)
+    if resolution == "original":
+        return evaluate_originals(opened.model(), data, split, opened.input_format, run)
     return measure(opened.model(), data, split, opened.input_format, run)
 
 

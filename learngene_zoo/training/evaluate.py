@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,9 @@ from learngene_zoo.training.objectives import Accuracy, Metric, metric_for
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
+
+
+Resolution = Literal["resized", "original"]
 
 
 class Classifier(Protocol):
@@ -45,6 +48,9 @@ class Evaluation:
     interval: tuple[float, float]  # 95 %, over images: Wilson's of an accuracy, resampled images for mIoU
     images: int
     correct: tuple[bool, ...]  # per image, in the order of the split; empty for dense models
+    resolution: Resolution | None = (
+        None  # of mIoU: whether pixels of the pictures resized for the model count, or their own
+    )
 
 
 def check_head(model: Classifier, task: Task) -> None:
@@ -115,7 +121,7 @@ def evaluate_each(
     loader = Loader(task, split, input_format, batch_size=size, images=images, workers=run.workers, drop_last=False)
     model.to(device)
     marks: list[tuple[int, int, bool, list[int]]] = []  # answer, index, finite, row
-    with _evaluating(model, device, run):
+    with evaluating(model, device, run):
         for batch in loader.epoch(0):
             if len(batch.images):
                 labels, indices = batch.labels.to(device), batch.indices.tolist()
@@ -126,11 +132,12 @@ def evaluate_each(
     every = sorted(mark for part in gathered(marks) for mark in part)
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
-    return tuple(_summary(task.name, split, metric, [*own]) for _, own in groupby(every, key=itemgetter(0)))
+    return tuple(summary(task.name, split, metric, [*own]) for _, own in groupby(every, key=itemgetter(0)))
 
 
 @contextmanager
-def _evaluating(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]:
+def evaluating(model: nn.Module, device: torch.device, run: Run) -> Iterator[None]:
+    """Inside, the model is in eval mode, without gradients, in the run's precision; its modes are restored afterwards."""
     modes = {module: module.training for module in model.modules()}
     kind = torch.float16 if run.precision == "fp16" else torch.bfloat16
     model.eval()
@@ -143,7 +150,14 @@ def _evaluating(model: nn.Module, device: torch.device, run: Run) -> Iterator[No
             module.training = mode
 
 
-def _summary(task: str, split: str, metric: Metric, marks: list[tuple[int, int, bool, list[int]]]) -> Evaluation:
+def summary(
+    task: str,
+    split: str,
+    metric: Metric,
+    marks: Sequence[tuple[int, int, bool, list[int]]],
+    resolution: Resolution = "resized",
+) -> Evaluation:
+    """What the rows of all images amount to. Raises `TrainingFailed` if the outputs for some are not finite."""
     broken = sum(not finite for _, _, finite, _ in marks)
     if broken:
         raise TrainingFailed(f"the model's outputs are not finite for {broken} of {len(marks)} images of {task}")
@@ -156,4 +170,5 @@ def _summary(task: str, split: str, metric: Metric, marks: list[tuple[int, int, 
         interval=metric.interval(rows_NR),
         images=len(rows_NR),
         correct=tuple(bool(row[0]) for row in rows_NR) if isinstance(metric, Accuracy) else (),
+        resolution=None if isinstance(metric, Accuracy) else resolution,
     )

@@ -221,7 +221,11 @@ class MeanIoU:
 
     def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """From logits (B, K, H, W) and labels (B, H, W): int64 (B, 2 K)."""
-        predicted_BHW, counted_BHW = logits.argmax(dim=1), labels != IGNORED
+        return self.counts(logits.argmax(dim=1), labels)
+
+    def counts(self, predicted_BHW: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """From the predicted and the true classes (B, H, W): int64 (B, 2 K)."""
+        counted_BHW = labels != IGNORED
         both = self._histogram(labels, counted_BHW & (predicted_BHW == labels))
         predicted, true = self._histogram(predicted_BHW, counted_BHW), self._histogram(labels, counted_BHW)
         return torch.cat([both, predicted + true - both], dim=1)

@@ -1,0 +1,117 @@
+"""mIoU at the original resolution of the pictures, for a dense model that takes squares of one size.
+
+As in the evaluation of Segmenter (Strudel et al. 2021): a picture is resized as the model's view says, windows of the model's size
+cover it, logits are averaged where windows overlap and enlarged (bilinear) to the picture's own pixels, and there the classes are
+compared with the mask as it is stored. Shapes: W windows of side S, K classes; h, w of the resized picture, H, W of the original.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.run import Run, gathered, join, open_device, rank, world
+from learngene_zoo.tasks.loader import feeder
+from learngene_zoo.tasks.task import Samples, Split, Task
+from learngene_zoo.tasks.transforms import checked, normalised, resized, resized_shape
+from learngene_zoo.training.objectives import MOST_LOGITS, MeanIoU
+
+if TYPE_CHECKING:
+    from learngene_zoo.training.evaluate import Evaluation
+
+
+@dataclass(frozen=True)
+class Originals:
+    """What a worker does: read one picture with its mask, in the size in which they are stored."""
+
+    task: Task
+    split: Split
+
+    def __getitem__(self, index: int) -> Samples | BadData:
+        try:
+            return checked(self.split.__getitems__([index]), self.task, [index])
+        except BadData as error:
+            return error
+
+
+def evaluate_originals(
+    model: nn.Module, task: Task, split: str, input_format: InputFormat, run: Run, *, images: int | None = None
+) -> Evaluation:
+    """The mIoU of a dense model at the original resolution; processes share the images, and `images` takes the first N.
+
+    Raises `WrongCall` for a task without masks, and as `evaluate` does.
+    """
+    from learngene_zoo.training.evaluate import evaluating, summary
+
+    if not task.dense:
+        raise WrongCall(f"{task.name} has one class per image, which has no resolution; leave out --resolution")
+    device, metric, source = open_device(run), MeanIoU(task.classes), task.split(split)
+    join(run.device)
+    own = range(rank(), min(len(source), images or len(source)), world())
+    marks = []
+    reader = Originals(task, source)
+    with evaluating(model.to(device), device, run):
+        for index, got in zip(own, feeder(reader, own, run.workers) if run.workers else map(reader.__getitem__, own)):
+            if isinstance(got, BadData):
+                raise got
+            assert got.masks is not None, "they were checked"
+            logits_Khw, finite = over_windows(model, got.images[0], input_format, device)
+            mask_HW = got.masks[0].long().to(device)
+            rows_1R = metric.counts(classes_of(logits_Khw, mask_HW.shape)[None], mask_HW[None])
+            marks.append((0, index, finite, rows_1R[0].tolist()))
+    every = sorted(mark for part in gathered(marks) for mark in part)
+    if not every:
+        raise BadData(f"the split {split} of {task.name} has no images")
+    return summary(task.name, split, metric, every, resolution="original")
+
+
+def over_windows(
+    model: Callable[[torch.Tensor], torch.Tensor], image_CHW: torch.Tensor, input_format: InputFormat, device: Any
+) -> tuple[torch.Tensor, bool]:
+    """The mean logits of all windows at each pixel of the resized picture (K, h, w), and whether they are finite."""
+    side, view = input_format.image_size, input_format.view
+    height, width = resized_shape(image_CHW.shape[-2:], side, view)
+    if (height, width) != tuple(image_CHW.shape[-2:]):
+        image_CHW = resized(image_CHW, (height, width), view.interpolation)
+    places = [(top, left) for top in starts(height, side) for left in starts(width, side)]
+    total, count = torch.zeros(()), torch.zeros(height, width, device=device)
+    for top, left in places:
+        window = image_CHW[None, :, top : top + side, left : left + side]
+        logits_KSS = model(normalised(window, input_format).to(device))[0].float()
+        if not total.dim():
+            total = torch.zeros(len(logits_KSS), height, width, device=device)
+        total[:, top : top + side, left : left + side] += logits_KSS
+        count[top : top + side, left : left + side] += 1
+    return total / count, bool(torch.isfinite(total).all())
+
+
+def starts(length: int, side: int) -> list[int]:
+    """Where windows of `side` pixels begin, as few as cover `length`, evenly spread from the first pixel to the last."""
+    windows = math.ceil(length / side)
+    return [round(number * (length - side) / max(windows - 1, 1)) for number in range(windows)]
+
+
+def classes_of(logits_Khw: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """The class of the largest logit at each pixel once they are enlarged to `shape`: int64 (H, W).
+
+    Few classes are enlarged at a time, since all of them need not fit into the memory.
+    """
+    some = max(1, MOST_LOGITS // (shape[0] * shape[1]))
+    best_HW = torch.full(shape, -math.inf, device=logits_Khw.device)
+    classes_HW = torch.zeros(shape, dtype=torch.int64, device=logits_Khw.device)
+    for first in range(0, len(logits_Khw), some):
+        part = logits_Khw[None, first : first + some]
+        large = functional.interpolate(part, size=tuple(shape), mode="bilinear", align_corners=False)[0]
+        highest_HW, place_HW = large.max(dim=0)
+        better_HW = highest_HW > best_HW
+        best_HW = torch.where(better_HW, highest_HW, best_HW)
+        classes_HW = torch.where(better_HW, place_HW + first, classes_HW)
+    return classes_HW

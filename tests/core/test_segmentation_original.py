@@ -1,0 +1,162 @@
+"""mIoU at the original resolution: windows cover a picture, and what is counted can be counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_segmentation import COUNT, SPEC, Blobs, task
+from torch import nn
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
+from learngene_zoo.families.spec import InputFormat, View
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.task import Samples
+from learngene_zoo.training import original
+from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.original import classes_of, evaluate_originals, over_windows, starts
+
+VIEW = InputFormat(image_size=16, mean=(0.0,) * 3, std=(1 / 255,) * 3)
+SIZES = ((24, 16), (16, 40), (50, 37), (16, 16))
+
+
+class Lightness(nn.Module):
+    """The right class of every pixel of `Blobs` that is not on a border: lighter is higher. The score is not linear in it."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        light = images[:, :1] / 100
+        return -(light - torch.arange(3.0)[:, None, None]).abs()
+
+
+def test_windows_cover_a_length_evenly() -> None:
+    assert starts(16, 16) == [0]
+    assert starts(17, 16) == [0, 1]
+    assert starts(40, 16) == [0, 12, 24]
+    for length in range(16, 80):
+        covered = {place for first in starts(length, 16) for place in range(first, first + 16)}
+        assert covered == set(range(length))
+
+
+def test_pictures_of_the_model_s_size_count_as_they_do_resized() -> None:
+    model = assemble(SPEC, {}, seed=0).model()
+    resized = evaluate(model, task(), "test", VIEW, Run())
+    whole = evaluate_originals(model, task(), "test", VIEW, Run())
+    assert whole == replace(resized, resolution="original")
+    assert (resized.metric, resized.resolution, whole.images) == ("mIoU", "resized", COUNT)
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_model_that_knows_every_pixel_is_nearly_right_at_any_size(workers: int) -> None:
+    data = task(Blobs(SIZES))
+    found = evaluate_originals(Lightness(), data, "test", VIEW, Run(workers=workers))
+    assert found.value > 0.85
+    ignored = evaluate_originals(Lightness(), data, "test", replace(VIEW, view=View(crop_mode="squash")), Run())
+    assert ignored.value > 0.8
+
+
+class Wide:
+    """One picture whose left and right ends, beyond the centre that a crop keeps, are of class 1."""
+
+    labels = np.zeros(1, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitems__(self, indices: Sequence[int]) -> Samples:
+        mask = torch.zeros(16, 64, dtype=torch.uint8)
+        mask[:, :16] = mask[:, -16:] = 1
+        return Samples([(mask * 100).expand(3, -1, -1)], masks=[mask])
+
+
+def test_what_a_crop_leaves_out_counts() -> None:
+    class Nothing(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.tensor([1.0, 0.0, 0.0])[:, None, None].expand(len(images), 3, *images.shape[-2:])
+
+    data = task(Wide())
+    assert evaluate(Nothing(), data, "test", VIEW, Run()).value == 1.0  # the centre shows class 0 alone
+    assert evaluate_originals(Nothing(), data, "test", VIEW, Run()).value == pytest.approx((0.5 + 0) / 2)
+    assert evaluate_originals(Lightness(), data, "test", VIEW, Run()).value == 1.0
+
+
+def test_logits_are_averaged_where_windows_overlap() -> None:
+    image = torch.zeros(3, 16, 24, dtype=torch.uint8)
+    seen = iter((1.0, 3.0))
+
+    def model(images: torch.Tensor) -> torch.Tensor:
+        return torch.full((1, 2, 16, 16), next(seen))
+
+    logits, finite = over_windows(model, image, VIEW, torch.device("cpu"))
+    assert logits[0, 0].tolist() == [1.0] * 8 + [2.0] * 8 + [3.0] * 8
+    assert finite
+
+
+def test_classes_are_enlarged_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(7, 5, 6, generator=torch.Generator().manual_seed(0))
+    whole = classes_of(logits, torch.Size((31, 44)))
+    large = nn.functional.interpolate(logits[None], size=(31, 44), mode="bilinear", align_corners=False)[0]
+    assert torch.equal(whole, large.argmax(dim=0))
+    monkeypatch.setattr(original, "MOST_LOGITS", 2 * 31 * 44)
+    assert torch.equal(classes_of(logits, torch.Size((31, 44))), whole)
+
+
+def test_processes_share_the_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr(original, "join", lambda device: None)
+    rows = []
+    monkeypatch.setattr(original, "gathered", lambda marks: rows.append(marks) or [marks])
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        evaluate_originals(Lightness(), task(Blobs(SIZES)), "test", VIEW, Run(), images=7)
+    assert [[index for _, index, _, _ in marks] for marks in rows] == [[0, 2, 4, 6], [1, 3, 5]]
+
+
+def test_the_verb_says_what_it_counts(tmp_path: Path) -> None:
+    scenes = open_task("scenes")
+    spec = SPEC.with_(classes=scenes.classes, image_size=32, patch_size=16, width=8)
+    model = assemble(spec, {}, seed=0, task="scenes", class_names=scenes.class_names)
+    small = replace(scenes, open_split=lambda name: _First(scenes.split(name)))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, offline: small)
+        resized, whole = (lifecycle.evaluate(model, resolution=name) for name in ("resized", "original"))
+    assert (resized.resolution, whole.resolution, whole.images) == ("resized", "original", 6)
+    assert whole.value == resized.value  # scenes are drawn in the model's size
+
+
+class _First:
+    labels = np.zeros(6, dtype=np.int64)
+
+    def __init__(self, inner: object) -> None:
+        self.inner = inner
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitems__(self, indices: Sequence[int]) -> Samples:
+        return self.inner.__getitems__(indices)  # type: ignore[attr-defined, no-any-return]
+
+
+def test_faults() -> None:
+    with pytest.raises(WrongCall, match="digits has one class per image, which has no resolution"):
+        evaluate_originals(Lightness(), open_task("digits"), "test", VIEW, Run())
+
+    class Torn(Wide):
+        def __getitems__(self, indices: Sequence[int]) -> Samples:
+            raise BadData("it is torn")
+
+    with pytest.raises(BadData, match="it is torn"):
+        evaluate_originals(Lightness(), task(Torn()), "test", VIEW, Run())
+
+    class Broken(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.full((1, 3, 16, 16), float("nan"))
+
+    with pytest.raises(TrainingFailed, match="not finite for 1 of 1 images"):
+        evaluate_originals(Broken(), task(Wide()), "test", VIEW, Run())
