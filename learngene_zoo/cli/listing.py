@@ -1,4 +1,4 @@
-"""`lgzoo list [methods|learngenes|tasks]`."""
+"""`lgzoo list [methods|learngenes|tasks|ancestries]`."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,20 @@ def task_row(entry: Entry) -> Row:
     }
 
 
-NOUNS: dict[str, Callable[[], list[Row]]] = {"methods": method_rows, "learngenes": learngene_rows, "tasks": task_rows}
+def ancestry_rows() -> list[Row]:
+    """The bundled ancestry model, and well-known ones of timm."""
+    from learngene_zoo.artifacts.known import known
+
+    return [vars(found) for found in known()]
+
+
+NOUNS: dict[str, Callable[[], list[Row]]] = {
+    "methods": method_rows,
+    "learngenes": learngene_rows,
+    "tasks": task_rows,
+    "ancestries": ancestry_rows,
+}
+KINDS = {"methods": "method", "learngenes": "learngene", "tasks": "task", "ancestries": "ancestry"}
 
 
 def listing(noun: str | None, as_json: bool) -> None:
@@ -70,7 +83,7 @@ def listing(noun: str | None, as_json: bool) -> None:
         print_rows(NOUNS[noun]() if as_json else [_short(row) for row in NOUNS[noun]()], as_json)
         return
     if as_json:
-        print_rows([{"kind": kind[:-1], **row} for kind, rows in NOUNS.items() for row in rows()], as_json=True)
+        print_rows([{"kind": KINDS[kind], **row} for kind, rows in NOUNS.items() for row in rows()], as_json=True)
         return
     for kind, rows in NOUNS.items():
         click.echo(f"{kind}:")
@@ -86,7 +99,7 @@ def _short(row: Row) -> Row:
 command = click.Command(
     "list",
     callback=listing,
-    help="List methods, learngenes and tasks.",
+    help="List methods, learngenes, tasks and well-known ancestry models, with the family that each opens to.",
     epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list tasks --json",
-    params=[click.Argument(["noun"], required=False, metavar="[methods|learngenes|tasks]"), json_option()],
+    params=[click.Argument(["noun"], required=False, metavar="[methods|learngenes|tasks|ancestries]"), json_option()],
 )

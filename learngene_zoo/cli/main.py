@@ -103,7 +103,7 @@ def _open_streams() -> None:
 
 HERE = "learngene_zoo.cli"
 TABLE = {
-    "list": (f"{HERE}.listing:command", "List methods, learngenes and tasks."),
+    "list": (f"{HERE}.listing:command", "List methods, learngenes, tasks and ancestries."),
     "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
     "plan": (f"{HERE}.plan:command", "List every size that a method would build, with its cost."),
     "train": (f"{HERE}.train:command", "Train an ancestry model, or a model of any size, from scratch."),

@@ -1,0 +1,47 @@
+"""The table of well-known ancestry models agrees with timm, and with what opens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from learngene_zoo.artifacts.ancestry import ancestry_spec
+from learngene_zoo.artifacts.known import described, known, tags
+from learngene_zoo.families.family import cost
+
+ROWS = {row.name: row for row in known()}
+TIMM = [row for row in ROWS.values() if row.name.startswith("timm:")]
+
+
+def test_the_bundled_one_comes_first() -> None:
+    first = known()[0]
+    assert (first.name, first.family, first.image_size) == ("bundled", "vit", 32)
+    assert first.params == cost(ancestry_spec("bundled")).params
+
+
+def test_the_table_has_every_tag_of_its_groups_once() -> None:
+    assert [(row.group, row.name) for row in TIMM] == [(group, f"timm:{tag}") for group, tag in tags()]
+    assert len(ROWS) == len(known()) > 90
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "deit_tiny_patch16_224.fb_in1k",
+        "vit_small_patch14_dinov2.lvd142m",
+        "vit_base_patch16_siglip_gap_224.webli",
+        pytest.param(None, marks=pytest.mark.slow, id="all"),
+    ],
+)
+def test_a_row_says_what_timm_says(tag: str | None) -> None:
+    for row in [ROWS[f"timm:{tag}"]] if tag else TIMM:
+        now = described(row.group, row.name.removeprefix("timm:"))
+        assert replace(row, family=now.family) == now
+        assert row.family in (now.family, None), "`python benchmarks/ancestries.py` writes the table anew"
+
+
+def test_what_opens_costs_what_its_spec_says() -> None:
+    for row in TIMM:
+        if row.family and row.group == "DeiT":
+            assert cost(ancestry_spec(row.name)).params == row.params, row.name
