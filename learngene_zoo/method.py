@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from learngene_zoo.artifacts.records import OWN_PACKAGES, LearngeneConfig
+from learngene_zoo.artifacts.shelf import BUNDLED as BUNDLED
+from learngene_zoo.artifacts.shelf import is_ours
 from learngene_zoo.errors import BadFile, BadPlugin, WrongCall, unknown
 from learngene_zoo.families.family import Convention, Cost, cost, load_family
 from learngene_zoo.families.spec import FAMILIES, TIMM_NAMES, Spec
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Tasks = Literal["none", "one", "many"]
-BUNDLED = "bundled"  # the ancestry model on the shelf, see artifacts/ancestry.py
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,10 +193,10 @@ class Method:
     def references(self, named: Sequence[str], sources: Sequence[str] = (BUNDLED,)) -> list[str]:
         """The tasks of an extraction from the ancestry models `sources`: those named, else the defaults.
 
-        Raises `WrongCall` for a wrong number, and if none is named and an ancestry model is not the bundled one: only that
-        one has default tasks.
+        Raises `WrongCall` for a wrong number, and if none is named and an ancestry model is not one of the shelf's: only those
+        have default tasks.
         """
-        other = next((source for source in sources if source != BUNDLED), None)
+        other = next((source for source in sources if not is_ours(source)), None)
         if self.tasks != "none" and not named and other is not None:
             raise WrongCall(
                 f"no task is named; with an ancestry model of your own ({other}), name the data to extract from, "

@@ -112,6 +112,7 @@ def load_learngene(folder: Path) -> Learngene:
 
 
 DEFAULT_SIZE = "mini"
+BUNDLED = "bundled"  # the ancestry model on the shelf, see artifacts/ancestry.py
 MOST_NAMED = 12  # in a message
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 
@@ -229,6 +230,11 @@ def reference(folder: Path) -> str:
 def is_card(name: str) -> bool:
     """Whether the shelf has a card of that name."""
     return name == Path(name).name and (cards_folder() / name / CONFIG).is_file()
+
+
+def is_ours(source: str) -> bool:
+    """Whether a source of ancestry models is one that comes with the package: `bundled`, or a card."""
+    return source == BUNDLED or (is_card(source) and not Path(source).exists())
 
 
 def card_of(name: str) -> str | None:

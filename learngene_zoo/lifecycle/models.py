@@ -10,7 +10,6 @@ from learngene_zoo.artifacts.models import load_model, open_model
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.method import BUNDLED
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -156,7 +155,7 @@ def _own_task(model: Descendant | TimmModel, verb: str) -> str:
     call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task"
     if model.task is None:
         records = model.provenance.get("ancestries") or [{}]
-        if any(record.get("source") != BUNDLED for record in records):
+        if any(not shelf.is_ours(str(record.get("source", ""))) for record in records):
             raise WrongCall(f"the model names no data, and none is assumed; name yours: {call} folder:PATH")
         return DEFAULT_TARGET
     if is_own_data(model.task):
