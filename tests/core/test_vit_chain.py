@@ -1,0 +1,158 @@
+"""The whole chain for every kind of Vision Transformer: from timm's own folder to models that timm opens without this package."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe, with_settings
+
+pytestmark = pytest.mark.slow
+
+DISTILLED = "deit_tiny_distilled_patch16_224"
+FLOORED = "vit_so400m_patch14_siglip_gap_384"
+# What each kind adds: nothing, registers without class token, no norms at the end; quick GELU; a norm's epsilon; patches that leave
+# pixels over; tanh GELU; pooling by attention, of patches or of all tokens; RMSNorm; SwiGLU in one tensor or two; further norms.
+KINDS = [
+    *("deit_tiny_patch16_224", "vit_medium_patch16_reg4_gap_256", "vit_base_patch16_radio_v3", DISTILLED),
+    *("vit_base_patch16_clip_quickgelu_224", "vit_base_patch32_clip_224", FLOORED, "vit_base_patch32_siglip_gap_256"),
+    *("vit_base_patch16_siglip_224", "vit_large_patch16_siglip_512", "test_vit3", "test_vit4"),
+    *("vit_giant_patch14_reg4_dinov2", "aimv2_large_patch14_224", "beit3_base_patch16_224"),
+]
+RUN = Run(threads=1)
+BRIEF = Recipe(epochs=1, images=16, batch_size=16, warmup=0.0)
+
+
+@dataclass(frozen=True)
+class Start:
+    """A pretrained model as timm saves one, and its learngene that keeps every block."""
+
+    name: str
+    folder: Path
+    model: nn.Module
+    spec: ViTSpec
+    learngene: Learngene
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all kinds write their models."""
+    return tmp_path_factory.mktemp("made")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Start:
+    name, folder = request.param, tmp_path_factory.mktemp("ancestry")
+    torch.manual_seed(0)
+    patch = 14 if "patch14" in name else 8
+    args = {"depth": 3, "embed_dim": 24, "num_heads": 2, "patch_size": patch, "img_size": 4 * patch}
+    args["img_size"] += 3 if name == FLOORED else 0
+    model = timm.create_model(name, **args, num_classes=10).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # timm's own start hides most of a block
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True)
+    keep = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2, 3)})
+    learngene = lifecycle.extract("lsamd", ancestries=[str(folder)], extractor=keep, out=folder / "learngene", run=RUN)
+    spec = open_ancestry(str(folder)).spec
+    assert isinstance(spec, ViTSpec)
+    return Start(name=name, folder=folder, model=model, spec=spec, learngene=learngene)
+
+
+def images(spec: Any, count: int = 2) -> torch.Tensor:
+    return torch.randn(count, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0))
+
+
+def kept(model: Any, place: Path) -> Path:
+    """The model's folder, with images and what the model makes of them."""
+    model.save(place)
+    with torch.no_grad():
+        wanted = model.model()(images(model.spec))
+    save_file({"images": images(model.spec), "wanted": wanted}, place / "case.safetensors")
+    return place
+
+
+def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) -> None:
+    ancestry = open_ancestry(str(start.folder))
+    whole = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
+    assert whole.spec == ancestry.spec
+    whole = whole.with_state({**whole.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}})
+    kept(whole, made / f"{start.name}-whole")
+    with torch.no_grad():
+        same = torch.equal(whole.model()(images(start.spec)), start.model(images(start.spec)))
+    assert same == (start.name != DISTILLED)
+    assert ancestry.record.left_out == (("distillation token and its head",) if start.name == DISTILLED else ())
+
+
+def test_other_depths_and_images_fine_tune_and_come_out_as_timms(start: Start, made: Path) -> None:
+    assert [member.spec.layers for member in lifecycle.plan(start.folder / "learngene")] == [3, 4]
+    size = 3 * start.spec.patch_size
+    deeper = lifecycle.expand(start.folder / "learngene", layers=5, image_size=size, task="digits", run=RUN)
+    assert (deeper.spec.layers, deeper.spec.image_size, deeper.spec.classes) == (5, size, 10)
+    kept(deeper, made / f"{start.name}-deeper")
+    tuned = lifecycle.finetune(made / f"{start.name}-deeper", recipe=BRIEF, run=RUN)
+    kept(tuned, made / f"{start.name}-tuned")
+    changed = {name for name in deeper.state if not torch.equal(deeper.state[name], tuned.state[name])}
+    assert changed == set(deeper.state)
+    again = lifecycle.extract("scratch", ancestries=[str(made / f"{start.name}-tuned")], run=RUN)
+    assert again.config.spec == tuned.spec  # a descendant is an ancestry model
+
+
+def test_a_search_is_at_home(start: Start, made: Path) -> None:
+    search = METHODS.load("lsamd").presets["smoke"]
+    found = lifecycle.extract("lsamd", ancestries=[str(start.folder)], tasks=["digits"], extractor=search, run=RUN)
+    layers = len(found.config.details["kept"])
+    for control in (None, "shuffled", "stem"):
+        built = lifecycle.expand(found, layers=layers, classes=3, control=control, run=RUN)
+        with torch.no_grad():
+            assert built.model()(images(built.spec)).isfinite().all()
+    kept(built, made / f"{start.name}-shallow")
+
+
+ALONE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "learngene_zoo":
+            raise ImportError("blocked")
+
+sys.meta_path.insert(0, Blocked())
+import json, pathlib, timm, torch
+from safetensors.torch import load_file
+
+torch.set_num_threads(1)
+found = {}
+for place in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    case = load_file(place / "case.safetensors")
+    model = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
+    with torch.no_grad():
+        found[place.name] = (model(case["images"]) - case["wanted"]).abs().max().item()
+    other = timm.create_model(f"local-dir:{place}", pretrained=True, num_classes=7)
+    assert other.num_classes == other.head.out_features == 7
+print(json.dumps(found))
+"""
+
+
+def test_timm_opens_all_of_them_without_this_package(made: Path) -> None:
+    """After the tests above: what they wrote."""
+    done = subprocess.run([sys.executable, "-c", ALONE, str(made)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    stages = ("deeper", "shallow", "tuned", "whole")
+    assert json.loads(done.stdout) == dict.fromkeys([f"{name}-{stage}" for name in KINDS for stage in stages], 0.0)
