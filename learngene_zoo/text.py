@@ -168,3 +168,9 @@ def human_seconds(value: float) -> str:
         return f"{value:.1f}s"
     minutes, seconds = divmod(round(value), 60)
     return f"{minutes}m {seconds:02d}s" if minutes < 60 else f"{minutes // 60}h {minutes % 60:02d}m"
+
+
+def in_notebook() -> bool:
+    """Whether this runs in a cell of a notebook."""
+    shell = sys.modules.get("IPython")
+    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"

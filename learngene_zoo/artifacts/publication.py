@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
 README = "README.md"
+REPORT = "report.html"  # of a training; it shows pictures of its data, so it is not published
 BRANCH = "main"  # what is published to
 # Beside config, weights and card: what an export writes, and pictures.
 EXTRAS = (".onnx", ".pt2", ".png", ".svg")
@@ -148,7 +149,7 @@ def _files(folder: Path, prefix: str, card: str) -> dict[str, Path | bytes]:
     """The files of one folder; its card is rendered anew, with the notes that people wrote into the old one."""
     files: dict[str, Path | bytes] = {CONFIG: folder / CONFIG, WEIGHTS: folder / WEIGHTS}
     for entry in sorted(folder.iterdir()):
-        if entry.name in (README, MANIFEST, *files):
+        if entry.name in (README, MANIFEST, REPORT, *files):
             continue
         if entry.suffix not in EXTRAS or entry.is_symlink() or not entry.is_file():
             raise Refused(

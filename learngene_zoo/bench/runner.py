@@ -82,7 +82,7 @@ def run_grid(
     if world() > 1:
         raise WrongCall("lgzoo bench runs in parallel with --workers or --ray; start it without torchrun")
     check_folder(out)
-    run = replace(run, folder=None, progress=False, threads=run.threads or 1)
+    run = replace(run, folder=None, progress=False, lines=False, threads=run.threads or 1)
     with Results(out / RESULTS, anew) as results:
         if anew:
             _forget(out)

@@ -76,7 +76,7 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
     from learngene_zoo.training.evaluate import evaluate
     from learngene_zoo.training.fit import fit
 
-    run = replace(run, folder=None, resume=False, progress=False, tracker=None)
+    run = replace(run, folder=None, resume=False, progress=False, lines=False, tracker=None)
     learngene, spent = extract_once(cell.extraction, out, run)
     task = open_task(cell.task, offline=run.offline)
     run = replace(run, seed=cell.draws, ancestry=next(iter(cell.arm.ancestries), None))

@@ -91,7 +91,7 @@ def job_of(given: dict[str, Any]) -> Job:
     check_device(values["device"])
     progress = not values["quiet"] and sys.stderr.isatty()
     return Job(
-        run=Run(**how, progress=progress),
+        run=Run(**how, progress=progress, lines=not values["quiet"]),
         place=values["out"],
         force=values["force"],
         quiet=values["quiet"],

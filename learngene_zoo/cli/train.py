@@ -1,11 +1,12 @@
 """`lgzoo train` and `lgzoo finetune`: a model of any size from scratch, and one that exists."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.job import choice_option, job_of, job_options, on_task, print_made
+from learngene_zoo.cli.job import choice_option, job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.options import SettingsCommand, any_model_of, chosen, model_argument, options_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
@@ -68,19 +69,36 @@ command = SettingsCommand(
 
 
 def finetune(model: str | None, task: str | None, **given: Any) -> None:
-    """Train the model and write it."""
+    """Train the model, write it, and say what it does on the test images."""
     job = job_of(given)
-    lifecycle.finetune(
+    made = lifecycle.finetune(
         any_model_of(model, "descendant", offline=job.run.offline),
         task=task,
         recipe=chosen(lifecycle.FINETUNE),
+        tuning=chosen(lifecycle.Tuning()),
         out=job.out,
         run=job.run,
         force=job.force,
     )
+    metrics: Any = made.provenance["metrics"]
+    facts = _facts(metrics)
+    if facts:
+        kept = f"epoch {facts['kept_epoch']} of {metrics['epochs']} is kept; " if "kept_epoch" in facts else ""
+        measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test images"
+        say(f"{kept}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
-    data = on_task(task) if task and is_own_data(task) else ""
-    print_made(job.out, job, f"lgzoo evaluate{where}{data}")
+    print_made(job.out, job, f"lgzoo evaluate{where}{on_task(task if task and is_own_data(task) else None)}", **facts)
+
+
+def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON says of a training; empty for one that an earlier version finished."""
+    metric = next((name for name in ("accuracy", "mIoU") if f"test_{name}" in metrics), None)
+    if metric is None:
+        return {}
+    low, high = metrics["test_interval"]
+    kept = {"kept_epoch": metrics["kept_epoch"]} if "kept_epoch" in metrics else {}
+    value, images = metrics[f"test_{metric}"], metrics["test_images"]
+    return {**kept, "metric": metric, "value": value, "low": low, "high": high, "images": images}
 
 
 finetune_command = SettingsCommand(
@@ -97,6 +115,7 @@ finetune_command = SettingsCommand(
             ["--task"],
             help="Task to train on (default: the task of the catalogue that the model was built for; else digits, if its ancestry model is the bundled one).",
         ),
+        *options_of(lifecycle.Tuning()),
         *options_of(lifecycle.FINETUNE),
         *job_options("finetuned"),
     ],

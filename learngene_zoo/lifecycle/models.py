@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.models import load_model, open_model
@@ -13,9 +15,9 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Recipe, to_json
+from learngene_zoo.settings import Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 # Not augmented: the attributes of the source task would not be true of images that were moved.
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=1e-3, warmup=1.0)
+AUTO, FOUND = "auto", ("batch_size", "lr")
 
 
 def train(
@@ -46,7 +49,7 @@ def train(
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
 
-    run = run or Run()
+    run = run or _own_run()
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
     spec.check_tiled()
@@ -67,32 +70,70 @@ def train(
     return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What `finetune` decides beside the recipe."""
+
+    keep: Annotated[
+        Literal["best", "last"], "keep the weights of the epoch that validates best, or of the last one"
+    ] = "best"
+    patience: Annotated[int | None, "stop after N epochs that validate no better", Bounds(least=1)] = None
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+
 def finetune(
     model: str | Path | Descendant | TimmModel,
     *,
     task: str | None = None,
     recipe: Recipe = FINETUNE,
+    tuning: Tuning = Tuning(),
     out: str | Path | None = None,
     run: Run | None = None,
     force: bool = False,
+    **settings: Any,
 ) -> Descendant | TimmModel:
     """Train a model on a task (default: the one it was built for), with a fresh head if it needs one.
+
+    Every epoch is validated, and the weights of the best one are kept; what they do on the test images is in the provenance and in
+    `report.html`. The fields of `recipe` and of `tuning` can also be given by name (`epochs=5, patience=3`); `batch_size` and `lr`
+    may be "auto": see `training.automatic`.
 
     A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
     and the model was built for data that only the caller may choose (`folder:mine`), or for none.
     """
-    from learngene_zoo.training.fit import fit
+    from learngene_zoo.training.tuning import tune
 
-    run = run or Run()
+    run = run or _own_run()
+    recipe, tuning, found = _named_settings(recipe, tuning, settings)
     start = open_model(model, offline=run.offline)
     data = open_task(task or _own_task(start, "finetune"), offline=run.offline)
-    settings = {"model": start.identity, "task": to_json(data.record), "recipe": to_json(recipe)}
+    asked = {"recipe": {**to_json(recipe), **found}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
         head = derive_seed(run.seed, "head")
-        return fit(start.for_task(data.name, data.class_names, seed=head, dense=data.dense), data, recipe, run)
+        fresh = start.for_task(data.name, data.class_names, seed=head, dense=data.dense)
+        return tune(fresh, data, recipe, run, keep=tuning.keep, patience=tuning.patience)
 
-    return produce(make, load_model, out=out, verb="finetune", settings=settings, run=run, force=force)
+    plan = {"model": start.identity, "task": to_json(data.record), **asked}
+    return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
+
+
+def _named_settings(
+    recipe: Recipe, tuning: Tuning, settings: Mapping[str, Any]
+) -> tuple[Recipe, Tuning, dict[str, str]]:
+    """Both with the settings that are named, and those of the recipe that are to be found: "auto"."""
+    found = {name: AUTO for name in FOUND if settings.get(name) == AUTO}
+    known = {setting.name for setting in settings_of(tuning)}
+    own = {name: value for name, value in settings.items() if name in known}
+    others = {name: value for name, value in settings.items() if name not in known and name not in found}
+    return with_settings(recipe, others), with_settings(tuning, own), found
+
+
+def _own_run() -> Run:
+    """How a verb computes where nobody says it: with progress in a notebook."""
+    return Run(progress=in_notebook(), lines=in_notebook())
 
 
 def evaluate(
@@ -112,7 +153,7 @@ def evaluate(
     from learngene_zoo.training.evaluate import evaluate as measure
     from learngene_zoo.training.original import evaluate_originals
 
-    run = run or Run()
+    run = run or _own_run()
     opened = open_model(model, offline=run.offline)
     data = open_task(task or _own_task(opened, "evaluate"), offline=run.offline)
     check_head(opened, data)
@@ -139,7 +180,7 @@ def export(
     """
     from learngene_zoo.runtimes import check_format, export_descendant
 
-    run = run or Run()
+    run = run or _own_run()
     check_format(Path(out), dtype)
     descendant = shelf.open_descendant(model, offline=run.offline)
     data = open_task(task or _own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None

@@ -214,11 +214,11 @@ def _places(folder: Path) -> Iterator[Path]:
 
 
 def _is_result(name: str) -> bool:
-    return name == "done" or name.startswith("checkpoint-")
+    return name == "done" or name.startswith(("checkpoint-", "best-"))
 
 
 def _resumable(folder: Path) -> list[Path]:
-    """Checkpoints and finished parts."""
+    """Checkpoints, the best weights so far, and finished parts."""
     return [
         entry
         for place in _places(folder)

@@ -52,7 +52,8 @@ class Run:
     threads: int | None = None
     workers: int = 0
     resume: bool = False
-    progress: bool = False
+    progress: bool = False  # draw bars
+    lines: bool = False  # say a line of every epoch on stderr
     tracker: str | None = None
     offline: bool = False
     ancestry: str | None = None  # the user's own path of the ancestry model that an artifact records

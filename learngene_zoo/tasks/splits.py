@@ -5,8 +5,9 @@ same images every time.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -116,6 +117,50 @@ class DecodedSplit:
     def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor] | Samples:
         """uint8 (3, H, W) each, of the size it is stored in."""
         return read(self.rows[int(self.members[index])] for index in indices)
+
+
+def with_validation(task: Task) -> Task:
+    """The task, with a tenth of its training images for validation if it has no such images.
+
+    Raises `BadData` if there are too few, or if the images are streamed.
+    """
+    if task.sizes["validation"]:
+        return task
+    train = task.split("train")
+    count = max(1, round(dict(SHARES)["validation"] * len(train)))
+    if task.open_stream is not None or count >= len(train):
+        raise BadData(f"{task.name} has no validation images, and none can be taken of its training images; add some")
+    cut, left = stratified_parts(train.labels, [count, len(train) - count], SEED)
+    parts = {"train": left, "validation": cut}
+    return replace(
+        task,
+        sizes={**task.sizes, **{split: len(chosen) for split, chosen in parts.items()}},
+        open_split=partial(_open_part, task.open_split, parts),
+    )
+
+
+@dataclass(frozen=True)
+class PartOfSplit:
+    """Some images of a split."""
+
+    split: Split
+    members: np.ndarray
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Their classes."""
+        return self.split.labels[self.members]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitems__(self, indices: Sequence[int]) -> Any:
+        """As the split has them."""
+        return self.split.__getitems__([int(self.members[index]) for index in indices])
+
+
+def _open_part(opener: Callable[[str], Split], parts: Mapping[str, np.ndarray], name: str) -> Split:
+    return PartOfSplit(opener("train"), parts[name]) if name in parts else opener(name)
 
 
 # The splits of a task.

@@ -85,6 +85,11 @@ def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
     return None
 
 
+def newest_step(folder: Path) -> int:
+    """The step of the newest checkpoint, whether it can be read or not; 0 without one."""
+    return max(map(_step_of, _folders(folder)), default=0)
+
+
 def _named(training: Mapping[str, Json]) -> str:
     return ", ".join(f"{key} {value}" for key, value in training.items())
 

@@ -17,13 +17,23 @@ from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.run import Run, gathered, join, open_device
 from learngene_zoo.text import shell_word
-from learngene_zoo.training.objectives import Accuracy, Metric, metric_for
+from learngene_zoo.training.objectives import Accuracy, MeanIoU, Metric, metric_for
 
 if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 
 Resolution = Literal["resized", "original"]
+
+
+class Rows(Protocol):
+    """What is counted of every image."""
+
+    def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """int64 (B, R)."""
+
+    def batch_size(self, image_size: int) -> int:
+        """How many images are evaluated at once."""
 
 
 class Classifier(Protocol):
@@ -113,9 +123,61 @@ def evaluate_each(
     Every image is read once for all of them, and one set of logits is in memory at a time. `model` holds the
     parameters.
     """
+    metric = metric_for(task)
+    found = rows_of_each(answers, metric, model, task, split, input_format, run, batch_size=batch_size, images=images)
+    return tuple(summary(task.name, split, metric, rows_NR) for rows_NR in found)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """An evaluation, and of every image what it rests on: of a dense model the rows of `MeanIoU`, else those of `Answers`."""
+
+    evaluation: Evaluation
+    rows: np.ndarray  # int64 (N, R)
+
+
+class Answers:
+    """Of every image its class, the predicted one, and the probability of each, in millionths."""
+
+    def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        """From logits (B, K) and labels (B,): int64 (B, 4)."""
+        predicted_B = logits.argmax(dim=1)
+        pairs_B2 = torch.stack([labels, predicted_B], dim=1)
+        shares_B2 = logits.float().softmax(dim=1).gather(1, pairs_B2)
+        return torch.cat([pairs_B2, (shares_B2 * 1e6).round().long()], dim=1)
+
+    def batch_size(self, image_size: int) -> int:
+        """As for accuracies."""
+        return Accuracy().batch_size(image_size)
+
+
+def judge(model: nn.Module, task: Task, split: str, input_format: InputFormat, run: Run) -> Judged:
+    """`evaluate`, with what is known of every image."""
+    metric, counted = metric_for(task), MeanIoU(task.classes) if task.dense else Answers()
+    (rows_NR,) = rows_of_each(lambda images_BCHW: (model(images_BCHW),), counted, model, task, split, input_format, run)
+    right_NR = rows_NR if task.dense else (rows_NR[:, :1] == rows_NR[:, 1:2]).astype(np.int64)
+    return Judged(summary(task.name, split, metric, right_NR), rows_NR)
+
+
+def rows_of_each(
+    answers: Callable[[torch.Tensor], Iterable[torch.Tensor]],
+    metric: Rows,
+    model: nn.Module,
+    task: Task,
+    split: str,
+    input_format: InputFormat,
+    run: Run,
+    *,
+    batch_size: int | None = None,
+    images: int | None = None,
+) -> list[np.ndarray]:
+    """What `metric.rows` says of every image, int64 (N, R), in the order of the split: an array for each of the answers.
+
+    Raises as `evaluate`.
+    """
     from learngene_zoo.tasks.loader import Loader
 
-    device, metric = open_device(run), metric_for(task)
+    device = open_device(run)
     join(run.device)
     size = batch_size or metric.batch_size(input_format.image_size)
     loader = Loader(task, split, input_format, batch_size=size, images=images, workers=run.workers, drop_last=False)
@@ -132,7 +194,7 @@ def evaluate_each(
     every = sorted(mark for part in gathered(marks) for mark in part)
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
-    return tuple(summary(task.name, split, metric, [*own]) for _, own in groupby(every, key=itemgetter(0)))
+    return [rows_in(task.name, [*own]) for _, own in groupby(every, key=itemgetter(0))]
 
 
 @contextmanager
@@ -150,18 +212,18 @@ def evaluating(model: nn.Module, device: torch.device, run: Run) -> Iterator[Non
             module.training = mode
 
 
-def summary(
-    task: str,
-    split: str,
-    metric: Metric,
-    marks: Sequence[tuple[int, int, bool, list[int]]],
-    resolution: Resolution = "resized",
-) -> Evaluation:
-    """What the rows of all images amount to. Raises `TrainingFailed` if the outputs for some are not finite."""
+def rows_in(task: str, marks: Sequence[tuple[int, int, bool, list[int]]]) -> np.ndarray:
+    """The rows of all images. Raises `TrainingFailed` if the outputs for some are not finite."""
     broken = sum(not finite for _, _, finite, _ in marks)
     if broken:
         raise TrainingFailed(f"the model's outputs are not finite for {broken} of {len(marks)} images of {task}")
-    rows_NR = np.array([row for *_, row in marks])
+    return np.array([row for *_, row in marks])
+
+
+def summary(
+    task: str, split: str, metric: Metric, rows_NR: np.ndarray, resolution: Resolution = "resized"
+) -> Evaluation:
+    """What the rows of all images amount to."""
     return Evaluation(
         task=task,
         split=split,

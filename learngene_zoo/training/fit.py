@@ -1,9 +1,9 @@
 """Training all weights of a model on a task: fine-tuning, pretraining and training from scratch."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from learngene_zoo.families.tensors import state_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, to_json
+from learngene_zoo.tasks.loader import Batches
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.loop import Step, train
@@ -40,17 +41,9 @@ def fit(
     `guard` stops a training that does not improve on chance; `watch` is called with the model after every epoch;
     without `judge` the model is not evaluated. Raises `WrongCall` for a model whose head does not fit the task.
     """
-    if (start.classes, start.dense) != (task.classes, task.dense):
-        each = {True: "pixel", False: "image"}
-        raise WrongCall(
-            f"{task.name} needs a head for {task.classes} classes per {each[task.dense]}, got one for "
-            f"{start.classes} per {each[start.dense]}; `Descendant.for_task` makes it"
-        )
-    model = start.model()
-    objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
-    loader = training_images(task, start.input_format, recipe, run)
-    trained = train(objective, loader, recipe, run, label=f"training on {task.name}")
-    for step in stalled(trained, task.classes) if guard else trained:
+    model, objective, loader = prepared(start, task, recipe, run)
+    steps = train(objective, loader, recipe, run, label=f"training on {task.name}")
+    for step in stalled(steps, task.classes) if guard else steps:
         if watch is not None and step.end_of_epoch:
             watch(model)
     metrics = {
@@ -59,6 +52,24 @@ def fit(
         "training_images": loader.images,
         "epochs": recipe.epochs,
     }
+    return trained(start, model, task, recipe, run, metrics)
+
+
+def prepared(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[nn.Module, nn.Module, Batches]:
+    """The module to train, its objective and its batches. Raises `WrongCall` for a model whose head does not fit the task."""
+    if (start.classes, start.dense) != (task.classes, task.dense):
+        each = {True: "pixel", False: "image"}
+        raise WrongCall(
+            f"{task.name} needs a head for {task.classes} classes per {each[task.dense]}, got one for "
+            f"{start.classes} per {each[start.dense]}; `Descendant.for_task` makes it"
+        )
+    model: Any = start.model()
+    objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
+    return model, objective, training_images(task, start.input_format, recipe, run)
+
+
+def trained(start: M, model: nn.Module, task: Task, recipe: Recipe, run: Run, metrics: Mapping[str, Json]) -> M:
+    """`start` with the weights of `model`, and the record of how it was trained."""
     how = {**start.provenance, "recipe": to_json(recipe), "training_seed": run.seed, "device": run.device_name}
     return replace(
         start,

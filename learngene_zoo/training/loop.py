@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState
 from learngene_zoo.training.objectives import mixing
-from learngene_zoo.training.trackers import check_tracker, metrics_file, progress_bar, tracking
+from learngene_zoo.training.trackers import Log, check_tracker, epoch_lines, metrics_file, progress_bar, tracking
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -59,6 +60,8 @@ class Step:
     losses: Mapping[str, float]  # by name, means over the batch of all processes
     lr: float
     end_of_epoch: bool
+    average: nn.Module | None = field(default=None, compare=False)  # of the objective, if the recipe keeps one
+    report: Callable[[Mapping[str, float]], None] = field(default=lambda values: None, compare=False)  # log more of it
 
     @property
     def loss(self) -> float:
@@ -114,6 +117,7 @@ def train(
     unused: bool = False,
     seconds_between_checkpoints: float = 30.0,
     label: str = "training",
+    lines: bool = True,
 ) -> Iterator[Step]:
     """Minimise `objective(batch)`, named scalar losses that are means over the batch, over `recipe.epochs` of `loader`.
 
@@ -122,7 +126,8 @@ def train(
     continues from the newest checkpoint in `run.folder`; a finished training is loaded and yields nothing. On one CPU
     process the result is bit-equal to that of a training that was never interrupted, provided that everything that the
     body of the `for` sets on the objective lies in its buffers. `unused` allows parameters that some steps do not use.
-    With `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints are written less often.
+    With `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints are written less often. `lines`
+    says a line of an epoch where `run.lines` asks for it and no bar is drawn.
 
     Under torchrun the processes share each batch and have equal weights throughout; the first one writes.
 
@@ -140,20 +145,26 @@ def train(
     engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
     with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
         done = engine.begin()
-        bar = progress_bar(run, label, done, engine.steps)
+        watched = progress_bar if run.progress or not lines else epoch_lines
+        bar = watched(run, label, done, engine.steps)
         outlets = (metrics_file(run.folder, done), tracking(engine.accelerator, run, label), bar)
         logs = [stack.enter_context(outlet) for outlet in outlets]
         saved, pause = time.monotonic(), seconds_between_checkpoints
         for step in engine.remaining(done):
             for log in logs:
                 log(step.line(engine.shown), step.step)
-            yield step
+            yield replace(step, report=partial(_report, logs[:-1], step))
             if step.step == step.steps or time.monotonic() - saved >= pause:
                 seconds = engine.save(step.step)
                 saved = time.monotonic()
                 if pause:
                     pause = max(seconds_between_checkpoints, SAVING_SHARE * seconds)
     engine.finish()
+
+
+def _report(logs: Sequence[Log], step: Step, values: Mapping[str, float]) -> None:
+    for log in logs:
+        log({"epoch": step.epoch, **values}, step.step)
 
 
 class Engine:
@@ -221,7 +232,10 @@ class Engine:
                 step = epoch * self.loader.steps + number
                 lr, last = learning_rate(self.recipe, step, self.loader.steps), number == self.loader.steps
                 losses = self._step(batch, step, lr)
-                yield Step(epoch=epoch, step=step, steps=self.steps, losses=losses, lr=lr, end_of_epoch=last)
+                average = self.state.average.module if self.state.average is not None else None
+                yield Step(
+                    epoch=epoch, step=step, steps=self.steps, losses=losses, lr=lr, end_of_epoch=last, average=average
+                )
 
     def _step(self, batch: Any, step: int, lr: float) -> dict[str, float]:
         seed_step(self.run.seed, step, rank())

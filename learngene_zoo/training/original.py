@@ -49,7 +49,7 @@ def evaluate_originals(
 
     Raises `WrongCall` for a task without masks, and as `evaluate` does.
     """
-    from learngene_zoo.training.evaluate import evaluating, summary
+    from learngene_zoo.training.evaluate import evaluating, rows_in, summary
 
     if not task.dense:
         raise WrongCall(f"{task.name} has one class per image, which has no resolution; leave out --resolution")
@@ -70,7 +70,7 @@ def evaluate_originals(
     every = sorted(mark for part in gathered(marks) for mark in part)
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
-    return summary(task.name, split, metric, every, resolution="original")
+    return summary(task.name, split, metric, rows_in(task.name, every), resolution="original")
 
 
 def over_windows(

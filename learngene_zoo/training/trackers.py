@@ -5,6 +5,8 @@ Weights & Biases, ...), and a progress bar on stderr.
 from __future__ import annotations
 
 import json
+import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,12 +16,13 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
 from learngene_zoo.runs.cache import number_in
 from learngene_zoo.runs.run import Run, is_first
-from learngene_zoo.text import printable
+from learngene_zoo.text import in_notebook, printable
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
 
 
+BETWEEN_LINES = 5.0  # seconds, at least, between the lines of two epochs
 METRICS = "metrics.jsonl"  # one line of JSON per step
 
 
@@ -91,11 +94,48 @@ def _forget_after(path: Path, last_step: int) -> None:
         draft.write_bytes(b"".join(line + b"\n" for line in kept))
 
 
+def say(run: Run, text: str) -> None:
+    """One line on stderr, above the progress bar if there is one, if `run.lines` is set and in the first process only."""
+    if run.lines and is_first():
+        print(printable(text), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def epoch_lines(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
+    """A function that says one line of an epoch when the next one begins; of short epochs, one every few seconds."""
+    title = f"{run.name}: {label}" if run.name else label
+    began = said = time.monotonic()
+    last: Mapping[str, float] = {}
+
+    def watch(values: Mapping[str, float], step: int) -> None:
+        nonlocal said, last
+        ended = bool(last) and values["epoch"] != last["epoch"] and time.monotonic() - said >= BETWEEN_LINES
+        shown = values if step == steps else last if ended else None
+        if shown is not None:
+            said = time.monotonic()
+            say(run, f"{title}: epoch {shown['epoch'] + 1}, loss {shown['loss']:.4f}, {said - began:.0f} s")
+        last = values
+
+    yield watch
+
+
 @contextmanager
 def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
     """A function that shows a step and its loss; it draws only if `run.progress` is set, and only in the first process."""
     if not (run.progress and is_first()):
         yield lambda values, step: None
+        return
+    title = f"{run.name}: {label}" if run.name else label
+    if in_notebook():
+        from tqdm.auto import tqdm  # type: ignore[import-untyped]
+
+        with tqdm(total=steps, initial=done, desc=printable(title), unit="step") as cell:
+
+            def show(values: Mapping[str, float], step: int) -> None:
+                cell.set_postfix(loss=f"{values['loss']:.4f}", refresh=False)
+                cell.update(step - cell.n)
+
+            yield show
         return
     from rich import progress
     from rich.console import Console
@@ -111,6 +151,5 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
         console=Console(stderr=True),  # a new one: rich allows one live bar per console
     )
     with bar:
-        title = f"{run.name}: {label}" if run.name else label
         task = bar.add_task(printable(title), total=steps, completed=done, loss="-")
         yield lambda values, step: bar.update(task, completed=step, loss=f"{values['loss']:.4f}")

@@ -1,0 +1,188 @@
+"""Fine-tuning that is watched: validation after every epoch, the best weights kept, early stopping, the figure on test images.
+
+`tune` is what the verb `finetune` does; everything else that trains uses `fit`, which looks at validation images once, at the end.
+
+In the run's folder, `metrics.jsonl` has the validation of every epoch, and `best-<epoch>` the weights of the best one so far. Whatever
+a resumed run continues from, the best epoch until then is still there, so that it ends as if it had never been interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import nn
+
+from learngene_zoo.families.tensors import state_of
+from learngene_zoo.runs.run import Run, is_first
+from learngene_zoo.settings import Json, Recipe
+from learngene_zoo.storage import StateDict, load_result, save_result
+from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.text import human_seconds
+from learngene_zoo.training import checkpoint
+from learngene_zoo.training.evaluate import evaluate, judge
+from learngene_zoo.training.fit import M, prepared, trained
+from learngene_zoo.training.loop import Step, train
+from learngene_zoo.training.report import report
+from learngene_zoo.training.trackers import METRICS, say
+
+Keep = Literal["best", "last"]
+BEST = "best-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """What is known of a finished epoch."""
+
+    epoch: int  # from 1
+    step: int
+    loss: float  # the mean over its steps
+    value: float  # on validation images
+
+    def json(self, metric: str) -> dict[str, Json]:
+        """As a model's provenance records it."""
+        return {"epoch": self.epoch, "loss": self.loss, f"validation_{metric}": self.value}
+
+
+def tune(start: M, task: Task, recipe: Recipe, run: Run, *, keep: Keep = "best", patience: int | None = None) -> M:
+    """Train all weights of `start` on a task, validated after every epoch, and evaluate what is kept on the test images.
+
+    `keep`: the weights of the first epoch with the best accuracy (or mIoU) on validation images, or of the last. `patience`: stop
+    after so many epochs without a better one. Where the task has no validation images, a tenth of its training images are;
+    its test images decide nothing. The result has a report of it all, `report.html`, among its files. Raises as `fit` does.
+    """
+    taken, task = task.sizes, with_validation(task)
+    model, objective, loader = prepared(start, task, recipe, run)
+    watch = Watch(run=run, keep=keep, patience=patience)
+    if recipe.epochs:
+        steps = train(objective, loader, recipe, run, label=f"training on {task.name}", lines=False)
+        with closing(steps):  # type: ignore[type-var]  # a generator, which ends here if it is stopped early
+            for step in steps:
+                if watch.after(step, model, start, task, recipe):
+                    break
+        watch.finish(model)
+    judged = judge(model, task, "test", start.input_format, run)
+    test = judged.evaluation
+    history = [epoch.json(test.metric) for epoch in watch.history]
+    kept = watch.kept(history)
+    low, high = test.interval
+    metrics: dict[str, Json] = {
+        "task": task.name,
+        **{key: value for key, value in kept.items() if key.startswith("validation")},
+        "validation_images": task.sizes["validation"],
+        **({} if taken == task.sizes else {"validation_taken_from": "train"}),
+        f"test_{test.metric}": test.value,
+        "test_interval": [low, high],
+        "test_images": test.images,
+        "training_images": loader.images,
+        "epochs": recipe.epochs,
+        **({"kept_epoch": kept["epoch"], "history": history} if kept else {}),
+    }
+    done = trained(start, model, task, recipe, run, metrics)
+    return replace(done, files={"report.html": report(done, task, judged)})
+
+
+@dataclass(kw_only=True)
+class Watch:
+    """What happens after every epoch, and what is remembered of it."""
+
+    run: Run
+    keep: Keep
+    patience: int | None
+    history: list[Epoch] = field(default_factory=list)
+    state: StateDict | None = None  # of the best epoch
+    _losses: list[float] = field(default_factory=list)
+    _began: float | None = None
+
+    def after(self, step: Step, model: nn.Module, start: M, task: Task, recipe: Recipe) -> bool:
+        """Whether to stop after this step."""
+        if self._began is None:
+            self._resume(before=step.step)
+            self._began = time.monotonic()
+        self._losses.append(step.loss)
+        if not step.end_of_epoch:
+            return False
+        shown = model if step.average is None else step.average.get_submodule("model")
+        found = evaluate(shown, task, "validation", start.input_format, self.run)
+        loss = sum(self._losses) / len(self._losses)
+        epoch = Epoch(epoch=step.epoch + 1, step=step.step, loss=loss, value=found.value)
+        self.history.append(epoch)
+        if _best_of(self.history) is epoch and self.keep == "best":
+            self.state = {name: tensor.cpu().clone() for name, tensor in state_of(shown).items()}
+            self._save(epoch)
+        step.report({"validation/value": found.value, "epoch_loss": loss})
+        seconds = time.monotonic() - self._began
+        line = f"epoch {epoch.epoch} of {recipe.epochs}: loss {loss:.4f}, validation {found.metric} {found.value:.4f}"
+        say(self.run, f"{line}, {human_seconds(seconds)}")
+        self._losses, self._began = [], time.monotonic()
+        stop = self._exhausted()
+        if stop and self.keep == "last":  # without its last step the loop does not put the average in place
+            self.state = state_of(shown)
+        return stop
+
+    def finish(self, model: nn.Module) -> None:
+        """Leave the model with the weights to keep."""
+        if self._began is None:
+            self._resume(before=None)
+        if self.state is not None:
+            model.load_state_dict(dict(self.state))
+        model.eval()
+
+    def kept(self, history: Sequence[dict[str, Json]]) -> dict[str, Json]:
+        """The record of the epoch whose weights are kept; empty where there was none."""
+        best = _best_of(self.history)
+        if best is None:
+            return {}
+        return history[-1 if self.keep == "last" else self.history.index(best)]
+
+    def _exhausted(self) -> bool:
+        best = _best_of(self.history)
+        return best is not None and self.patience is not None and self.history[-1].epoch - best.epoch >= self.patience
+
+    def _resume(self, before: int | None) -> None:
+        """Take up what `metrics.jsonl` and the folder of the best epoch say of the steps before this one."""
+        if self.run.folder is None or not self.run.resume:
+            return
+        for line in _lines(self.run.folder / METRICS):
+            if before is not None and line["step"] >= before:
+                break
+            if "validation/value" in line:
+                self._losses = []
+                number = int(line["epoch"]) + 1
+                value, loss = line["validation/value"], line["epoch_loss"]
+                self.history.append(Epoch(epoch=number, step=int(line["step"]), loss=loss, value=value))
+            else:
+                self._losses.append(line["loss"])
+        best = _best_of(self.history)
+        if best is not None and self.keep == "best":
+            self.state, _ = load_result(self.run.folder / f"{BEST}{best.epoch}")
+
+    def _save(self, epoch: Epoch) -> None:
+        """Write the best weights. Those stay that the newest checkpoint would be continued with, and no others."""
+        folder = self.run.folder
+        if folder is None or self.state is None or not is_first():
+            return
+        save_result(folder / f"{BEST}{epoch.epoch}", self.state, {"step": epoch.step})
+        reached = checkpoint.newest_step(folder)
+        resumed = _best_of([one for one in self.history if one.step <= reached])
+        needed = {f"{BEST}{one.epoch}" for one in (epoch, resumed) if one is not None}
+        for place in folder.glob(f"{BEST}*"):
+            if place.name not in needed:
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _best_of(history: Sequence[Epoch]) -> Epoch | None:
+    """The first of those with the best value; None if there is none."""
+    return max(history, key=lambda epoch: epoch.value, default=None)
+
+
+def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        yield json.loads(line)

@@ -1,0 +1,237 @@
+"""Fine-tuning that is watched: which epoch is kept, when it stops, that a resumed one ends equal, what the report shows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
+from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.testing import tiny_task
+from learngene_zoo.training import loop, tuning
+from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.tuning import tune
+
+TASK = tiny_task()
+START = assemble(ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
+RECIPE = Recipe(epochs=4, batch_size=16, lr=3e-3)
+RUN = Run(threads=1, device="cpu")
+
+
+class Killed(BaseException):
+    pass
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, torch.Tensor]]:
+    """Validation gives these values, an epoch each; returns the weights that it was asked about."""
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def measure(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        found = evaluate(model, *args, **kwargs)
+        seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return replace(found, value=values[len(seen) - 1])
+
+    monkeypatch.setattr(tuning, "evaluate", measure)
+    return seen
+
+
+def same(one: Descendant, weights: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one.state[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "epochs", "kept"),
+    [
+        ((0.1, 0.4, 0.3, 0.2), {}, 4, 2),
+        ((0.1, 0.4, 0.4, 0.4), {}, 4, 2),  # the first of equals
+        ((0.1, 0.4, 0.3, 0.2), {"keep": "last"}, 4, 4),
+        ((0.4, 0.1, 0.3, 0.9), {"patience": 2}, 3, 1),
+        ((0.4, 0.1, 0.3, 0.9), {"patience": 2, "keep": "last"}, 3, 3),
+        ((0.4, 0.1, 0.5, 0.1), {"patience": 2}, 4, 3),
+    ],
+)
+def test_which_epoch_is_kept_and_when_it_stops(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[float, ...], settings: dict[str, Any], epochs: int, kept: int
+) -> None:
+    seen = scripted(monkeypatch, *values)
+    made = tune(START, TASK, RECIPE, RUN, **settings)
+    metrics = made.provenance["metrics"]
+    assert len(seen) == epochs == len(metrics["history"])
+    assert same(made, seen[kept - 1])
+    assert (metrics["kept_epoch"], metrics["validation_accuracy"]) == (kept, values[kept - 1])
+
+
+@pytest.mark.parametrize("settings", [{}, {"patience": 1, "keep": "last"}])
+def test_the_moving_average_is_what_is_validated_and_kept(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
+) -> None:
+    seen = scripted(monkeypatch, 0.4, 0.3, *[0.2] * 9)
+    made = tune(START, TASK, replace(RECIPE, ema=0.9), RUN, **settings)
+    plain = tune(START, TASK, RECIPE, RUN, keep="last")
+    assert not same(plain, seen[3 if not settings else 1])
+    assert same(made, seen[1 if settings else 0])
+
+
+def killed_after(steps: int) -> Any:
+    """`train` that saves after every step, and ends without a word when a step is to be begun."""
+
+    def train(*args: Any, **kwargs: Any) -> Iterator[loop.Step]:
+        for number, step in enumerate(loop.train(*args, **kwargs, seconds_between_checkpoints=0)):
+            if number == steps:
+                raise Killed
+            yield step
+
+    return train
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, replace(RECIPE, ema=0.9)], ids=["weights", "average"])
+@pytest.mark.parametrize("deaths", [(4,), (3, 3), (2, 2, 2, 2)], ids=str)
+def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deaths: tuple[int, ...], recipe: Recipe
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    call = partial(lifecycle.finetune, START, task="tiny", recipe=recipe, patience=2)
+    whole = call(out=tmp_path / "whole", run=RUN)
+    for number, steps in enumerate(deaths):
+        monkeypatch.setattr(tuning, "train", killed_after(steps))
+        with pytest.raises(Killed):
+            call(out=tmp_path / "killed", run=replace(RUN, resume=number > 0))
+    monkeypatch.setattr(tuning, "train", loop.train)
+    call(out=tmp_path / "killed", run=replace(RUN, resume=True))
+    for name in ("config.json", "model.safetensors", "report.html", "README.md"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    assert whole.provenance["metrics"]["history"]
+    assert sorted(path.name for path in (tmp_path / "killed.run").iterdir()) == ["metrics.jsonl", "run.json"]
+
+
+def test_an_older_best_epoch_stays_until_no_checkpoint_needs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    scripted(monkeypatch, 0.1, 0.2, 0.3, 0.4)
+    run = replace(RUN, folder=tmp_path)
+    tune(START, TASK, RECIPE, run)  # too quick for a checkpoint before the last step: any start may be needed
+    assert [place.name for place in tmp_path.glob("best-*")] == ["best-4"]
+    checkpoint = tmp_path / "checkpoint-6"  # as if one had been written after the second epoch
+    next(tmp_path.glob("checkpoint-*")).rename(checkpoint)
+    watch = tuning.Watch(run=run, keep="best", patience=None)
+    for epoch in range(1, 5):
+        watch.history.append(tuning.Epoch(epoch=epoch, step=3 * epoch, loss=1.0, value=epoch / 10))
+        watch.state = dict(START.state)
+        watch._save(watch.history[-1])
+    assert sorted(place.name for place in tmp_path.glob("best-*")) == ["best-2", "best-4"]
+
+
+def test_lines_of_epochs_go_to_stderr_and_their_numbers_to_the_metrics(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune(START, TASK, replace(RECIPE, epochs=2), replace(RUN, folder=tmp_path, lines=True))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert re.fullmatch(r"epoch 2 of 2: loss \d\.\d{4}, validation accuracy [01]\.\d{4}, [\d.]+m?s", lines[1])
+    logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    epochs = [line for line in logged if "validation/value" in line]
+    assert [line["step"] for line in epochs] == [3, 6]
+    losses = [line["loss"] for line in logged if "loss" in line and line["epoch"] == 1]
+    assert epochs[1]["epoch_loss"] == pytest.approx(sum(losses) / 3)
+
+
+def test_a_task_without_validation_images_lends_some_of_its_training_images() -> None:
+    class Numbered:
+        labels = np.arange(40) % 4
+
+        def __len__(self) -> int:
+            return 40
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            return list(indices)
+
+    sizes = {"train": 40, "validation": 0, "test": 4}
+    bare = replace(TASK, sizes=sizes, open_split=lambda name: Numbered())
+    lent = with_validation(bare)
+    assert lent.sizes == {"train": 36, "validation": 4, "test": 4}
+    train, validation = (lent.split(name) for name in ("train", "validation"))
+    shown = [*train.__getitems__(range(36)), *validation.__getitems__(range(4))]
+    assert sorted(shown) == list(range(40)), "no image is in both, and none is lost"
+    assert sorted(validation.labels.tolist()) == [0, 1, 2, 3]
+    assert isinstance(lent.split("test"), Numbered)
+    assert with_validation(TASK) is TASK
+    with pytest.raises(BadData, match="no validation images"):
+        with_validation(
+            replace(bare, open_split=lambda name: TASK.split("test").__class__(torch.zeros(1), np.zeros(1)))
+        )
+
+
+def test_what_was_lent_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = replace(TASK, sizes={**TASK.sizes, "validation": 0})
+    metrics = tune(START, bare, replace(RECIPE, epochs=1), RUN).provenance["metrics"]
+    assert (metrics["validation_taken_from"], metrics["validation_images"], metrics["training_images"]) == (
+        "train",
+        5,
+        43,
+    )
+
+
+def named(task: Task, *names: str) -> Task:
+    return replace(task, class_names=names, classes=len(names))
+
+
+def test_the_report_is_one_page_that_loads_and_runs_nothing() -> None:
+    evil = "<script>alert(1)</script>"
+    made = tune(START, named(TASK, evil, 'a"b', "c&d"), replace(RECIPE, epochs=2), RUN)
+    page = made.files["report.html"]
+    assert evil not in page
+    assert "&lt;script&gt;" in page
+    assert not re.findall(r"<script|<link|https?:|url\(", page)
+    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'src="([^"]*)', page))
+    wrong = round(12 * (1 - made.provenance["metrics"]["test_accuracy"]))
+    assert page.count("<figure>") == wrong > 0
+    assert f"{made.provenance['metrics']['test_accuracy']:.4f}" in page
+    assert page.count("<circle") == 4
+
+
+def test_a_report_of_many_classes_lists_the_pairs_that_are_confused() -> None:
+    many = tiny_task("many", classes=48)
+    start = START.for_task("many", many.class_names, seed=0)
+    page = tune(start, many, Recipe(epochs=1, batch_size=16, lr=1e-3), RUN).files["report.html"]
+    assert 'class="matrix"' not in page
+    assert "<th>of the class</th>" in page
+
+
+def test_the_test_images_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def measure(model: Any, task: Any, split: str, *args: Any, **kwargs: Any) -> Any:
+        asked.append(split)
+        return evaluate(model, task, split, *args, **kwargs)
+
+    monkeypatch.setattr(tuning, "evaluate", measure)
+    tune(START, TASK, RECIPE, RUN)
+    assert set(asked) == {"validation"}
+
+
+def test_settings_may_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    made = lifecycle.finetune(START, task="tiny", epochs=1, batch_size=16, patience=3, run=RUN)
+    assert made.provenance["recipe"] == {
+        **made.provenance["recipe"],
+        "epochs": 1,
+        "batch_size": 16,
+        "lr": lifecycle.FINETUNE.lr,
+    }
+    with pytest.raises(WrongCall, match="no setting named 'epoch'; did you mean epochs"):
+        lifecycle.finetune(START, task="tiny", epoch=1, run=RUN)
