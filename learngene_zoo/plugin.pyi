@@ -126,10 +126,10 @@ from learngene_zoo.training.evaluate import Evaluation as Evaluation
 from learngene_zoo.training.evaluate import evaluate as evaluate
 from learngene_zoo.training.evaluate import evaluate_each as evaluate_each
 from learngene_zoo.training.fit import fit as fit
-from learngene_zoo.training.loop import parameter_groups as parameter_groups
 from learngene_zoo.training.loop import train as train
 from learngene_zoo.training.objectives import CLASS_LOSS as CLASS_LOSS
 from learngene_zoo.training.objectives import attribute_loss as attribute_loss
 from learngene_zoo.training.objectives import metric_for as metric_for
 from learngene_zoo.training.objectives import objective_for as objective_for
 from learngene_zoo.training.objectives import training_images as training_images
+from learngene_zoo.training.optimizer import parameter_groups as parameter_groups
