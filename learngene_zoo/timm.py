@@ -1,5 +1,6 @@
 """`import learngene_zoo.timm` registers our models with timm, so that it opens folders of dense and stitched models."""
 
+from learngene_zoo.families.eva.modules import DenseEva, learngene_dense_eva
 from learngene_zoo.families.vit.modules import (
     DenseVisionTransformer,
     StitchedDenseVisionTransformer,
@@ -10,9 +11,11 @@ from learngene_zoo.families.vit.modules import (
 )
 
 __all__ = [
+    "DenseEva",
     "DenseVisionTransformer",
     "StitchedDenseVisionTransformer",
     "StitchedVisionTransformer",
+    "learngene_dense_eva",
     "learngene_dense_vit",
     "learngene_stitched_dense_vit",
     "learngene_stitched_vit",

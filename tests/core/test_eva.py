@@ -207,7 +207,7 @@ def test_an_argument_that_no_spec_expresses_is_refused(argument: dict[str, Any])
         ({"image_size": 30}, "patches of 14 pixels do not tile an image of 30"),
         ({"pool": "map", "pool_heads": 7}, "the pooling has 7 heads, which do not divide a width of 24"),
         ({"pool": "token", "class_token": False}, "pool 'token' needs a class token"),
-        ({"dense": True}, "models of the family 'eva' have no dense"),
+        ({"front": (1,)}, "models of the family 'eva' have no front"),
     ],
 )
 def test_numbers_that_describe_no_model_are_refused(changes: dict[str, Any], says: str) -> None:

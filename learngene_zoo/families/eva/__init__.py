@@ -1,6 +1,6 @@
 """DINOv3, EVA and EVA02, Perception Encoder and ViTs with rotary positions: timm's `Eva`."""
 
-from learngene_zoo.families.eva.architectures import ARCHITECTURES, architecture_name, spec_values
+from learngene_zoo.families.eva.architectures import ARCHITECTURES, REGISTERED, architecture_name, spec_values
 from learngene_zoo.families.eva.spec import TABLE, EvaSpec, flops
 from learngene_zoo.families.family import Family
 
@@ -12,7 +12,7 @@ FAMILY = Family(
     table=TABLE,
     flops=flops,
     architectures=ARCHITECTURES,
-    registered={},
+    registered=REGISTERED,
     architecture=architecture_name,
     arguments=EvaSpec.timm_args,
     values=spec_values,

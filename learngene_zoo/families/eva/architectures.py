@@ -139,6 +139,10 @@ ARCHITECTURES: dict[str, EvaSpec] = {
     "vit_pe_spatial_gigantic_patch14_448": _sized("gigantic", **{**_PE_BARE, **_GIGANTIC}, layer_scale=0.1),
 }
 
+# What dense descendants are: `import learngene_zoo.timm` registers it.
+DENSE_ARCHITECTURE = "learngene_dense_eva"
+REGISTERED = {DENSE_ARCHITECTURE: _sized("base", dense=True)}
+
 # Arguments that change training only, or how a fresh model would start.
 _WITHOUT_EFFECT = {
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
@@ -150,7 +154,9 @@ _OUR_NAMES = {timm: ours for ours, timm in TIMM_NAMES.items()}
 
 
 def architecture_name(spec: EvaSpec) -> str:
-    """The timm architecture that becomes this model when it is given all arguments: of those with its norms the most similar."""
+    """The architecture that becomes this model when it is given all arguments: of timm's with its norms the most similar."""
+    if spec.dense:
+        return DENSE_ARCHITECTURE
     others = [field.name for field in fields(spec)]
 
     def common(name: str) -> int:
@@ -164,6 +170,9 @@ def spec_values(architecture: str, args: Mapping[str, Json], where: str) -> dict
     values: dict[str, Json] = {}
     for name, value in args.items():
         if name in _WITHOUT_EFFECT or (name in _ABSENT and value == _ABSENT[name]):
+            continue
+        if name == "norm_eps" and architecture == DENSE_ARCHITECTURE:
+            values[name] = value
             continue
         if name not in _OUR_NAMES:
             if value is None:

@@ -21,6 +21,7 @@ from torch import nn
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.eva import FAMILY
 from learngene_zoo.families.eva.architectures import ARCHITECTURES
+from learngene_zoo.families.eva.modules import DenseEva
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.tensors import empty
 from learngene_zoo.storage import StateDict
@@ -36,7 +37,7 @@ _WITHOUT_EFFECT = {
 
 
 def create(spec: EvaSpec, **extra: Any) -> Eva:
-    """timm's module for a spec; `extra` are further arguments of timm's."""
+    """timm's module for a spec, or ours if it is dense; `extra` are further arguments of timm's."""
     return timm.create_model(FAMILY.architecture(spec), **spec.timm_args(), **extra)
 
 
@@ -63,7 +64,7 @@ def spec_of(model: nn.Module) -> EvaSpec:
     Raises `WrongCall` for any other module, and for one with a feature that `EvaSpec` cannot express (rectangular images,
     grouped queries, RMSNorm, ...); the message names the feature.
     """
-    if type(model) is not Eva:
+    if type(model) not in (Eva, DenseEva):
         raise WrongCall(f"a {type(model).__name__} is not timm's Eva; supported are {FAMILY.supported}")
     feature = _unreadable(model)
     if feature:
@@ -134,6 +135,7 @@ def _read(model: Eva) -> EvaSpec:
         fc_norm=not isinstance(model.fc_norm, nn.Identity),
         dynamic_image_size=model.dynamic_img_size,
         norm_eps=block.norm1.eps,
+        dense=isinstance(model, DenseEva),
         **_rotary(model.rope),
     )
 
@@ -144,7 +146,7 @@ def _as_named(spec: EvaSpec, model: Eva) -> EvaSpec:
     if known is None:
         return spec
     named = spec.with_(mlp_ratio=known.mlp_ratio, swiglu_multiple=known.swiglu_multiple)
-    same = named.hidden == spec.hidden and (spec.pool != "map" or named.hidden_of_pool == spec.hidden_of_pool)
+    same = named.hidden == spec.hidden and (not spec.pooled or named.hidden_of_pool == spec.hidden_of_pool)
     return named if same else spec
 
 

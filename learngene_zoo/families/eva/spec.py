@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.family import NORM_FLOPS, Convention, ParameterSpec, Table, norm, parameter
+from learngene_zoo.families.family import (
+    NORM_FLOPS,
+    UPSAMPLING_FLOPS,
+    Convention,
+    ParameterSpec,
+    Table,
+    norm,
+    parameter,
+)
 from learngene_zoo.families.spec import Spec, check_between
 
 if TYPE_CHECKING:
@@ -88,6 +96,9 @@ class EvaSpec(Spec):
     fc_norm: bool = True  # after pooling
     dynamic_image_size: bool = False
     norm_eps: float = 1e-6
+    dense: bool = (
+        False  # one class per pixel instead of one per image: see families/dense.py; `pool` then has no effect
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,7 +127,7 @@ class EvaSpec(Spec):
             raise WrongCall("rope_type 'mixed' rotates neighbouring channels; rope_half must be false")
         if self.pool_heads is not None:
             check_between("pool_heads", self.pool_heads, 1, 512)
-        if self.pool == "map" and self.width % self.heads_of_pool:
+        if self.pooled and self.width % self.heads_of_pool:
             raise WrongCall(
                 f"the pooling has {self.heads_of_pool} heads, which do not divide a width of {self.width}; choose a multiple"
             )
@@ -141,6 +152,11 @@ class EvaSpec(Spec):
     def frequencies(self) -> bool:
         """Whether the rotary frequencies are learned."""
         return self.rotary and self.rope_type == "mixed"
+
+    @property
+    def pooled(self) -> bool:
+        """Whether an attention layer pools; a dense model has no pooling."""
+        return self.pool == "map" and not self.dense
 
     @property
     def heads_of_pool(self) -> int:
@@ -168,8 +184,12 @@ class EvaSpec(Spec):
         return self.patches if self.no_embed_class else self.tokens
 
     def timm_args(self) -> dict[str, Any]:
-        """The arguments that make a timm architecture with this `norm_eps` this model; all of them, so that no default matters."""
-        return {timm: getattr(self, ours) for ours, timm in TIMM_NAMES.items()}
+        """The arguments that make a timm architecture with this `norm_eps` this model; all of them, so that no default matters.
+
+        A dense model's also have `norm_eps`, which only our own module takes.
+        """
+        plain = {timm: getattr(self, ours) for ours, timm in TIMM_NAMES.items()}
+        return {**plain, "norm_eps": self.norm_eps} if self.dense else plain
 
 
 def axis_sizes(spec: EvaSpec) -> dict[str, int]:
@@ -210,7 +230,7 @@ def _eva_bias(spec: EvaSpec) -> bool:
 
 
 def _pooled(spec: EvaSpec) -> bool:
-    return spec.pool == "map"
+    return spec.pooled
 
 
 def _scale(spec: EvaSpec) -> float:
@@ -343,12 +363,18 @@ def block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
 
 
 def tail_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
-    """The final norms, the pooling and the head, which sees one token."""
+    """The final norms, the pooling and the head.
+
+    The head sees the pooled token; in a dense model every patch, and its logits are then upsampled to the image.
+    """
     n, d = spec.tokens, spec.width
-    normed = (n * d if spec.final_norm else 0) + (d if spec.fc_norm else 0)
+    seen = spec.patches if spec.dense else 1
+    normed = (n * d if spec.final_norm else 0) + (seen * d if spec.fc_norm else 0)
+    upsampled = (spec.classes or d) * spec.image_size**2 if spec.dense else 0
     pooling = 0
-    if spec.pool == "map":
+    if spec.pooled:
         pooling = 2 * n * d * d + 2 * d * d + 2 * d * spec.hidden_of_pool
         pooling += 0 if convention == "thop" else 2 * n * d
         normed += d
-    return NORM_FLOPS[convention] * normed + pooling + spec.classes * d
+    head = seen * spec.classes * d
+    return NORM_FLOPS[convention] * normed + pooling + head + UPSAMPLING_FLOPS[convention] * upsampled

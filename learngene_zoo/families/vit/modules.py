@@ -1,9 +1,6 @@
 """The modules that timm lacks: Vision Transformers with a dense head, and stitched ones.
 
-The dense head gives a class for every pixel and is the plainest there is (LSAMD's segmentation tasks name none): class token
-and registers are dropped, the other tokens normed where the model has its final norm, put back on the patch grid, read by a 1x1
-convolution, and upsampled to the image. Its tensors are those of the class head, by the same names, so that whatever handles a
-ViT's tensors handles these.
+The dense head gives a class for every pixel (see families/dense.py).
 
 A stitch is a linear layer between two segments of different width (Learngene Pool, equation 4; SN-Net, equation 2). It belongs
 to the first block of the later segment, as `blocks.3.stitch`, and comes first in that block; everything outside the blocks is
@@ -11,7 +8,7 @@ timm's own code. The stem is the first segment's, the final norm and the head ar
 
 Importing this module registers the models with timm, as importing timm's own modules does theirs.
 
-Shapes: B images, N tokens, D width, K classes, H x W pixels, h x w patches.
+Shapes: B images, N tokens, D width, K classes, H x W pixels.
 """
 
 from collections.abc import Sequence
@@ -23,8 +20,8 @@ from timm.layers import LayerNorm, Mlp, RmsNorm, SwiGLU, SwiGLUPacked
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
 from torch import nn
-from torch.nn import functional
 
+from learngene_zoo.families.dense import dense_head
 from learngene_zoo.families.vit.names import LAYER_FIELDS, OURS
 
 Built = TypeVar("Built", bound=VisionTransformer)
@@ -41,19 +38,8 @@ class DenseVisionTransformer(VisionTransformer):
     def forward_head(
         self, x: torch.Tensor, pre_logits: bool = False, size: tuple[int, int] | None = None
     ) -> torch.Tensor:
-        """Logits (B, K, H, W) of all tokens after the last block; with `pre_logits` what the head reads, (B, N, D).
-
-        `size` are the image's pixels (H, W), where they are not those that the model was made for.
-        """
-        height, width = size or self.patch_embed.img_size
-        patch_height, patch_width = self.patch_embed.patch_size
-        x_BND = self.head_drop(self.fc_norm(x[:, self.num_prefix_tokens :]))
-        if pre_logits:
-            return x_BND
-        # A 1x1 convolution, written as the linear layer that it is.
-        grid = (height // patch_height, width // patch_width)
-        logits_BKhw = self.head(x_BND).transpose(1, 2).unflatten(2, grid)
-        return functional.interpolate(logits_BKhw, size=(height, width), mode="bilinear", align_corners=False)
+        """As `dense_head`, of all tokens after the last block."""
+        return dense_head(self, x, pre_logits, size)
 
     def forward(self, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
         """Logits (B, K, H, W)."""
