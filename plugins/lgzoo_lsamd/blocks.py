@@ -213,12 +213,13 @@ def build(learngene: Learngene, spec: Spec, sources: Sequence[int], *, seed: int
 
     Every tensor is read once, however often its block is repeated. Raises `BadFile` if the learngene lacks one.
     """
-    from learngene_zoo.plugin import assemble, resize_positions, take_blocks
+    from learngene_zoo.plugin import assemble, only, resize_positions, shapes, take_blocks
 
     config = learngene.config
     _check(learngene, set(sources))
     held = base_blocks(learngene.state, spec, set(sources))
     parts = resize_positions(take_blocks(held, spec, [source - 1 for source in sources]), config.spec, spec)
+    parts = only(parts, shapes(spec).__contains__)  # without pooling, if the head is for pixels
     mean, std = config.normalisation
     return assemble(spec, parts, seed=seed, mean=mean, std=std, provenance={"blocks": list(sources)})
 

@@ -32,8 +32,10 @@ from learngene_zoo.plugin import (
     join,
     metric_for,
     model_of,
+    only,
     open_device,
     parameter_groups,
+    shapes,
     without_head,
     world,
 )
@@ -200,7 +202,9 @@ def specific_set(model: nn.Module) -> dict[str, torch.Tensor]:
 def with_head(ancestry: Ancestry, task: Task, run: Run) -> Model:
     """The ancestry model, in memory of its own, with a new head for the task's classes."""
     spec = ancestry.spec.with_(classes=task.classes, dense=task.dense)
-    own = without_head(ancestry.state, spec)
+    own = only(
+        without_head(ancestry.state, spec), shapes(spec).__contains__
+    )  # without pooling, if the head is for pixels
     return model_of(spec, filled(spec, own, derive_seed(run.seed, "head")))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,19 @@ from safetensors.torch import save_file
 from torch import nn
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.artifacts.ancestry import Ancestry, open_ancestry
 from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.families.eva.architectures import ARCHITECTURES
 from learngene_zoo.families.eva.spec import EvaSpec
+from learngene_zoo.families.tensors import initial
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
+from learngene_zoo.testing import tiny_task
+from lgzoo_lsamd.blocks import base_blocks
+from lgzoo_lsamd.supernet import super_net, with_head
 
 pytestmark = pytest.mark.slow
 
@@ -134,6 +139,21 @@ def test_a_search_is_at_home(start: Start) -> None:
         built = lifecycle.expand(found, layers=layers, classes=3, control=control, run=RUN)
         with torch.no_grad():
             assert built.model()(images(built.spec)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", [KINDS[0], "vit_pe_core_tiny_patch16_384"])
+def test_a_model_for_pixels_is_built_and_exported(name: str, tmp_path: Path) -> None:
+    spec = small(name)
+    learngene = Learngene(
+        config=LearngeneConfig(method="lsamd", spec=spec, details={"kept": [1, 3]}),
+        state=base_blocks(initial(spec, 0), spec, [1, 3]),
+    )
+    model = lifecycle.expand(learngene, layers=3, classes=4, dense=True, out=tmp_path / "model", run=RUN)
+    assert model.model()(images(model.spec)).shape == (2, 4, spec.image_size, spec.image_size)
+    assert lifecycle.export(tmp_path / "model", tmp_path / "model.pt2", run=RUN).difference == 0.0
+    ancestry = Ancestry(record=AncestryRecord(source="a", spec=spec), state=initial(spec, 0))
+    routed = super_net(with_head(ancestry, replace(tiny_task(classes=4), kind="segmentation"), RUN))
+    assert routed(images(spec)).shape == (2, 4, spec.image_size, spec.image_size)
 
 
 @pytest.mark.parametrize("name", [KINDS[2], "eva02_base_patch16_clip_224", "vit_pe_core_tiny_patch16_384", KINDS[-1]])
