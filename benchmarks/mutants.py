@@ -40,7 +40,7 @@ LIST, ROWS = Path(__file__).with_name("mutants.toml"), RESULTS / "mutants.jsonl"
 LEAST = 0.95  # of all mutants
 PRELOADED = (
     *("torch", "timm", "accelerate", "datasets", "safetensors.torch", "torchvision.transforms.v2", "matplotlib.pyplot"),
-    *("sklearn.datasets", "PIL.Image", "click.testing", "rich.progress", "pytest"),
+    *("PIL.Image", "click.testing", "rich.progress", "pytest"),
 )
 # After so many seconds, and so many times what the tests take on the whole code, a mutant counts as killed.
 PATIENCE, TIMES = 60.0, 5.0

@@ -24,7 +24,7 @@ from learngene_zoo.text import human_count, printable
 from learngene_zoo.version import __version__
 
 PACKAGES = (
-    "torch", "timm", "accelerate", "datasets", "huggingface-hub", "safetensors", "scikit-learn",
+    "torch", "timm", "accelerate", "datasets", "huggingface-hub", "safetensors",
     "matplotlib", "click", "rich",
 )  # fmt: skip
 OPTIONAL = {

@@ -183,7 +183,7 @@ OTHERS = (
     Entry(
         name="digits", title="Handwritten digits", classes=10, sizes=split_sizes(1_000, 297, 500), licence="CC-BY-4.0",
         source="scikit-learn load_digits (UCI 80, Alpaydin and Kaynak 1998)",
-        description="Real 8 x 8 scans that come with scikit-learn, enlarged to 32 x 32. No download.",
+        description="Real 8 x 8 scans, bundled, enlarged to 32 x 32. No download.",
     ),
 )  # fmt: skip
 
