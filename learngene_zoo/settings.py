@@ -196,9 +196,7 @@ def to_json(value: Any) -> Json:
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Json] = {}
-        for field in dataclasses.fields(value):
-            if field.metadata == YOUNG and getattr(value, field.name) == field.default:
-                continue
+        for field in stated_fields(value):
             item = to_json(getattr(value, field.name))
             found |= item if field.metadata == FLAT else {field.name: item}
         return found
@@ -209,6 +207,15 @@ def to_json(value: Any) -> Json:
     if isinstance(value, Path):
         return value.as_posix()
     return value
+
+
+def stated_fields(value: Any) -> list[dataclasses.Field[Any]]:
+    """The fields of a dataclass that its JSON has: all but the young ones that are at their defaults."""
+    return [
+        field
+        for field in dataclasses.fields(value)
+        if field.metadata != YOUNG or getattr(value, field.name) != field.default
+    ]
 
 
 def from_json(cls: type[T], data: Json, where: str) -> T:
@@ -222,7 +229,7 @@ def from_json(cls: type[T], data: Json, where: str) -> T:
     cls = _variant(cls, data, where)
     hints = _hints(cls)  # type: ignore[arg-type]
     fields = [field for field in dataclasses.fields(cls) if field.init]  # type: ignore[arg-type]
-    flat = {field.name: to_json(field.default) for field in fields if field.metadata == FLAT}
+    flat = {field.name: _all(field.default) for field in fields if field.metadata == FLAT}
     known = (set(hints) - set(flat)).union(*flat.values())
     extra = sorted(set(data) - known)
     if extra:
@@ -241,6 +248,15 @@ def from_json(cls: type[T], data: Json, where: str) -> T:
         return cls(**values)
     except WrongCall as error:
         raise BadFile(f"{where}: {error}") from error
+
+
+def _all(record: Any) -> dict[str, Json]:
+    """The JSON of a dataclass with all of its fields."""
+    found: dict[str, Json] = {}
+    for field in dataclasses.fields(record):
+        item = getattr(record, field.name)
+        found |= _all(item) if field.metadata == FLAT else {field.name: to_json(item)}
+    return found
 
 
 def _variant(cls: type[T], data: Mapping[str, Json], where: str) -> type[T]:
@@ -333,7 +349,7 @@ class Recipe:
     ] = "light"
     repeats: Annotated[
         int, "repeated augmentation: an epoch shows an N-th of the images, N times each", Bounds(least=1)
-    ] = 1
+    ] = dataclasses.field(default=1, metadata=YOUNG)
     ema: Annotated[
         float | None, "keep an exponential moving average of the weights with this decay", Bounds(least=0, below=1)
     ] = None

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
 from learngene_zoo.errors import BadFile, WrongCall, unknown
-from learngene_zoo.settings import FLAT, Bounds, Json, check_bounds, to_json
+from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, to_json
 
 # The package of each family by name. Saved JSON names the family; where it does not, it is `vit`.
 FAMILIES = {"vit": "learngene_zoo.families.vit", "eva": "learngene_zoo.families.eva"}
@@ -49,9 +49,9 @@ class View:
     Raises `WrongCall` for a `crop_pct` that leaves nothing or more than there is.
     """
 
-    crop_pct: Annotated[float, Bounds(least=0.1, most=1)] = 1.0
-    interpolation: Interpolation = "bicubic"
-    crop_mode: Literal["center", "squash"] = "center"
+    crop_pct: Annotated[float, Bounds(least=0.1, most=1)] = field(default=1.0, metadata=YOUNG)
+    interpolation: Interpolation = field(default="bicubic", metadata=YOUNG)
+    crop_mode: Literal["center", "squash"] = field(default="center", metadata=YOUNG)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -72,10 +72,8 @@ class InputFormat:
 
     @property
     def identity(self) -> Json:
-        """What distinguishes the images that it makes; the usual view is not named, as before there was another."""
-        stated = to_json(self)
-        usual = to_json(USUAL_VIEW) if self.view == USUAL_VIEW else {}
-        return [type(self).__name__, {name: value for name, value in stated.items() if name not in usual}]
+        """What distinguishes the images that it makes."""
+        return [type(self).__name__, to_json(self)]
 
 
 @dataclass(frozen=True, kw_only=True)

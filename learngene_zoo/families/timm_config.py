@@ -16,6 +16,7 @@ from learngene_zoo.settings import Json, from_json, to_json
 # What timm assumes where a pretrained_cfg does not say.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _CROP_PCT = 0.875
+_VIEW = tuple(field.name for field in fields(View))
 _ROOT = {"architecture", "num_classes", "num_features", "global_pool", "model_args", "pretrained_cfg", "label_names"}
 
 
@@ -197,5 +198,5 @@ def view_in(images: Mapping[str, Any], where: str) -> View:
     """
     if not images:
         return USUAL_VIEW
-    stated = {"crop_pct": _CROP_PCT, **{key: images[key] for key in to_json(USUAL_VIEW) if images.get(key) is not None}}
+    stated = {"crop_pct": _CROP_PCT, **{key: images[key] for key in _VIEW if images.get(key) is not None}}
     return from_json(View, stated, f"{where}: pretrained_cfg")

@@ -15,7 +15,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
-from learngene_zoo.settings import Json, fingerprint, from_json, to_json
+from learngene_zoo.settings import Json, fingerprint, from_json, stated_fields, to_json
 from learngene_zoo.storage import load_result, parse_json, read_json, save_result, write_json
 
 if TYPE_CHECKING:
@@ -101,7 +101,10 @@ def _identity(value: Any) -> Json:
     if hasattr(value, "identity"):
         return value.identity
     if is_dataclass(value) and not isinstance(value, type):
-        return [type(value).__name__, {field.name: _identity(getattr(value, field.name)) for field in fields(value)}]
+        return [
+            type(value).__name__,
+            {field.name: _identity(getattr(value, field.name)) for field in stated_fields(value)},
+        ]
     if isinstance(value, Mapping):
         return {str(key): _identity(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

@@ -24,6 +24,7 @@ from learngene_zoo.families.timm_config import timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.lifecycle import extract
 from learngene_zoo.runs.cache import key_of
+from learngene_zoo.settings import Recipe, from_json, to_json
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task
@@ -124,6 +125,14 @@ def test_it_goes_through_learngene_and_descendant(tmp_path: Path) -> None:
     assert made.for_task("other", ("x", "y", "z"), seed=0).view == view
     cfg = json.loads((tmp_path / "model" / "config.json").read_text())["pretrained_cfg"]
     assert (cfg["crop_pct"], cfg["interpolation"]) == (0.9, "bilinear")
+
+
+def test_what_came_later_is_in_no_file_and_no_key_while_it_is_as_before(tmp_path: Path) -> None:
+    assert not {"repeats", "crop_pct"} & {*to_json(Recipe()), *to_json(open_ancestry("bundled").record)}
+    record = open_ancestry(str(written(tmp_path / "it", crop_pct=0.9))).record
+    for value in (Recipe(repeats=3), Recipe(), record):
+        assert from_json(type(value), to_json(value), "it") == value
+    assert key_of(initial, Recipe(), [], 0) != key_of(initial, Recipe(repeats=3), [], 0)
 
 
 def test_the_usual_view_changes_no_key() -> None:
