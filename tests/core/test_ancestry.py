@@ -17,7 +17,7 @@ from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_a
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
-from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.families.tensors import initial, model_of, shapes
 from learngene_zoo.families.timm_config import timm_config
 from learngene_zoo.families.vit.names import ARCHITECTURES
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -354,6 +354,35 @@ def test_weights_in_a_layout_that_timm_converts(local_hub: LocalHub) -> None:
     found = open_ancestry("timm:test_vit").state
     assert all(torch.equal(found[name], tensor) for name, tensor in initial(spec, 0).items())
     assert "mask_token" not in found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("published", ["by timm", "by its authors"])
+def test_dinov3_opens_as_timm_and_as_its_authors_publish_it(local_hub: LocalHub, published: str) -> None:
+    name = "vit_tiny_patch16_dinov3_qkvb.eupe_lvd1689m"
+    spec = ancestry_spec(f"timm:{name}")
+    state = {tensor: torch.randn(shape) for tensor, shape in shapes(spec).items()}
+    stored = dict(state) if published == "by timm" else _as_meta_has_it(state)
+    save_file(stored, local_hub.repository(f"timm/{name}") / "model.safetensors")
+    found = open_ancestry(f"timm:{name}")
+    assert (found.spec, found.record.revision) == (spec, COMMIT)
+    assert all(torch.equal(found.state[tensor], state[tensor]) for tensor in state)
+
+
+def _as_meta_has_it(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same numbers by the names of DINOv3's own code, with the tensors that timm does not keep."""
+    found = {"mask_token": torch.zeros(1), "rope_embed.periods": torch.ones(16)}
+    for name, tensor in state.items():
+        if name.endswith("v_bias"):
+            continue
+        if name.endswith("q_bias"):
+            values = state[name.replace("q_bias", "v_bias")]
+            found[name.replace("q_bias", "qkv.bias")] = torch.cat([tensor, torch.zeros_like(tensor), values])
+            continue
+        for ours, theirs in (("gamma_1", "ls1.gamma"), ("gamma_2", "ls2.gamma"), ("reg_token", "storage_tokens")):
+            name = name.replace(ours, theirs)
+        found[name] = tensor
+    return found
 
 
 @pytest.mark.parametrize("name", ["module.cls_token", "visual.class_embedding", "encoder.x", "conv1.weight"])
