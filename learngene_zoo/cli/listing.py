@@ -19,7 +19,14 @@ def method_rows() -> list[Row]:
     for plugin in broken:
         note(f"method {plugin.name} of {plugin.reference} cannot be used; see lgzoo doctor")
     return [
-        {"name": m.name, "title": m.title, "tasks": m.tasks, "presets": list(m.presets), "paper": m.paper or None}
+        {
+            "name": m.name,
+            "title": m.title,
+            "families": list(m.families),
+            "tasks": m.tasks,
+            "presets": list(m.presets),
+            "paper": m.paper or None,
+        }
         for m in good
     ]
 

@@ -83,6 +83,7 @@ def _method(name: str, convention: Convention, as_json: bool) -> None:
         method=name,
         title=method.title,
         paper=method.paper,
+        families=list(method.families),
         presets=list(method.presets),
         tasks=method.tasks,
         sizes=f"{len(members)} from the bundled ancestry",

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.eva import host
-from learngene_zoo.families.eva.architectures import ARCHITECTURES, architecture_name
+from learngene_zoo.families.eva.names import ARCHITECTURES, architecture_name
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.family import count_params, flops
 from learngene_zoo.families.tensors import initial, model_of, resize_positions, shapes, take_blocks

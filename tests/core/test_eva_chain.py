@@ -20,7 +20,7 @@ from learngene_zoo.artifacts.ancestry import Ancestry, open_ancestry
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.families.eva.architectures import ARCHITECTURES
+from learngene_zoo.families.eva.names import ARCHITECTURES
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.method import METHODS

@@ -20,8 +20,8 @@ from torch import nn
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.eva import FAMILY
-from learngene_zoo.families.eva.architectures import ARCHITECTURES
 from learngene_zoo.families.eva.modules import DenseEva
+from learngene_zoo.families.eva.names import ARCHITECTURES
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.tensors import empty
 from learngene_zoo.storage import StateDict

@@ -12,7 +12,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.eva import Eva, checkpoint_filter_fn
 
 from learngene_zoo.families.dense import dense_head
-from learngene_zoo.families.eva.architectures import REGISTERED
+from learngene_zoo.families.eva.names import REGISTERED
 
 
 class DenseEva(Eva):

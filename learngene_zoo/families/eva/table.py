@@ -1,0 +1,210 @@
+"""What follows from an `EvaSpec`: the table of the tensors, by timm's names and in the order of timm's state_dict; how timm starts
+them; FLOPs by closed form.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from learngene_zoo.families.eva.spec import EvaSpec
+from learngene_zoo.families.family import (
+    NORM_FLOPS,
+    UPSAMPLING_FLOPS,
+    Convention,
+    ParameterSpec,
+    Table,
+    norm,
+    parameter,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+
+def axis_sizes(spec: EvaSpec) -> dict[str, int]:
+    """The size of each axis in the model that `spec` describes."""
+    return {
+        "one": 1,
+        "two": 2,
+        "qkv": 3,
+        "layers": spec.layers,
+        "width": spec.width,
+        "heads": spec.heads,
+        "head_width": spec.head_width,
+        "pairs": spec.head_width // 2,
+        "hidden": spec.hidden,
+        "gates": 2 if spec.swiglu else 1,  # in one matrix the gate comes first
+        "pool_heads": spec.heads_of_pool,
+        "pool_head_width": spec.width // spec.heads_of_pool,
+        "pool_hidden": spec.hidden_of_pool,
+        "positions": spec.positions,
+        "registers": spec.registers,
+        "channels": spec.channels,
+        "patch": spec.patch_size,
+        "classes": spec.classes,
+    }
+
+
+def _projection(name: str, key: bool = False) -> tuple[ParameterSpec, ParameterSpec]:
+    """Queries, keys or values where each has a matrix of its own."""
+    biased = lambda spec: not spec.qkv_fused and spec.qkv_bias and not (key and spec.attention == "eva")  # noqa: E731
+    return (
+        parameter(f"attn.{name}.weight", "heads head_width, width", "matrix", lambda spec: not spec.qkv_fused),
+        parameter(f"attn.{name}.bias", "heads head_width", "zero", biased),
+    )
+
+
+def _eva_bias(spec: EvaSpec) -> bool:
+    return spec.attention == "eva" and spec.qkv_fused and spec.qkv_bias
+
+
+def _pooled(spec: EvaSpec) -> bool:
+    return spec.pooled
+
+
+def _scale(spec: EvaSpec) -> float:
+    return spec.layer_scale or 0.0
+
+
+def _linear(
+    name: str, outputs: str, inputs: str, start: Any = "matrix", present: Any = lambda spec: True
+) -> tuple[ParameterSpec, ParameterSpec]:
+    """The two rows of a linear layer."""
+    return (
+        parameter(f"{name}.weight", f"{outputs}, {inputs}", start, present),
+        parameter(f"{name}.bias", outputs, "zero", present),
+    )
+
+
+_STEM = (
+    parameter("cls_token", "one, one, width", "token", lambda spec: spec.class_token),
+    parameter("reg_token", "one, registers, width", "token", lambda spec: spec.registers > 0),
+    parameter("pos_embed", "one, positions, width", "positions", lambda spec: spec.absolute),
+    parameter("patch_embed.proj.weight", "width, channels, patch, patch", "patches"),
+    parameter("patch_embed.proj.bias", "width", "patches", lambda spec: not spec.pre_norm),
+    parameter("rope.freqs", "two, layers, heads, pairs", "frequencies", lambda spec: spec.frequencies),
+    *norm("norm_pre", "width", lambda spec: spec.pre_norm),
+)
+_ATTENTION = (
+    parameter("attn.q_bias", "heads head_width", "zero", _eva_bias),
+    parameter("attn.v_bias", "heads head_width", "zero", _eva_bias),
+    parameter("attn.qkv.weight", "qkv heads head_width, width", "matrix", lambda spec: spec.qkv_fused),
+    parameter(
+        "attn.qkv.bias",
+        "qkv heads head_width",
+        "zero",
+        lambda spec: spec.attention == "rope" and spec.qkv_fused and spec.qkv_bias,
+    ),
+    *_projection("q_proj"),
+    *_projection("k_proj", key=True),
+    *_projection("v_proj"),
+    *norm("attn.norm", "heads head_width", lambda spec: spec.attention_norm),
+    *_linear("attn.proj", "width", "heads head_width", "deep"),
+)
+_MLP = (
+    *_linear("mlp.fc1_g", "hidden", "width", present=lambda spec: spec.swiglu_split),
+    *_linear("mlp.fc1_x", "hidden", "width", present=lambda spec: spec.swiglu_split),
+    *_linear("mlp.fc1", "gates hidden", "width", present=lambda spec: not spec.swiglu_split),
+    *norm("mlp.norm", "hidden", lambda spec: spec.mlp_norm),
+    *_linear("mlp.fc2", "width", "hidden", "deep"),
+)
+_BLOCK = (
+    parameter("gamma_1", "width", _scale, lambda spec: spec.scaled),
+    parameter("gamma_2", "width", _scale, lambda spec: spec.scaled),
+    *norm("norm1", "width", lambda spec: not spec.post_norm),
+    *_ATTENTION,
+    *norm("norm1", "width", lambda spec: spec.post_norm),
+    *norm("norm2", "width", lambda spec: not spec.post_norm),
+    *_MLP,
+    *norm("norm2", "width", lambda spec: spec.post_norm),
+)
+_TAIL = (
+    *norm("norm", "width", lambda spec: spec.final_norm),
+    parameter("attn_pool.latent", "one, one, width", "latent", _pooled),
+    *_linear("attn_pool.q", "pool_heads pool_head_width", "width", present=_pooled),
+    *_linear("attn_pool.kv", "two pool_heads pool_head_width", "width", present=_pooled),
+    *_linear("attn_pool.proj", "width", "pool_heads pool_head_width", present=_pooled),
+    *norm("attn_pool.norm", "width", _pooled),
+    *_linear("attn_pool.mlp.fc1", "pool_hidden", "width", present=_pooled),
+    *_linear("attn_pool.mlp.fc2", "width", "pool_hidden", present=_pooled),
+    *norm("fc_norm", "width", lambda spec: spec.fc_norm),
+)
+
+
+def _token(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
+    return tensor.normal_(std=0.02, generator=generator)
+
+
+def _deep(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
+    """Smaller with depth: block i, counted from 1, by sqrt(2 i)."""
+    return tensor.normal_(std=0.02 / math.sqrt(2 * ((block or 0) + 1)), generator=generator)
+
+
+def _head(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
+    """Nearly zero: timm's `head_init_scale`."""
+    return tensor.normal_(std=0.02 * 0.001, generator=generator)
+
+
+def _latent(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
+    """N(0, 1/width), truncated at two standard deviations."""
+    edge = math.erf(math.sqrt(2))
+    drawn = tensor.uniform_(-edge, edge, generator=generator).erfinv_().mul_(math.sqrt(2 / spec.width))
+    return drawn
+
+
+def _frequencies(spec: EvaSpec, tensor: torch.Tensor, generator: torch.Generator, block: int | None) -> torch.Tensor:
+    """Geometric magnitudes, turned in each head of each block by a random angle (Heo et al., 2024, section 3.2)."""
+    turn = tensor.new_empty(spec.layers, spec.heads, 1).uniform_(0, 2 * math.pi, generator=generator)
+    exponents = [4 * i / spec.head_width for i in range(spec.head_width // 4)]
+    magnitudes = tensor.new_tensor([spec.rope_temperature**-exponent for exponent in exponents])
+    half = len(exponents)
+    for axis, shift in ((0, 0.0), (1, -math.pi / 2)):  # cos and sin of the angle
+        tensor[axis, :, :, :half] = magnitudes * (turn + shift).cos()
+        tensor[axis, :, :, half:] = magnitudes * (turn + shift + math.pi / 2).cos()
+    return tensor
+
+
+TABLE = Table(
+    prefix="blocks.",
+    sizes=axis_sizes,
+    stem=_STEM,
+    block=_BLOCK,
+    final_norm=_TAIL,
+    head=_linear("head", "classes", "width", "head", lambda spec: spec.classes > 0),
+    draws={"token": _token, "deep": _deep, "head": _head, "latent": _latent, "frequencies": _frequencies},
+)
+
+
+def flops(spec: EvaSpec, convention: Convention = "exact") -> int:
+    """Multiply-adds of one image through the whole model; turning queries and keys counts nothing, as all products of elements."""
+    embed = spec.patches * spec.channels * spec.patch_size**2 * spec.width
+    before = NORM_FLOPS[convention] * spec.tokens * spec.width if spec.pre_norm else 0
+    return embed + before + spec.layers * block_flops(spec, convention) + tail_flops(spec, convention)
+
+
+def block_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
+    """One block over all tokens."""
+    n, d, hidden = spec.tokens, spec.width, spec.hidden
+    linear = n * (4 * d * d + (3 if spec.swiglu else 2) * d * hidden)
+    attention = 0 if convention == "thop" else 2 * n * n * d
+    normed = n * (2 * d + (d if spec.attention_norm else 0) + (hidden if spec.mlp_norm else 0))
+    return linear + attention + NORM_FLOPS[convention] * normed
+
+
+def tail_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
+    """The final norms, the pooling and the head.
+
+    The head sees the pooled token; in a dense model every patch, and its logits are then upsampled to the image.
+    """
+    n, d = spec.tokens, spec.width
+    seen = spec.patches if spec.dense else 1
+    normed = (n * d if spec.final_norm else 0) + (seen * d if spec.fc_norm else 0)
+    upsampled = (spec.classes or d) * spec.image_size**2 if spec.dense else 0
+    pooling = 0
+    if spec.pooled:
+        pooling = 2 * n * d * d + 2 * d * d + 2 * d * spec.hidden_of_pool
+        pooling += 0 if convention == "thop" else 2 * n * d
+        normed += d
+    head = seen * spec.classes * d
+    return NORM_FLOPS[convention] * normed + pooling + head + UPSAMPLING_FLOPS[convention] * upsampled
