@@ -14,6 +14,7 @@ from learngene_zoo.artifacts.hub import licence_on_card as licence_on_card
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
 from learngene_zoo.artifacts.shelf import Learngene as Learngene
+from learngene_zoo.artifacts.timm_model import TimmModel as TimmModel
 from learngene_zoo.errors import BadData as BadData
 from learngene_zoo.errors import BadFile as BadFile
 from learngene_zoo.errors import TrainingFailed as TrainingFailed
@@ -119,9 +120,11 @@ from learngene_zoo.training.distillation import Distilled as Distilled
 from learngene_zoo.training.distillation import Features as Features
 from learngene_zoo.training.distillation import Teacher as Teacher
 from learngene_zoo.training.distillation import divergence as divergence
+from learngene_zoo.training.distillation import guide as guide
 from learngene_zoo.training.distillation import logits_loss as logits_loss
 from learngene_zoo.training.distillation import observing as observing
 from learngene_zoo.training.distillation import teacher_for as teacher_for
+from learngene_zoo.training.distillation import teacher_named as teacher_named
 from learngene_zoo.training.evaluate import Evaluation as Evaluation
 from learngene_zoo.training.evaluate import evaluate as evaluate
 from learngene_zoo.training.evaluate import evaluate_each as evaluate_each

@@ -2,7 +2,7 @@
 
 `Distilled` is the objective of every such training. What it compares is up to the function that it is given:
 `logits_loss` compares answers; a method may compare features, which `observing` reads off passes that are made anyway.
-`teacher_for` makes a teacher out of an ancestry model.
+`teacher_for` makes a teacher out of an ancestry model, `teacher_named` opens any other classifier, and `guide` freezes either.
 
 Shapes: B images, N tokens, D width, K classes. In logits of dense models K comes last, after the patches.
 """
@@ -20,14 +20,20 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.artifacts.models import open_model
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.cache import once
-from learngene_zoo.runs.run import Run
+from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
+from learngene_zoo.text import shell_word
+from learngene_zoo.training.evaluate import check_head
 from learngene_zoo.training.fit import fit
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.ancestry import Ancestry
+    from learngene_zoo.artifacts.timm_model import TimmModel
+    from learngene_zoo.families.spec import InputFormat
     from learngene_zoo.families.tensors import Model
     from learngene_zoo.tasks.loader import Batch
     from learngene_zoo.tasks.task import Task
@@ -75,6 +81,41 @@ class Teacher:
         with torch.no_grad(), observing(self.model, self.blocks) as seen:
             self.model(batch.images)
         return seen
+
+
+class Outsider:
+    """A frozen classifier of any architecture, asked about images that were made for a student: only its answers are known.
+
+    The images are normalised for the teacher, and resized (bicubic) if it takes another size than `given`.
+    """
+
+    def __init__(self, model: nn.Module, own: InputFormat, given: InputFormat) -> None:
+        self.model = model.eval().requires_grad_(False)
+        self.own, self.given = own, given
+
+    def __deepcopy__(self, memo: object) -> Outsider:
+        return self
+
+    def __call__(self, batch: Batch) -> Features:
+        """The logits of one batch, without gradients."""
+        with torch.no_grad():
+            return Features(answers=[self.model(presented(batch.images, self.given, self.own))])
+
+
+def presented(images_BCHW: torch.Tensor, given: InputFormat, wanted: InputFormat) -> torch.Tensor:
+    """Images as `wanted` presents them, from those that `given` does; their own crop is kept."""
+
+    def per_channel(values: tuple[float, ...]) -> torch.Tensor:
+        return images_BCHW.new_tensor(values).view(1, -1, 1, 1)
+
+    same = (given.mean, given.std) == (wanted.mean, wanted.std)
+    if same and given.image_size == wanted.image_size:
+        return images_BCHW
+    pixels = images_BCHW * per_channel(given.std) + per_channel(given.mean)
+    if given.image_size != wanted.image_size:
+        size = (wanted.image_size, wanted.image_size)
+        pixels = functional.interpolate(pixels, size, mode="bicubic", antialias=True).clamp(0, 1)
+    return (pixels - per_channel(wanted.mean)) / per_channel(wanted.std)
 
 
 class Distilled(nn.Module):
@@ -159,6 +200,37 @@ def divergence(
     )
     of, against = (teacher_NK, student_NK) if direction == "teacher-student" else (student_NK, teacher_NK)
     return temperature**2 * functional.kl_div(against, of, reduction="batchmean", log_target=True)
+
+
+def guide(teacher: Descendant | TimmModel, images: InputFormat, run: Run) -> Teacher | Outsider:
+    """A teacher, frozen and on the run's device, for batches whose images are made as `images` says.
+
+    Raises `WrongCall` for a teacher of pixels, or of other channels, that cannot take these images.
+    """
+    own, model = teacher.input_format, teacher.model().to(open_device(run))
+    if own.channels != images.channels or (teacher.dense and own.image_size != images.image_size):
+        raise WrongCall(
+            f"the teacher takes images of {own.channels} channels and {own.image_size} pixels, and the student's have "
+            f"{images.channels} and {images.image_size}; choose another teacher"
+        )
+    alike = (own.mean, own.std, own.image_size) == (images.mean, images.std, images.image_size)
+    return Teacher(model) if alike and isinstance(teacher, Descendant) else Outsider(model, own, images)
+
+
+def teacher_named(source: str, task: Task, run: Run) -> tuple[Descendant | TimmModel, dict[str, Any]]:
+    """Any classifier as a teacher, and which it was: `timm:NAME`, `hf-hub:organisation/name`, or a folder.
+
+    Raises `WrongCall` if it does not have the task's classes, and as `open_model` does.
+    """
+    teacher = open_model(source, offline=run.offline)
+    try:
+        check_head(teacher, task)
+    except WrongCall as error:
+        tuned = f"lgzoo finetune {shell_word(source)} --task {shell_word(task.name)} -o teacher"
+        raise WrongCall(
+            f"the teacher {source} does not know this task: {error} (`{tuned}`), and name ./teacher"
+        ) from error
+    return teacher, {"source": source, "identity": teacher.identity}
 
 
 def teacher_for(ancestry: Ancestry, task: Task, recipe: Recipe, run: Run) -> tuple[Descendant, dict[str, Any]]:

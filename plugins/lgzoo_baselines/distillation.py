@@ -6,7 +6,8 @@ for all (Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural Network,
     loss = (1 - share) L_task + share t^2 KL(softmax(teacher / t) || softmax(student / t))
 
 L_task is the loss of ordinary training on the task. If the ancestry model was trained for this task, its own head answers for
-the teacher; for any other task it is fine-tuned first. Each size is a part of the run, and tensors are named, as in
+the teacher; for any other task it is fine-tuned first. With `--teacher` any other classifier of the task is the teacher, such as
+the LeViT-384 and RegNetY-16GF of learngene papers, and the ancestry model gives the shape. Each size is a part of the run, and tensors are named, as in
 `pretrain_finetune`.
 """
 
@@ -20,7 +21,7 @@ from learngene_zoo.plugin import FLAT, Bounds, Method, Part, Recipe, check_bound
 from lgzoo_baselines.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, stored, work_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Json, Learngene, Run, Spec, StateDict, Task, Work
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Learngene, Run, Spec, StateDict, Task, TimmModel, Work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,10 @@ class Distil(Sizes):
     method = "distillation"
 
     each: Distilling = field(default=Distilling(), metadata=FLAT)
+    teacher: Annotated[
+        str | None,
+        "another teacher than the ancestry model: timm:NAME, hf-hub:ORG/REPO or a folder, a classifier of the task",
+    ] = None
     teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = TRAINING
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
@@ -52,32 +57,35 @@ class Distil(Sizes):
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Prepare the teacher, then train the sizes one after the other, each a part of the run; their heads are dropped."""
-        from learngene_zoo.plugin import assemble, teacher_for
+        from learngene_zoo.plugin import assemble, teacher_for, teacher_named
 
         ancestry, task = ancestries[0], tasks[0]
-        teacher, metrics = teacher_for(ancestry, task, self.teaching, run)
+        if self.teacher is not None:
+            teacher, metrics = teacher_named(self.teacher, task, run)
+        else:
+            teacher, metrics = teacher_for(ancestry, task, self.teaching, run)
+        record, shape = ancestry.record, ancestry.spec.with_(classes=task.classes, dense=task.dense)
         trained: dict[int, Part] = {}
         for layers in sorted(self.depths):
             part = run.part(f"layers-{layers}")
-            spec, seed = teacher.spec.with_(layers=layers), derive_seed(part.seed, "init")
+            spec, seed = shape.with_(layers=layers), derive_seed(part.seed, "init")
             student = assemble(
-                spec, {}, seed=seed, scheme=self.init, mean=teacher.mean, std=teacher.std, view=teacher.view
+                spec, {}, seed=seed, scheme=self.init, mean=record.mean, std=record.std, view=record.view
             )
             trained[layers] = once(part, distilled, self.each, [student, teacher, task])
         return stored(self.outline([ancestry.spec]), trained, {"teacher": metrics} if metrics else {})
 
 
 def distilled(
-    settings: Distilling, student: Descendant, teacher: Descendant, task: Task, run: Run
+    settings: Distilling, student: Descendant, teacher: Descendant | TimmModel, task: Task, run: Run
 ) -> tuple[StateDict, Json]:
     """The tensors of the student after training with its teacher, without its head, and its metrics."""
     from learngene_zoo.plugin import (
         Distilled,
-        Teacher,
         evaluate,
+        guide,
         logits_loss,
         objective_for,
-        open_device,
         state_of,
         train,
         training_images,
@@ -85,10 +93,10 @@ def distilled(
     )
 
     recipe, share, spec = settings.training, settings.share, student.spec
-    model, guide = student.model(), Teacher(teacher.model().to(open_device(run)))
+    model, frozen = student.model(), guide(teacher, student.input_format, run)
     labels = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
     imitation = logits_loss(temperature=settings.temperature)
-    objective = Distilled(labels, model, guide, imitation, (1 - share, share))
+    objective = Distilled(labels, model, frozen, imitation, (1 - share, share))
     loader = training_images(task, student.input_format, recipe, run)
     for _ in train(objective, loader, recipe, run, label=f"distilling {spec.layers} layers on {task.name}"):
         pass

@@ -10,7 +10,7 @@ wide. With f_1 .. f_l the blocks of an anchor, between its stem and its head, th
 3. Every step samples one configuration and trains it, on labels and on the answers of a teacher (`train_network`,
    `sampled_paths.py`).
 
-The paper's teacher is a RegNetY-16GF, which is not a model of this zoo; here it is the widest anchor as it came,
+The paper's teacher is a RegNetY-16GF (`--teacher timm:regnety_160.deit_in1k`); without one it is the widest anchor as it came,
 fine-tuned first if it was trained for another task. Configurations are numbered as in the released code: the anchors,
 then the pairs of the first two, and so on; three anchors of twelve blocks each have 71. That code runs stitched
 configurations without the final norm, and so its FLOPs are published; here they have it, unless the expander's `legacy`
@@ -50,7 +50,20 @@ from lgzoo_pool.settings import (
 )
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Json, Member, Part, Run, Spec, StateDict, Target, Task, Work
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Descendant,
+        Json,
+        Member,
+        Part,
+        Run,
+        Spec,
+        StateDict,
+        Target,
+        Task,
+        TimmModel,
+        Work,
+    )
 
 _TRAINING = replace(TRAINING, lr=2e-4)
 
@@ -67,7 +80,11 @@ class Join(Extractor):
     ] = "ls"
     stitch_images: Annotated[int, "training images for least squares", Bounds(least=1)] = 100
     trained: Annotated[Literal["all", "stitches"], "what to train: all weights, or stitches and class tokens"] = "all"
-    guidance: Annotated[TeacherTargets, "targets from the widest anchor: its class, its logits, or none"] = "hard"
+    guidance: Annotated[TeacherTargets, "targets from the teacher: its class, its logits, or none"] = "hard"
+    teacher: Annotated[
+        str | None,
+        "the teacher instead of the widest anchor: timm:NAME, hf-hub:ORG/REPO or a folder, a classifier of the task",
+    ] = None
     share: Annotated[float, "weight of the teacher's loss; the labels have the rest", Bounds(least=0, most=1)] = 0.5
     temperature: Annotated[float, "temperature of the logits with soft guidance", Bounds(above=0)] = 1.0
     judged: Annotated[
@@ -88,8 +105,6 @@ class Join(Extractor):
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Least squares, the teacher's fine-tuning and the joint training are parts of the run."""
-        from learngene_zoo.plugin import teacher_for
-
         check_formats(ancestries)
         specs, task = [ancestry.spec for ancestry in ancestries], tasks[0]
         details = replace(self._details(specs), task=task.name, classes=task.classes, dense=task.dense)
@@ -102,13 +117,21 @@ class Join(Extractor):
             metrics["stitches"] = start.record
         teacher = None
         if self.guidance != "none" and self.share:
-            teacher, taught = teacher_for(ancestries[-1], task, self.teaching, run)
+            teacher, taught = self._teacher(ancestries[-1], task, run)
             metrics |= {"teacher": taught} if taught else {}
         inputs = (details.layout, anchors, fresh, start or derive_seed(run.seed, "stitches"), teacher, task)
         network = once(run.part("training"), train_network, self._training(), inputs)
 
         config = replace(self.outline(specs), details=details.json(), metrics={**metrics, **network.record})
         return Learngene(config=config, state=network.state)
+
+    def _teacher(self, widest: Ancestry, task: Task, run: Run) -> tuple[Descendant | TimmModel, Json]:
+        """The classifier that guides the training, and which it is or the metrics of its fine-tuning."""
+        from learngene_zoo.plugin import teacher_for, teacher_named
+
+        if self.teacher is not None:
+            return teacher_named(self.teacher, task, run)
+        return teacher_for(widest, task, self.teaching, run)
 
     def _details(self, specs: Sequence[Spec]) -> StitchedDetails:
         return StitchedDetails.of(specs, nearest=self.nearest, window=self.window, stride=self.stride)
@@ -167,7 +190,7 @@ def train_network(
     anchors: Sequence[Descendant],
     fresh: bool,
     start: Part | int,
-    teacher: Descendant | None,
+    teacher: Descendant | TimmModel | None,
     task: Task,
     run: Run,
 ) -> tuple[StateDict, Json]:
@@ -175,7 +198,7 @@ def train_network(
 
     `start` has the stitches, or is the seed of random ones; `fresh` says that heads are new.
     """
-    from learngene_zoo.plugin import Teacher, open_device, state_of, train, training_images
+    from learngene_zoo.plugin import guide, state_of, train, training_images
     from lgzoo_pool.evaluate import path_metrics
     from lgzoo_pool.network import stitched_anchors
     from lgzoo_pool.sampled_paths import SampledPaths, freeze_anchors
@@ -184,7 +207,7 @@ def train_network(
     network = stitched_anchors(anchors, layout, start if isinstance(start, int) else start.state)
     paths = freeze_anchors(network, heads=fresh) if settings.trained == "stitches" else layout.paths
     batches = training_images(task, input_format, recipe, run)
-    frozen = None if teacher is None else Teacher(teacher.model().to(open_device(run)))
+    frozen = None if teacher is None else guide(teacher, input_format, run)
     objective = SampledPaths(network, task, settings.paths, run.seed, paths=paths, teacher=frozen)
     for step in train(objective, batches, recipe, run, unused=True, label="stitched anchors"):
         objective.finished.fill_(step.step)

@@ -12,12 +12,21 @@ import pytest
 import torch
 from torch.nn import functional
 
+from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Batch, Loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training import distillation
-from learngene_zoo.training.distillation import Distilled, Teacher, divergence, logits_loss, observing, teacher_for
+from learngene_zoo.training.distillation import (
+    Distilled,
+    Teacher,
+    divergence,
+    logits_loss,
+    observing,
+    presented,
+    teacher_for,
+)
 from learngene_zoo.training.objectives import Classification
 
 BRIEF = Recipe(epochs=1, images=16, batch_size=8, lr=1e-3, warmup=0.0)
@@ -48,6 +57,23 @@ def models() -> list[Any]:
 
 def batch() -> Batch:
     return next(iter(Loader(tiny_task(), "train", tiny_ancestry().input_format, batch_size=8).epoch(0)))
+
+
+def test_an_outsider_sees_the_images_as_it_presents_them_itself() -> None:
+    """A resized, renormalised batch is what its own format would have made of the same picture."""
+    own = InputFormat(image_size=16, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    given = InputFormat(image_size=16, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    pixels_BCHW = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    normalised = {
+        format: (pixels_BCHW - torch.tensor(format.mean).view(3, 1, 1)) / torch.tensor(format.std).view(3, 1, 1)
+        for format in (own, given)
+    }
+    torch.testing.assert_close(presented(normalised[given], given, own), normalised[own])
+    assert presented(normalised[own], own, own) is normalised[own]
+    larger = presented(normalised[given], given, replace(own, image_size=32))
+    pixels = larger * torch.tensor(own.std).view(3, 1, 1) + torch.tensor(own.mean).view(3, 1, 1)
+    resized = functional.interpolate(pixels_BCHW, (32, 32), mode="bicubic", antialias=True).clamp(0, 1)
+    torch.testing.assert_close(pixels, resized)
 
 
 @pytest.mark.parametrize("softness", ["soft", "hard"])

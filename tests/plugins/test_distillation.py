@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
+from timm.models import save_for_hf
 
 from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method import METHODS
@@ -60,3 +64,30 @@ def test_a_teacher_of_another_task_is_fine_tuned_first() -> None:
 def test_invalid_settings_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(WrongCall, match=says):
         with_settings(METHOD.extractor, settings)
+
+
+@pytest.fixture(scope="module")
+def convolutional(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier of the tiny task's classes that is no ViT, of another image size and normalisation."""
+    cfg = {"input_size": (3, 48, 48), "mean": (0.4, 0.5, 0.6), "std": (0.2, 0.3, 0.25)}
+    folder = tmp_path_factory.mktemp("teacher") / "regnet"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = timm.create_model("regnety_002", num_classes=3, pretrained_cfg_overlay=cfg)
+    save_for_hf(model, folder, safe_serialization=True)
+    return folder
+
+
+def test_any_classifier_can_be_the_teacher(convolutional: Path) -> None:
+    ours = made(teacher=str(convolutional))
+    record = ours.config.metrics["teacher"]
+    assert (record["source"], set(ours.config.metrics)) == (str(convolutional), {"teacher", "layers-1"})
+    assert not torch.equal(ours.state["layers-1/norm.weight"], made(share=0.0).state["layers-1/norm.weight"])
+    assert ours.config.spec.width == tiny_ancestry().spec.width
+
+
+def test_a_teacher_of_other_classes_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    tiny_descendant = assemble(tiny_ancestry().spec.with_(classes=5), {}, seed=0)
+    tiny_descendant.save(tmp_path / "five")
+    with pytest.raises(WrongCall, match=r"has 5 classes and .* has 3; .*lgzoo finetune .*five --task .* -o teacher"):
+        made(teacher=str(tmp_path / "five"))

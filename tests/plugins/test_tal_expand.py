@@ -239,7 +239,7 @@ def test_a_hypernetwork_larger_than_any_is_not_built(learngene: Learngene) -> No
 
 
 def test_torch_hub_builds_for_the_task_that_is_named(reopened: Learngene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "open_task", lambda reference, **_: tiny_task(reference, classes=3))
+    monkeypatch.setattr("learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: tiny_task(reference, classes=3))
     model = torch_hub.method_vit("tal", "tiny-a", learngene=reopened.folder, depth=4)
     wanted = expand(reopened, "tiny-a", layers=4).state
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
