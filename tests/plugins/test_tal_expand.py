@@ -16,6 +16,7 @@ from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.lifecycle import learngenes
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_task
@@ -99,7 +100,7 @@ def reopened(learngene: Learngene, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assemble(made.spec, made.state, seed=0).save(tmp_path / "ancestry")
     record = open_ancestry(str(tmp_path / "ancestry")).record
     learngene.with_config(ancestries=(record,)).save(tmp_path / "learngene")
-    for module in (lifecycle, embeddings):
+    for module in (learngenes, embeddings):
         monkeypatch.setattr(module, "open_task", lambda reference, **_: tiny_task(reference, classes=5))
     return load_learngene(tmp_path / "learngene")
 
@@ -239,7 +240,9 @@ def test_a_hypernetwork_larger_than_any_is_not_built(learngene: Learngene) -> No
 
 
 def test_torch_hub_builds_for_the_task_that_is_named(reopened: Learngene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: tiny_task(reference, classes=3))
+    monkeypatch.setattr(
+        "learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: tiny_task(reference, classes=3)
+    )
     model = torch_hub.method_vit("tal", "tiny-a", learngene=reopened.folder, depth=4)
     wanted = expand(reopened, "tiny-a", layers=4).state
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
