@@ -8,6 +8,7 @@ from learngene_zoo.artifacts.shelf import Learngene as Learngene
 from learngene_zoo.artifacts.shelf import load as load
 from learngene_zoo.errors import ZooError as ZooError
 from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
+from learngene_zoo.lifecycle import compare as compare
 from learngene_zoo.lifecycle import evaluate as evaluate
 from learngene_zoo.lifecycle import expand as expand
 from learngene_zoo.lifecycle import export as export
@@ -15,6 +16,7 @@ from learngene_zoo.lifecycle import extract as extract
 from learngene_zoo.lifecycle import finetune as finetune
 from learngene_zoo.lifecycle import plan as plan
 from learngene_zoo.lifecycle import plot as plot
+from learngene_zoo.lifecycle import predict as predict
 from learngene_zoo.lifecycle import train as train
 from learngene_zoo.method import Budget as Budget
 from learngene_zoo.method import Expander as Expander

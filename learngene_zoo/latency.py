@@ -1,8 +1,11 @@
 """Which descendant fits a budget, and the latency of a model on this machine."""
 
+from __future__ import annotations
+
 import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
@@ -10,6 +13,9 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import Budget, Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.text import human_count, human_seconds
+
+if TYPE_CHECKING:
+    from torch import nn
 
 WARM_UP, REPEATS = 5, 30
 
@@ -71,14 +77,20 @@ def latency(spec: Spec, run: Run) -> float:
 
     The weights are random: latency does not depend on them.
     """
+    from learngene_zoo.families.tensors import initial, model_of
+
+    return seconds_of(model_of(spec, initial(spec, run.seed)), spec.channels, spec.image_size, run)
+
+
+def seconds_of(model: nn.Module, channels: int, image_size: int, run: Run) -> float:
+    """The same of a module in eval mode."""
     import torch
 
-    from learngene_zoo.families.tensors import initial, model_of
     from learngene_zoo.runs.run import open_device
 
     device = open_device(run)
-    model = model_of(spec, initial(spec, run.seed)).to(device)
-    images_BCHW = torch.zeros(1, spec.channels, spec.image_size, spec.image_size, device=device)
+    model.to(device)
+    images_BCHW = torch.zeros(1, channels, image_size, image_size, device=device)
     seconds = []
     with torch.inference_mode():
         for _ in range(WARM_UP + REPEATS):

@@ -86,14 +86,14 @@ def job_options(out: str | None, out_help: str = "Path of the result.") -> list[
 
 def job_of(given: dict[str, Any]) -> Job:
     """Takes the common options out of a command's parameters."""
-    values = {option.name: given.pop(option.name) for option in job_options(None) if option.name}
+    values = {option.name: given.pop(option.name) for option in job_options(None) if option.name in given}
     how = {field.name: values[field.name] for field in fields(Run) if field.name in values}
     check_device(values["device"])
     progress = not values["quiet"] and sys.stderr.isatty()
     return Job(
         run=Run(**how, progress=progress, lines=not values["quiet"]),
-        place=values["out"],
-        force=values["force"],
+        place=values.get("out"),
+        force=values.get("force", False),
         quiet=values["quiet"],
         as_json=values["as_json"],
     )

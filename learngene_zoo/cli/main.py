@@ -111,6 +111,8 @@ TABLE = {
     "expand": (f"{HERE}.expand:command", "Build a descendant of any size from a learngene."),
     "finetune": (f"{HERE}.train:finetune_command", "Fine-tune a model on a task."),
     "evaluate": (f"{HERE}.evaluate:command", "Measure a model on a task."),
+    "predict": (f"{HERE}.predict:command", "Name what is on pictures."),
+    "compare": (f"{HERE}.compare:command", "Compare two models on the same images."),
     "export": (f"{HERE}.export:command", "Write a model for other runtimes: ONNX or torch.export."),
     "plot": (f"{HERE}.expand:plot_command", "Draw a learngene as PNG or SVG."),
     "bench": (f"{HERE}.bench:command", "Compare methods with controls and scratch on a suite of tasks."),

@@ -3,6 +3,8 @@
 Each takes names, paths or objects, does one thing, and returns the object it made; with `out` it also writes it.
 """
 
+from learngene_zoo.lifecycle.answers import compare as compare
+from learngene_zoo.lifecycle.answers import predict as predict
 from learngene_zoo.lifecycle.learngenes import expand as expand
 from learngene_zoo.lifecycle.learngenes import extract as extract
 from learngene_zoo.lifecycle.learngenes import plan as plan

@@ -49,7 +49,7 @@ def train(
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
 
-    run = run or _own_run()
+    run = run or own_run()
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
     spec.check_tiled()
@@ -105,10 +105,10 @@ def finetune(
     """
     from learngene_zoo.training.tuning import tune
 
-    run = run or _own_run()
+    run = run or own_run()
     recipe, tuning, found = _named_settings(recipe, tuning, settings)
     start = open_model(model, offline=run.offline)
-    data = open_task(task or _own_task(start, "finetune"), offline=run.offline)
+    data = open_task(task or own_task(start, "finetune"), offline=run.offline)
     asked = {"recipe": {**to_json(recipe), **found}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
@@ -131,7 +131,7 @@ def _named_settings(
     return with_settings(recipe, others), with_settings(tuning, own), found
 
 
-def _own_run() -> Run:
+def own_run() -> Run:
     """How a verb computes where nobody says it: with progress in a notebook."""
     return Run(progress=in_notebook(), lines=in_notebook())
 
@@ -153,9 +153,9 @@ def evaluate(
     from learngene_zoo.training.evaluate import evaluate as measure
     from learngene_zoo.training.original import evaluate_originals
 
-    run = run or _own_run()
+    run = run or own_run()
     opened = open_model(model, offline=run.offline)
-    data = open_task(task or _own_task(opened, "evaluate"), offline=run.offline)
+    data = open_task(task or own_task(opened, "evaluate"), offline=run.offline)
     check_head(opened, data)
     if resolution == "original":
         return evaluate_originals(opened.model(), data, split, opened.input_format, run)
@@ -180,15 +180,15 @@ def export(
     """
     from learngene_zoo.runtimes import check_format, export_descendant
 
-    run = run or _own_run()
+    run = run or own_run()
     check_format(Path(out), dtype)
     descendant = shelf.open_descendant(model, offline=run.offline)
-    data = open_task(task or _own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
+    data = open_task(task or own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     return export_descendant(descendant, Path(out), **settings, run=run, force=force)
 
 
-def _own_task(model: Descendant | TimmModel, verb: str) -> str:
+def own_task(model: Descendant | TimmModel, verb: str) -> str:
     """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
 
     Raises `WrongCall` for any other: the user has to name the data.

@@ -39,7 +39,7 @@ RINGS = (
     "tasks",
     "training",
     "method",
-    "latency runtimes",
+    "comparison latency runtimes",
     "lifecycle",
     "plugin",
     "bench",

@@ -1,0 +1,69 @@
+"""Classes for pictures in files, prepared as the model's evaluation prepares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.timm_model import TimmModel
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.run import Run, open_device
+from learngene_zoo.tasks.images import decoded
+from learngene_zoo.tasks.transforms import fitted, normalised
+from learngene_zoo.training.evaluate import evaluating
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """The most probable classes of one picture, the most probable first; or why it cannot be read."""
+
+    image: str
+    classes: tuple[str, ...] = ()  # their names; their numbers where the model knows no names
+    probabilities: tuple[float, ...] = ()
+    error: str | None = None
+
+
+def predict(
+    model: Descendant | TimmModel, images: Iterable[str | Path], run: Run, *, top: int = 5, batch_size: int = 32
+) -> Iterator[Prediction]:
+    """One prediction for each picture, in their order, as they are read. A picture that cannot be read does not stop the others.
+
+    Raises `WrongCall` for a model that gives every pixel a class, or that has no classes.
+    """
+    if model.dense or not model.classes:
+        has = "gives every pixel a class" if model.dense else "has no classes"
+        raise WrongCall(f"the model {has}; to predict, it needs one class per image: lgzoo finetune")
+    device, module = open_device(run), model.model()
+    module.to(device)
+    names = model.class_names or tuple(map(str, range(model.classes)))
+    waiting = iter(images)
+    while paths := list(islice(waiting, batch_size)):
+        read = [_read(str(path), model.input_format) for path in paths]
+        good = [picture for picture in read if isinstance(picture, torch.Tensor)]
+        shares: Iterator[torch.Tensor] = iter(())
+        if good:
+            with evaluating(module, device, run):
+                logits_BK = module(torch.cat(good).to(device))
+            shares = iter(logits_BK.float().softmax(dim=1).cpu())
+        for path, picture in zip(paths, read):
+            if isinstance(picture, BadData):
+                yield Prediction(image=str(path), error=str(picture))
+                continue
+            most, numbers = next(shares).topk(min(top, model.classes))
+            classes = tuple(names[number] for number in numbers.tolist())
+            yield Prediction(image=str(path), classes=classes, probabilities=tuple(most.tolist()))
+
+
+def _read(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
+    """The picture as the model takes it, (1, C, H, W), or why there is none."""
+    try:
+        pixels_CHW = decoded(path, path)
+    except BadData as error:
+        return error
+    return normalised(fitted([pixels_CHW], input_format.image_size, input_format.view), input_format)

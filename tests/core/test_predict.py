@@ -1,0 +1,112 @@
+"""Pictures in files: the same answers as an evaluation's, in their order, whatever else is among them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.spec import View
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.folders import open_folder
+from learngene_zoo.tasks.loader import Loader
+
+RUN = Run(threads=1, device="cpu")
+SPEC = ViTSpec(layers=1, width=16, heads=2, classes=3, image_size=16, patch_size=8)
+MODEL = assemble(SPEC, {}, seed=0, scheme="fan_in", class_names=("ant", "bee", "cat"), mean=(0.1, 0.2, 0.3))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Ten pictures of two classes and several shapes."""
+    for number in range(10):
+        folder = tmp_path / "photos" / ("ant", "bee")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        shape = (20 + 3 * number, 31 - number)
+        Image.effect_noise(shape, 90).convert("RGB").save(folder / f"{number}.png")
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 32])
+def test_it_answers_what_an_evaluation_sees(pictures: Path, batch_size: int) -> None:
+    model: Descendant = replace(MODEL, view=View(crop_pct=0.8, interpolation="bilinear"))
+    task = open_folder(str(pictures))
+    for split in ("train", "test"):
+        (batch,) = Loader(task, split, model.input_format, batch_size=99, drop_last=False).epoch(0)
+        with torch.no_grad():
+            expected = model.model()(batch.images).softmax(dim=1)
+        rows = task.split(split)
+        files = [rows.rows[int(member)].where for member in rows.members]  # type: ignore[attr-defined]
+        found = lifecycle.predict(model, files, top=3, batch_size=batch_size, run=RUN)
+        for one, share_K, file in zip(found, expected, files, strict=True):
+            assert one.image == str(file)
+            assert one.classes == tuple(model.class_names[k] for k in share_K.argsort(descending=True))
+            assert one.probabilities == pytest.approx(share_K.sort(descending=True).values.tolist(), abs=1e-5)
+
+
+def test_a_model_without_names_gives_numbers_and_no_more_than_it_has(pictures: Path) -> None:
+    (found,) = lifecycle.predict(replace(MODEL, class_names=()), pictures / "ant" / "0.png", top=9, run=RUN)
+    assert sorted(found.classes) == ["0", "1", "2"]
+    assert sum(found.probabilities) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "word"), [({"dense": True}, "gives every pixel a class"), ({"classes": 0}, "has no classes")]
+)
+def test_a_model_without_a_class_per_image_is_refused(sizes: dict[str, int], word: str, pictures: Path) -> None:
+    with pytest.raises(WrongCall, match=word):
+        lifecycle.predict(assemble(SPEC.with_(**sizes), {}, seed=0), pictures / "ant" / "0.png", run=RUN)
+
+
+def call(*words: str, stdin: str = "") -> tuple[int, str, list[str]]:
+    got = CliRunner().invoke(main, ["predict", "model", *words, "--threads", "1"], input=stdin)
+    assert got.exception is None or isinstance(got.exception, SystemExit), got.exception
+    return got.exit_code, got.stdout, got.stderr.splitlines()
+
+
+def test_files_folders_and_stdin(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pictures)
+    MODEL.save(pictures / "model")
+    code, out, errors = call("bee", "ant/0.png", "-", "--top", "1", stdin="ant/2.png\n\nant/4.png\n")
+    assert (code, errors) == (0, [])
+    named = [line.partition(": ")[0] for line in out.splitlines()]
+    assert named == [*(f"bee/{number}.png" for number in (1, 3, 5, 7, 9)), "ant/0.png", "ant/2.png", "ant/4.png"]
+
+
+def test_a_broken_picture_is_one_line_and_the_rest_goes_on(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pictures)
+    MODEL.save(pictures / "model")
+    Path("ant/2.png").write_bytes(b"no picture")
+    code, out, errors = call("ant", "nobody.png", "ant/0.png")
+    assert code == 1
+    assert [line.partition(": ")[0] for line in out.splitlines()] == [
+        "ant/0.png",
+        "ant/4.png",
+        "ant/6.png",
+        "ant/8.png",
+        "ant/0.png",
+    ]
+    assert [line.split(": ")[1] for line in errors] == ["ant/2.png", "nobody.png"]
+    code, out, _ = call("ant", "--json", "--top", "2")
+    rows = json.loads(out)
+    assert code == 1
+    assert [row["image"] for row in rows if "error" in row] == ["ant/2.png"]
+    assert all(len(row["classes"]) == 2 and row["class"] == row["classes"][0] for row in rows if "error" not in row)
+
+
+def test_a_folder_without_pictures(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pictures)
+    MODEL.save(pictures / "model")
+    code, out, errors = call("model")
+    assert (code, out) == (2, "")
+    assert "holds no pictures" in errors[0]
