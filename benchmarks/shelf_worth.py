@@ -110,11 +110,12 @@ def line(member: Member, rows: Sequence[Row]) -> Measured:
 def sentence() -> str:
     """What was measured, in words."""
     return (
-        f"Each model after {EPOCHS} epochs of at most {IMAGES:,} training images, learning rate {RECIPE.lr:g} for every "
-        f"arm, one seed. Shuffled: the same inherited tensors, each with its numbers in another order. Stem: nothing but patch "
-        f"embedding, tokens, positions and final norm inherited. Scratch: plain models of as many layers, as wide as the descendant's "
-        "widest part, with timm's initialisation and with standard deviation 1/sqrt(fan in). Gains are in points, over the shuffled model and "
-        "over the better of the two from scratch, with 95 % intervals over the test images."
+        f"Each model after {EPOCHS} epochs of at most {IMAGES:,} training images, learning rate {RECIPE.lr:g}, which was "
+        "tuned for no arm, one seed. Shuffled: the same inherited tensors, each with its numbers in another order. Stem: "
+        "nothing but patch embedding, tokens, positions and final norm inherited. Scratch: plain models of as many layers, "
+        "as wide as the descendant's widest part, with timm's initialisation and with standard deviation 1/sqrt(fan in). "
+        "Gains are in points, over the shuffled model and over the better of the two from scratch, with 95 % intervals over "
+        "the test images."
     )
 
 

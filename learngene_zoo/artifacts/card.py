@@ -257,7 +257,7 @@ def _limits(config: LearngeneConfig, about: CardRecord) -> str:
         f"- The extraction has seen the training images of {seen}: on these, what is measured says less about other tasks."
         if seen
         else "",
-        "- What was measured holds for these sizes, these tasks and a short training; a longer one lessens every gain."
+        "- What was measured holds for these sizes, these tasks and a short training; after a longer one, gains may be smaller."
         if about.worth
         else "- What its descendants are worth was not measured.",
     ]

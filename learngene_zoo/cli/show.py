@@ -8,7 +8,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.records import read_provenance
+from learngene_zoo.artifacts.records import CardRecord, read_provenance
 from learngene_zoo.artifacts.shelf import kind_of, read_config
 from learngene_zoo.cli.job import Row, choice_option, json_option, offline_option, print_row, print_rows
 from learngene_zoo.cli.listing import task_row
@@ -105,7 +105,8 @@ def _learngene(folder: Path, convention: Convention, as_json: bool) -> None:
     }
     # A method's own records may have the same names; they come after ours and replace none of them.
     _heading(as_json, **{**facts, **_flat(config.details), **_flat(config.metrics), **facts})
-    print_rows(_with_accuracy(size_rows(members, convention), config.metrics), as_json)
+    rows = _with_accuracy(size_rows(members, convention), config.metrics)
+    print_rows([{**row, **_worth(row, config.card)} for row in rows], as_json)
 
 
 def _flat(values: Json) -> dict[str, Json]:
@@ -120,6 +121,16 @@ def _flat(values: Json) -> dict[str, Json]:
         elif not isinstance(value, list) or not any(isinstance(item, (list, dict)) for item in value):
             shown[name] = value
     return shown
+
+
+def _worth(row: Row, about: CardRecord | None) -> Row:
+    """What a descendant of this size reached on each task after the short training that the card describes."""
+    measured = about.worth.rows if about and about.worth else ()
+    return {
+        f"{one.task}_accuracy": next(iter(one.accuracy.values()), None)
+        for one in measured
+        if {"layers": one.layers, "width": one.width, **one.size}.items() <= row.items()
+    }
 
 
 def _with_accuracy(rows: list[Row], metrics: Json) -> list[Row]:

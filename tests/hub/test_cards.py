@@ -68,6 +68,15 @@ def test_the_shelf_is_small_and_lists_learngenes_only(lgzoo: Lgzoo) -> None:
     assert not [name for name in listed if name.startswith("ancestry")]
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("ancestry")])
+def test_show_tells_what_the_card_says(lgzoo: Lgzoo, name: str) -> None:
+    worth = json.loads((cards_folder() / name / "config.json").read_text())["card"]["worth"]
+    rows = json.loads(lgzoo("show", name, "--json").out)
+    shown = [value for row in rows for key, value in row.items() if key.endswith("_accuracy")]
+    measured = [row["accuracy"]["descendant"] for row in worth["rows"]] if worth else []
+    assert sorted(shown) == sorted(measured)
+
+
 @pytest.mark.slow
 def test_every_card_opens_by_the_snippet_that_the_hub_shows_for_it(
     hub: StandIn, lgzoo: Lgzoo, tmp_path: Path, checkout: Path
