@@ -66,8 +66,6 @@ class Cell:
         values = to_json(self)
         # These fields came later: without them, older results keep their keys.
         added: dict[str, Json] = {"size": {}, "extraction_seed": None, "training_seed": None}
-        if values["recipe"]["repeats"] == 1:
-            del values["recipe"]["repeats"]
         return fingerprint({name: value for name, value in values.items() if name not in added or value != added[name]})
 
     @property
