@@ -190,8 +190,10 @@ class Method:
             raise WrongCall(f"{self.name} takes {expected} ancestries (--ancestry), not {len(sources)}")
         return sources
 
-    def references(self, named: Sequence[str], sources: Sequence[str] = (BUNDLED,)) -> list[str]:
-        """The tasks of an extraction from the ancestry models `sources`: those named, else the defaults.
+    def references(
+        self, named: Sequence[str], sources: Sequence[str] = (BUNDLED,), option: str = "--task"
+    ) -> list[str]:
+        """The tasks of an extraction from the ancestry models `sources`: those named (by `option`), else the defaults.
 
         Raises `WrongCall` for a wrong number, and if none is named and an ancestry model is not one of the shelf's: only those
         have default tasks.
@@ -200,12 +202,12 @@ class Method:
         if self.tasks != "none" and not named and other is not None:
             raise WrongCall(
                 f"no task is named; with an ancestry model of your own ({other}), name the data to extract from, "
-                f"such as --task folder:PATH (lgzoo list tasks)"
+                f"such as {option} folder:PATH (lgzoo list tasks)"
             )
         defaults = {"none": (), "one": (SOURCE_TASK,), "many": DEFAULT_TASKS}
         references = list(named) or list(defaults[self.tasks])
         if self.tasks == "none" and references:
-            raise WrongCall(f"{self.name} does not train on a task; leave out --task")
+            raise WrongCall(f"{self.name} does not train on a task; leave out {option}")
         if self.tasks == "one" and len(references) != 1:
             raise WrongCall(f"{self.name} trains on one task, not {len(references)}")
         return references

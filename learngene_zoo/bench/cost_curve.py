@@ -112,10 +112,10 @@ def crossing(once: float, each: float, their_once: float, their_each: float) -> 
     return 1 if ahead + gain > 0 else math.floor(-ahead / gain) + 1
 
 
-def cost_cells(cells: Sequence[Cell]) -> list[Cell]:
+def cost_cells(cells: Sequence[Cell], tasks: Sequence[str] = ()) -> list[Cell]:
     """The cells of a cost curve, from those of a grid: its methods and scratch, without controls, and the methods per size.
 
-    If the grid has pretraining or distillation as methods, their settings are used. Raises `WrongCall` for a grid of one size,
+    If the grid has pretraining or distillation as methods, their settings are used; if `tasks` names one, they train on it. Raises `WrongCall` for a grid of one size,
     from which costs per extraction and per descendant cannot be told apart.
     """
     if any(cell.size for cell in cells):
@@ -127,18 +127,26 @@ def cost_cells(cells: Sequence[Cell]) -> list[Cell]:
     if not models:
         raise WrongCall("a cost curve needs a method that is extracted once, as --method lsamd")
     settings = {cell.arm.method: cell.arm.settings for cell in cells if cell.arm.control is None}
+    model = replace(models[0], tasks=tuple(tasks) if len(tasks) == 1 else ())
     found = []
     for cell in kept:
         found.append(cell)
         if cell.arm == kept[-1].arm:  # the last arm of each place in the grid: the rivals come after it
-            found += [replace(cell, arm=_rival(method, models[0], settings, cell.layers)) for method in PER_SIZE]
+            found += [replace(cell, arm=_rival(method, model, settings, cell.layers)) for method in PER_SIZE]
     return found
 
 
 def _rival(method: str, model: Arm, settings: Mapping[str, Mapping[str, Json]], layers: int) -> Arm:
     """An arm that trains this one size before fine-tuning."""
     own = {**settings.get(method, {}), "depths": (layers,)}
-    return Arm(name=method, method=method, preset=model.preset, settings=own, ancestries=model.ancestries[:1])
+    return Arm(
+        name=method,
+        method=method,
+        preset=model.preset,
+        settings=own,
+        ancestries=model.ancestries[:1],
+        tasks=model.tasks,
+    )
 
 
 def bills(rows: Sequence[Row]) -> list[Bill]:

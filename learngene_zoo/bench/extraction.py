@@ -102,7 +102,7 @@ def planned(extraction: Extraction, offline: bool = False) -> float:
     method = METHODS.load(arm.method)
     sources = method.sources(arm.ancestries)
     specs = [ancestry_spec(source, offline=offline) for source in sources]
-    tasks = method.references(arm.tasks, sources) if extractor.needs_tasks() else []
+    tasks = method.references(arm.tasks, sources, "--extract-task") if extractor.needs_tasks() else []
     sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
     images = [sizes.get(task, 0) for task in tasks]
     return sum(work.images * (work.trained + work.frozen / FORWARD) for work in extractor.work(specs, images))

@@ -46,8 +46,8 @@ def standard_arms(
 ) -> list[Arm]:
     """Every method with its controls `shuffled` and `stem`, and the two scratch arms, without which no gain means anything.
 
-    `settings` are those of each method's extractor. `tasks` are those of extractions over several tasks; `leave_out` hides the
-    cell's own task from each. Raises `WrongCall` for an unknown method, or one that is an arm of every grid.
+    `settings` are those of each method's extractor. `tasks` are those of extractions over several tasks, a single one also
+    that of extractions over one; `leave_out` hides the cell's own task from each of the former. Raises `WrongCall` for an unknown method, or one that is an arm of every grid.
     """
     for name in settings or {}:
         if name not in methods:
@@ -62,6 +62,8 @@ def standard_arms(
         if own.extractor.needs_tasks() and method.tasks == "many":
             seen = tuple(tasks) or tuple(method.references(()) if leave_out else ())
             own = replace(own, tasks=seen, leave_out=leave_out)
+        elif own.extractor.needs_tasks() and len(tasks) == 1:
+            own = replace(own, tasks=tuple(tasks))
         arms += [own, *(replace(own, name=f"{name} {control}", control=control) for control in CONTROLS)]
     if not arms:
         raise WrongCall("a grid needs at least one method, as --method lsamd")

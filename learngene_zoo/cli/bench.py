@@ -74,7 +74,7 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
     anew = job.force
     say = partial(say_now, job=job)
     cells = _cells(suite, given, job, say)
-    cells = cost_cells(cells) if given["cost"] else cells
+    cells = cost_cells(cells, _words(given["extract_task"])) if given["cost"] else cells
     if given["tune"]:
         trials = tuning_cells(cells, given["tune"])
         tried = run_grid(trials, job.out, job.run, executor(cells=len(trials)), say, anew=anew)

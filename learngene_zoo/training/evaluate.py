@@ -178,7 +178,7 @@ def rows_of_each(
     from learngene_zoo.tasks.loader import Loader
 
     device = open_device(run)
-    join(run.device)
+    join(run.device_name)
     size = batch_size or metric.batch_size(input_format.image_size)
     loader = Loader(task, split, input_format, batch_size=size, images=images, workers=run.workers, drop_last=False)
     model.to(device)

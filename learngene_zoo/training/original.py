@@ -54,7 +54,7 @@ def evaluate_originals(
     if not task.dense:
         raise WrongCall(f"{task.name} has one class per image, which has no resolution; leave out --resolution")
     device, metric, source = open_device(run), MeanIoU(task.classes), task.split(split)
-    join(run.device)
+    join(run.device_name)
     own = range(rank(), min(len(source), images or len(source)), world())
     marks = []
     reader = Originals(task, source)

@@ -264,7 +264,7 @@ def preferences(
     device. Raises `BadData` for an empty split.
     """
     device, metric = open_device(run), metric_for(task)
-    join(run.device)
+    join(run.device_name)
     size = batch_size or metric.batch_size(input_format.image_size)
     loader = Loader(task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False)
     blocks = list(routed_blocks(model))

@@ -114,7 +114,7 @@ def groups(layout: Layout) -> tuple[PairGroup, ...]:
 
 def some_images(task: Task, input_format: InputFormat, count: int, run: Run) -> Iterator[torch.Tensor]:
     """`count` training images, not augmented, sampled with the seed, in batches on the run's device; processes share them."""
-    join(run.device)
+    join(run.device_name)
     device = open_device(run)
     loader = Loader(
         task,

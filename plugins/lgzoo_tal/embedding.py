@@ -55,7 +55,7 @@ def embed(
         drop_last=False,
     )
     device = open_device(run)
-    join(run.device)
+    join(run.device_name)
     model = model.to(device).eval()
     total, count = torch.zeros(model.num_features, dtype=torch.float64), 0
     with torch.no_grad():

@@ -123,7 +123,10 @@ def test_a_cost_grid_has_no_controls_and_trains_every_size_by_itself() -> None:
 def test_what_is_told_of_a_rival_counts() -> None:
     named = Arm(name="pretrain_finetune", method="pretrain_finetune", settings={"epochs": 30})
     arms = [Arm(name="lsamd", method="lsamd"), named]
-    found = cost_cells([Cell(arm=arm, task="digits", layers=n, seed=0, recipe=RECIPE) for n in (6, 12) for arm in arms])
+    grid = [Cell(arm=arm, task="digits", layers=n, seed=0, recipe=RECIPE) for n in (6, 12) for arm in arms]
+    assert {cell.arm.tasks for cell in cost_cells(grid, ["mine"]) if cell.arm.method != "lsamd"} == {("mine",)}
+    assert {cell.arm.tasks for cell in cost_cells(grid, ["mine", "yours"])} == {()}
+    found = cost_cells(grid)
     settings = [(cell.arm.name, cell.arm.settings) for cell in found if cell.layers == 6]
     assert settings == [
         ("lsamd", {}), ("pretrain_finetune", {"epochs": 30, "depths": (6,)}), ("distillation", {"depths": (6,)})
@@ -160,7 +163,7 @@ def test_a_cost_curve_is_measured_from_the_command_line(tmp_path: Path) -> None:
     words = [
         "bench", task, "--method", "lsamd", "--set", "lsamd.keep=1,3", "--ancestry", ancestry, "--preset", "smoke",
         "--layers", "2,3", "--epochs", "1", "--seeds", "1", "--images", "24", "--batch-size", "8", "--workers", "1",
-        "-o", str(out), "--cost",
+        "-o", str(out), "--cost", "--extract-task", task,
     ]  # fmt: skip
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 0, result.stderr

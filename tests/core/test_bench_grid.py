@@ -50,7 +50,9 @@ def test_an_arm_and_its_controls_share_one_extraction() -> None:
 def test_what_extractions_see_is_for_methods_that_see_several_tasks() -> None:
     arms = {arm.name: arm for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects", "digits"])}
     assert arms["lsamd stem"].tasks == ("objects", "digits")
-    assert arms["pretrain_finetune"].tasks == ()
+    assert arms["pretrain_finetune"].tasks == (), "which of two it would see is not said"
+    alone = {arm.name: arm.tasks for arm in standard_arms(["lsamd", "pretrain_finetune"], tasks=["objects"])}
+    assert alone["lsamd"] == alone["pretrain_finetune"] == ("objects",)
     left = {arm.name: arm for arm in standard_arms(["lsamd"], leave_out=True)}
     assert left["lsamd"].tasks == DEFAULT_TASKS
     assert left["lsamd"].tasks_for("objects") == DEFAULT_TASKS[1:]

@@ -48,7 +48,18 @@ def test_every_verb_takes_it(published: StandIn, lgzoo: Lgzoo, made: SimpleNames
         ["expand", TAGGED, "--layers", "2", "--task", "digits", "-o", tmp_path / "two"],
         ["plot", TAGGED, "-o", tmp_path / "plot.png"],
         ["show", f"{NAME}/three@v1.0"],
-        ["finetune", f"{NAME}/three@v1.0", "--epochs", "1", "--images", "8", "-o", tmp_path / "tuned"],
+        [
+            "finetune",
+            f"{NAME}/three@v1.0",
+            "--task",
+            "digits",
+            "--epochs",
+            "1",
+            "--images",
+            "8",
+            "-o",
+            tmp_path / "tuned",
+        ],
     ):
         done = lgzoo(*words)
         assert done.code == 0, (words, done.error)

@@ -22,7 +22,7 @@ SMALL = "--epochs 2 --images 32 --batch-size 16"
 GRID = "--ancestry ancestry --epochs 1 --seeds 1 --images 16 --batch-size 8 --augment none --workers 1"
 BENCH = f"bench {TASK} --method lsamd --set lsamd.keep=1,2 {GRID}"
 PUBLISHED = "me/gene@v1.0"
-PARTS = f"bench {TASK} --method pretrain_finetune --preset smoke --set pretrain_finetune.depths=2 {GRID}"
+PARTS = f"bench {TASK} --method pretrain_finetune --preset smoke --set pretrain_finetune.depths=2 --extract-task folder:photos {GRID}"
 CLAIM = f"""
 name = "toy"
 paper = "A paper"
@@ -111,7 +111,13 @@ STORIES = (
     ),
     Story("bench-tune", f"{BENCH} --layers 2 --tune 1e-3,2e-3 -o out", again="", sample=12, grows=True),
     Story("bench-parts", f"{PARTS} --layers 2 -o out", again="", sample=16, grows=True),
-    Story("bench-cost", f"{BENCH} --preset smoke --layers 2,3 --cost -o out", again="", sample=4, grows=True),
+    Story(
+        "bench-cost",
+        f"{BENCH} --preset smoke --layers 2,3 --cost --extract-task folder:photos -o out",
+        again="",
+        sample=4,
+        grows=True,
+    ),
     Story("bench-report", f"{BENCH} --layers 2 --report -o measured", "measured", again="", grows=True),
     Story("claim", "bench --claim toy.toml --workers 1 -o out", again="", sample=24, grows=True),
     Story("demo", "demo --workers 1 -o out", again="", sample=24, grows=True),
