@@ -7,6 +7,7 @@ from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene as Learngene
 from learngene_zoo.artifacts.shelf import load as load
 from learngene_zoo.errors import ZooError as ZooError
+from learngene_zoo.families.eva.spec import EvaSpec as EvaSpec
 from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec
 from learngene_zoo.lifecycle import compare as compare
 from learngene_zoo.lifecycle import evaluate as evaluate

@@ -21,6 +21,7 @@ from learngene_zoo.errors import TrainingFailed as TrainingFailed
 from learngene_zoo.errors import Unavailable as Unavailable
 from learngene_zoo.errors import WrongCall as WrongCall
 from learngene_zoo.errors import unknown as unknown
+from learngene_zoo.families.eva.spec import EvaSpec as EvaSpec
 from learngene_zoo.families.family import Cost as Cost
 from learngene_zoo.families.family import count_params as count_params
 from learngene_zoo.families.family import table_of as table_of

@@ -21,6 +21,6 @@ FAMILY = Family(
     supported=(
         "timm's Eva with square images and LayerNorm, as vit_*_dinov3, eva02_*, eva_giant_*, vit_pe_* and vit_*_rope_*"
     ),
-    examples=(_TINY.with_(registers=2, layer_scale=0.1, rope_type="dinov3", swiglu=True),),
+    examples=(_TINY.with_(registers=2, layer_scale=0.1, rope_type="mixed", swiglu=True),),
     host="learngene_zoo.families.eva.host",
 )
