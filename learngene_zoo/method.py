@@ -288,16 +288,15 @@ def details_of(config: LearngeneConfig, kind: type[T]) -> T:
     return from_json(kind, dict(config.details), f"details of the {config.method} learngene")
 
 
-def check_families(method: Method, ancestries: Sequence[Spec]) -> None:
+def check_family(method: Method, spec: Spec) -> None:
     """Raises `WrongCall` for an ancestry model of a family that the method does not support."""
-    for spec in ancestries:
-        if spec.family not in method.families:
-            others = ", ".join(sorted(one.name for one in METHODS.load_all()[0] if spec.family in one.families))
-            supported = "; ".join(load_family(name).supported for name in method.families)
-            raise WrongCall(
-                f"{method.name} does not support models of the family {spec.family!r}, only {supported}; "
-                f"methods that do: {others or 'none'}"
-            )
+    if spec.family not in method.families:
+        others = ", ".join(sorted(one.name for one in METHODS.load_all()[0] if spec.family in one.families))
+        supported = "; ".join(load_family(name).supported for name in method.families)
+        raise WrongCall(
+            f"{method.name} does not support models of the family {spec.family!r}, only {supported}; "
+            f"methods that do: {others or 'none'}"
+        )
 
 
 def check_axes(expander: Expander, spec: Spec, target: Target) -> None:

@@ -8,7 +8,7 @@ ancestry model there.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,19 +83,25 @@ class _Found:
     architecture: str = ""  # timm's name, if it is known
 
 
-def open_ancestry(source: str, *, image_size: int | None = None, offline: bool = False) -> Ancestry:
+def open_ancestry(
+    source: str,
+    *,
+    image_size: int | None = None,
+    offline: bool = False,
+    accept: Callable[[Spec], object] = lambda spec: None,
+) -> Ancestry:
     """Open an ancestry model; its revision, checksum and licence are pinned in its record.
 
     Weights in half precision are converted to fp32. With `image_size`, the model is one for images of that size: its position
-    embedding is resampled, as for a descendant of another size. Raises `WrongCall` for a source that does not exist or is not
+    embedding is resampled, as for a descendant of another size. `accept` is called with its spec before its weights are
+    downloaded, and raises where they are not wanted. Raises `WrongCall` for a source that does not exist or is not
     supported, `BadFile` for files that cannot be trusted (pickles are refused), `Unavailable` for failed downloads.
     """
     import torch
 
     from learngene_zoo.families.tensors import cast, resize_positions
 
-    found = _find(source, offline)
-    _of_one_width(found.spec, source)
+    found = _find(source, offline, lambda spec: accept(_of_one_width(spec, source)))
     tensors, left_out = _tensors(found)
     state, spec = cast(tensors, torch.float32), found.spec.with_(image_size=image_size)
     mean, std = timm_config.normalisation(found.images, found.spec.channels)
@@ -189,14 +195,15 @@ def split_source(source: str) -> tuple[str, str]:
     return "path", source
 
 
-def _find(source: str, offline: bool) -> _Found:
+def _find(source: str, offline: bool, accept: Callable[[Spec], object]) -> _Found:
     scheme, name = split_source(source)
     if scheme == "timm":
-        return _find_timm(name, offline)
+        return _find_timm(name, offline, accept)
     if scheme == "hf-hub":
-        return _find_hub(_repository(name), offline)
+        return _find_hub(_repository(name), offline, accept)
     path = _local_path(scheme, name)
     spec, images, weights = _local_config(path)
+    accept(spec)
     return _Found(spec=spec, images=images, weights=weights, licence=str(images.get("license", "unknown")))
 
 
@@ -238,8 +245,9 @@ def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
     )
 
 
-def _find_timm(name: str, offline: bool) -> _Found:
+def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> _Found:
     spec = timm_config.architecture_of_timm(name)
+    accept(spec)
     found = pretrained_of_timm(name, offline=offline)
     return _Found(
         spec=spec,
@@ -252,12 +260,14 @@ def _find_timm(name: str, offline: bool) -> _Found:
     )
 
 
-def _find_hub(repository: Repository, offline: bool) -> _Found:
+def _find_hub(repository: Repository, offline: bool, accept: Callable[[Spec], object]) -> _Found:
     config_file = fetch_from_hub(repository, CONFIG, offline=offline)
     pinned = replace(repository, revision=config_file.commit)
     config, where = read_json(config_file.path), f"{CONFIG} of {repository}"
+    spec = timm_config.spec_in(config, where)
+    accept(spec)
     return _Found(
-        spec=timm_config.spec_in(config, where),
+        spec=spec,
         images=timm_config.image_settings(config, where),
         weights=fetch_from_hub(pinned, WEIGHTS, offline=offline).path,
         licence=licence_on_card(pinned, offline=offline),

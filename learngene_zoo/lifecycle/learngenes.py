@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,7 +25,7 @@ from learngene_zoo.method import (
     Target,
     check_axes,
     check_built,
-    check_families,
+    check_family,
     family,
     method_of,
     named_sizes,
@@ -71,7 +72,8 @@ def plan(
             ancestry_spec(source, offline=offline).with_(image_size=size)
             for source in method.sources(_listed(ancestries))
         ]
-        check_families(method, specs)
+        for spec in specs:
+            check_family(method, spec)
         config = extractor.outline(specs)
     else:
         folder = shelf.find(name, offline=offline)
@@ -113,8 +115,8 @@ def extract(
     extractor = extractor or method.preset(preset)
     named, sources = _listed(tasks), method.sources(_listed(ancestries))
     references = method.references(named, sources) if named or extractor.needs_tasks() else []
-    opened = [open_ancestry(source, image_size=image_size, offline=run.offline) for source in sources]
-    check_families(method, [ancestry.spec for ancestry in opened])
+    served = partial(check_family, method)
+    opened = [open_ancestry(source, image_size=image_size, offline=run.offline, accept=served) for source in sources]
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
     needs = references if extractor.needs_tasks() else named[:1]
     opened_tasks = [open_task(reference, offline=run.offline) for reference in needs]

@@ -12,6 +12,7 @@ import torch
 from huggingface_hub import errors as hub
 from safetensors.torch import save_file
 
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_ancestry, reopen_ancestry, sha256
 from learngene_zoo.artifacts.descendant import assemble
@@ -354,6 +355,14 @@ def test_weights_in_a_layout_that_timm_converts(local_hub: LocalHub) -> None:
     found = open_ancestry("timm:test_vit").state
     assert all(torch.equal(found[name], tensor) for name, tensor in initial(spec, 0).items())
     assert "mask_token" not in found
+
+
+def test_weights_that_a_method_cannot_use_are_not_downloaded(local_hub: LocalHub) -> None:
+    for source in ("timm:vit_tiny_patch16_dinov3_qkvb.eupe_lvd1689m", "hf-hub:somebody/eva"):
+        (local_hub.repository("somebody/eva") / "config.json").write_text('{"architecture": "vit_7b_patch16_dinov3"}')
+        with pytest.raises(WrongCall, match=r"pool does not support models of the family 'eva'"):
+            lifecycle.extract("pool", ancestries=source, tasks="digits")
+    assert {asked[1] for asked in local_hub.asked} == {"config.json"}
 
 
 @pytest.mark.slow

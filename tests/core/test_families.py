@@ -20,7 +20,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.timm_config import architecture, timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import METHODS, Target, check_families
+from learngene_zoo.method import METHODS, Target, check_family
 from learngene_zoo.settings import from_json, to_json
 
 VIT = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
@@ -153,18 +153,19 @@ def test_a_target_can_name_only_what_the_family_has() -> None:
 
 def test_a_method_refuses_a_family_that_it_does_not_declare() -> None:
     method = METHODS.load("lsamd")
-    check_families(method, [VIT, VIT])
+    check_family(method, VIT)
     with pytest.raises(WrongCall, match=r"lsamd does not support models of the family 'toy'.*methods that do: none"):
-        check_families(method, [VIT, SPEC])
+        check_family(method, SPEC)
 
 
 def test_a_method_that_takes_only_one_family_names_those_that_take_the_other() -> None:
     eva = load_family("eva").examples[0]
     for name in ("pool", "snnet", "tal", "ghn3", "logah"):
         with pytest.raises(WrongCall, match=rf"{name} does not .* 'eva', only timm's VisionTransformer .* lsamd, pre"):
-            check_families(METHODS.load(name), [eva])
+            check_family(METHODS.load(name), eva)
     for name in ("lsamd", "scratch", "pretrain_finetune", "distillation"):
-        check_families(METHODS.load(name), [VIT, eva])
+        check_family(METHODS.load(name), VIT)
+        check_family(METHODS.load(name), eva)
 
 
 def test_timms_names_lead_to_the_family() -> None:
