@@ -91,13 +91,24 @@ class SettingsCommand(click.Command):
                     formatter.write_dl(records)
 
 
-def _option(setting: Setting, help_text: str, kind: type[SettingOption]) -> SettingOption:
+def auto_options_of(settings: Any, names: Container[str]) -> list[click.Option]:
+    """As `options_of`, for these leaves only; each also takes the word `auto`, which `typed` hands on."""
+    return [
+        _option(one, f"{one.help}, or auto", SettingOption, AutoType)
+        for one in settings_of(settings)
+        if one.name in names
+    ]
+
+
+def _option(
+    setting: Setting, help_text: str, kind: type[SettingOption], type_of: type[SettingType] | None = None
+) -> SettingOption:
     """No default is given to click: a preset chosen on the command line may have another one."""
     limits = f" ({setting.bounds})" if setting.bounds else ""
-    text = f"{setting.help or help_text}{limits}{_shown(setting.default)}"
+    text = f"{help_text if type_of else setting.help or help_text}{limits}{_shown(setting.default)}"
     if setting.kind is bool:
         return kind([f"--{setting.option}/{_opposite(setting.option)}", _parameter(setting)], default=None, help=text)
-    value = SettingType(setting)
+    value = (type_of or SettingType)(setting)
     names = [f"--{name}" for name in (setting.option, *ALIASES.get(setting.name, ()))]
     return kind([*names, _parameter(setting)], type=value, metavar=value.metavar, multiple=setting.repeated, help=text)
 
@@ -123,13 +134,18 @@ def _shown(default: Any) -> str:
 
 def chosen(settings: T) -> T:
     """`settings` with what the user typed on this command line, and nothing else. Raises `WrongCall`."""
+    return with_settings(settings, typed(settings))
+
+
+def typed(settings: Any) -> dict[str, Any]:
+    """What the user typed on this command line of the leaves of `settings`."""
     context = click.get_current_context()
     values = {}
     for setting in settings_of(settings):
         name = _parameter(setting)
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             values[setting.name] = _joined(context.params[name]) if setting.repeated else context.params[name]
-    return with_settings(settings, values)
+    return values
 
 
 def _joined(groups: tuple[tuple[Any, ...] | None, ...]) -> tuple[Any, ...] | None:
@@ -182,6 +198,19 @@ class SettingType(click.ParamType):
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The choices, where there are any."""
         return click.Choice(self.setting.choices or ()).shell_complete(ctx, param, incomplete)
+
+
+class AutoType(SettingType):
+    """The same, or the word `auto`."""
+
+    @property
+    def metavar(self) -> str:
+        """The placeholder of the value in the help."""
+        return f"{super().metavar}|auto"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises as `SettingType` does."""
+        return value if value == "auto" else super().convert(value, param, ctx)
 
 
 def parsed(settings: Any, name: str, text: str, option: str) -> Any:

@@ -7,7 +7,15 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import choice_option, job_of, job_options, on_task, print_made, say
-from learngene_zoo.cli.options import SettingsCommand, any_model_of, chosen, model_argument, options_of
+from learngene_zoo.cli.options import (
+    SettingsCommand,
+    any_model_of,
+    auto_options_of,
+    chosen,
+    model_argument,
+    options_of,
+    typed,
+)
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.settings import settings_of
@@ -74,11 +82,11 @@ def finetune(model: str | None, task: str | None, **given: Any) -> None:
     made = lifecycle.finetune(
         any_model_of(model, "descendant", offline=job.run.offline),
         task=task,
-        recipe=chosen(lifecycle.FINETUNE),
-        tuning=chosen(lifecycle.Tuning()),
         out=job.out,
         run=job.run,
         force=job.force,
+        **typed(lifecycle.FINETUNE),
+        **typed(lifecycle.Tuning()),
     )
     metrics: Any = made.provenance["metrics"]
     facts = _facts(metrics)
@@ -116,7 +124,8 @@ finetune_command = SettingsCommand(
             help="Task to train on (default: the task of the catalogue that the model was built for; else digits, if its ancestry model is the bundled one).",
         ),
         *options_of(lifecycle.Tuning()),
-        *options_of(lifecycle.FINETUNE),
+        *auto_options_of(lifecycle.FINETUNE, lifecycle.FOUND),
+        *options_of(lifecycle.FINETUNE, without=lifecycle.FOUND),
         *job_options("finetuned"),
     ],
 )

@@ -11,6 +11,7 @@ from learngene_zoo.lifecycle.learngenes import plan as plan
 from learngene_zoo.lifecycle.learngenes import plot as plot
 from learngene_zoo.lifecycle.learngenes import returned as returned
 from learngene_zoo.lifecycle.models import FINETUNE as FINETUNE
+from learngene_zoo.lifecycle.models import FOUND as FOUND
 from learngene_zoo.lifecycle.models import TRAIN as TRAIN
 from learngene_zoo.lifecycle.models import Tuning as Tuning
 from learngene_zoo.lifecycle.models import evaluate as evaluate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -103,6 +103,7 @@ def finetune(
     A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
     and the model was built for data that only the caller may choose (`folder:mine`), or for none.
     """
+    from learngene_zoo.training.automatic import settled
     from learngene_zoo.training.tuning import tune
 
     run = run or own_run()
@@ -114,7 +115,9 @@ def finetune(
     def make(run: Run) -> Descendant | TimmModel:
         head = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=head, dense=data.dense)
-        return tune(fresh, data, recipe, run, keep=tuning.keep, patience=tuning.patience)
+        resolved, tried = settled(fresh, data, recipe, run, found)
+        made = tune(fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience)
+        return replace(made, provenance={**made.provenance, "found": tried}) if tried else made
 
     plan = {"model": start.identity, "task": to_json(data.record), **asked}
     return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)

@@ -1,0 +1,110 @@
+"""What a fine-tuning finds by itself: which rate and which batch, once, and recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import TrainingFailed, Unavailable
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
+from learngene_zoo.testing import tiny_task
+from learngene_zoo.training import automatic
+from learngene_zoo.training.automatic import RATES, largest, settled
+
+TASK = tiny_task()
+START = assemble(ViTSpec(layers=1, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
+RUN = Run(threads=1, device="cpu")
+RECIPE = Recipe(epochs=10, batch_size=16, lr=5e-4, warmup=3.0)
+
+
+@pytest.mark.parametrize(("room", "most", "found"), [(1, 99, 1), (7, 99, 4), (8, 99, 8), (10**6, 100, 64), (3, 1, 1)])
+def test_the_largest_power_of_two_that_fits(room: int, most: int, found: int) -> None:
+    asked = []
+    assert largest(lambda size: asked.append(size) or size <= room, most) == found
+    assert max(asked) <= most
+
+
+def test_a_model_too_large_for_a_single_image_is_an_error() -> None:
+    with pytest.raises(Unavailable, match="not even one image"):
+        largest(lambda size: False, 64)
+
+
+@pytest.mark.parametrize(("accumulate", "batch_size"), [(1, 64), (3, 63), (100, 100)])
+def test_a_processor_has_a_stated_batch_that_can_be_accumulated(accumulate: int, batch_size: int) -> None:
+    recipe, record = settled(
+        START, TASK, replace(RECIPE, batch_size=accumulate, accumulate=accumulate), RUN, ["batch_size"]
+    )
+    assert (recipe.batch_size, record) == (batch_size, {"batch_size": "auto"})
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -> list[Recipe]:
+    """Trainings reach these values, one after the other; returns their recipes."""
+    asked: list[Recipe] = []
+
+    def fit(start: Any, task: Any, recipe: Recipe, run: Run) -> Any:
+        asked.append(recipe)
+        value = values[len(asked) - 1]
+        if isinstance(value, Exception):
+            raise value
+        return replace(start, provenance={"metrics": {"validation_accuracy": value}})
+
+    monkeypatch.setattr(automatic, "fit", fit)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("values", "rate"),
+    [((0.1, 0.4, 0.3, 0.2), 3e-4), ((0.1, 0.4, 0.4, 0.4), 3e-4), ((0.1, 0.2, 0.3, TrainingFailed("nan")), 1e-3)],
+)
+def test_the_rate_that_validates_best_is_taken(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[float | Exception, ...], rate: float
+) -> None:
+    asked = scripted(monkeypatch, *values)
+    recipe, record = settled(START, TASK, RECIPE, RUN, ["lr"])
+    assert recipe == replace(RECIPE, lr=rate)
+    assert [one["lr"] for one in record["lr"]] == [one.lr for one in asked] == list(RATES)
+    assert {(one.epochs, one.images, one.warmup) for one in asked} == {(2, 48, 1.0)}
+
+
+def test_an_interrupted_search_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = replace(RUN, folder=tmp_path, resume=True)
+    scripted(monkeypatch, 0.1, 0.4, MemoryError())
+    with pytest.raises(MemoryError):
+        settled(START, TASK, RECIPE, run, ["lr"])
+    asked = scripted(monkeypatch, 0.3, 0.2)
+    recipe, record = settled(START, TASK, RECIPE, run, ["lr"])
+    assert [one.lr for one in asked] == [1e-3, 3e-3]
+    assert recipe.lr == 3e-4
+    assert [one["validation"] for one in record["lr"]] == [0.1, 0.4, 0.3, 0.2]
+
+
+def test_what_was_found_is_what_is_trained_with_and_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    call: dict[str, Any] = {"task": "tiny", "epochs": 2, "lr": "auto", "batch_size": "auto", "run": RUN}
+    made = lifecycle.finetune(START, **call, out=tmp_path / "tuned")
+    found = {one["lr"]: one["validation"] for one in made.provenance["found"]["lr"]}
+    recipe = made.provenance["recipe"]
+    assert recipe["batch_size"] == 64
+    assert recipe["lr"] == max(found, key=lambda rate: found[rate])
+    by_hand = lifecycle.finetune(START, task="tiny", epochs=2, lr=recipe["lr"], batch_size=64, run=RUN)
+    assert by_hand.identity == made.identity
+
+
+def test_the_word_is_an_option_s_value_where_it_can_be_found() -> None:
+    def error(*words: str) -> str:
+        got = CliRunner().invoke(main, ["finetune", "nowhere", *words])
+        return got.stderr
+
+    assert "no model at nowhere" in error("--lr", "auto", "--batch-size", "auto")
+    assert "'auto' is not an integer" in error("--epochs", "auto")
+    assert "'quick' is not a number" in error("--lr", "quick")
+    assert "must be above 0" in error("--lr", "0")
