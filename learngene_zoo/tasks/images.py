@@ -79,7 +79,8 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
             f"{where}: the image is too large ({size / 1e6:.0f} million pixels by its header, at most 89 are read); make it smaller or remove it"
         ) from None
     except (OSError, SyntaxError, ValueError) as error:
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
+        said = str(error).replace(f" {source!r}", "")  # of bytes: an address that says nothing
+        reason = " ".join(said.split())[:120] or type(error).__name__
         raise BadData(f"{where}: the image cannot be read ({reason}); replace or remove it") from None
 
 
