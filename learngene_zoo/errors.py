@@ -40,15 +40,22 @@ class TrainingFailed(ZooError):
     """Training cannot continue: the loss is not finite, or does not leave chance."""
 
 
+def nearest(got: str, known: Iterable[str]) -> str | None:
+    """The known name that was most probably meant, whatever its case; None if none is near."""
+    names = {name.lower(): name for name in sorted(known, reverse=True)}
+    close = get_close_matches(got.lower(), names, n=1, cutoff=0.5)
+    return names[close[0]] if close else None
+
+
 def unknown(kind: str, got: str, known: Iterable[str]) -> WrongCall:
     """An error for a name that does not exist, with the nearest one that does.
 
     `unknown("method", "tlge", ["tleg"])` says: no method named 'tlge'; did you mean tleg?
     """
     names = sorted(known)
-    close = get_close_matches(got, names, n=1, cutoff=0.5)
-    if close:
-        hint = f"did you mean {close[0]}?"
+    close = nearest(got, names)
+    if close is not None:
+        hint = f"did you mean {close}?"
     elif names:
         hint = f"known: {', '.join(names)}"
     else:

@@ -16,7 +16,7 @@ from learngene_zoo.bench.grid import BUDGETS, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import Job, job_of, job_options, print_lines, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
-from learngene_zoo.cli.options import SettingsCommand, chosen, options_of, parsed
+from learngene_zoo.cli.options import SettingsCommand, chosen, complete_tasks, options_of, parsed
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import MOST_THREADS
@@ -236,7 +236,7 @@ def grid_options() -> list[click.Option]:
         click.Option(["--budget"], type=click.Choice(list(BUDGETS)), default="quick", show_default=True,
                      help=f"Default sizes, epochs, seeds and images: {names}."),
         click.Option(["--method"], multiple=True, help="A method to compare; may be repeated.  [default: lsamd]"),
-        click.Option(["--task"], multiple=True, help="Only this task of the suite; may be repeated."),
+        click.Option(["--task"], shell_complete=complete_tasks, multiple=True, help="Only this task of the suite; may be repeated."),
         click.Option(["--layers"], type=Numbers(int), help="Depths of the descendants, as 5,9,12."),
         click.Option(["--width"], type=Numbers(int), help="Widths of the descendants.  [default: the learngene's]"),
         click.Option(["--size"], multiple=True, metavar="NAME=VALUE,...", help="A size given by the expander's own options, as "

@@ -16,6 +16,7 @@ import click
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.job import Row, json_option, offline_option, print_row, print_rows
+from learngene_zoo.cli.options import complete_tasks
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import MOST_THREADS
@@ -201,7 +202,9 @@ command = click.Command(
     epilog="\b\nExamples:\n  lgzoo doctor\n  lgzoo doctor --task folder:photos\n  lgzoo doctor --task folder:photos --check-images -o photos.png\n  lgzoo doctor --hub\n  lgzoo doctor --self-test",
     params=[
         click.Option(
-            ["--task"], help="Instead, fetch one row of this task and print its columns, sizes and what is missing."
+            ["--task"],
+            shell_complete=complete_tasks,
+            help="Instead, fetch one row of this task and print its columns, sizes and what is missing.",
         ),
         click.Option(
             ["--check-images"],

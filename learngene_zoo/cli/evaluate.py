@@ -8,7 +8,7 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.atomic import new_file
 from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, print_row
-from learngene_zoo.cli.options import any_model_of, model_argument
+from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
 from learngene_zoo.errors import BadFile, Refused
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
@@ -67,6 +67,7 @@ command = click.Command(
         model_argument(),
         click.Option(
             ["--task"],
+            shell_complete=complete_tasks,
             help="Task to measure on (default: the task of the catalogue that the model was trained for; else digits, if its ancestry model is the bundled one).",
         ),
         choice_option("--split", SPLITS, "test", "Split of the task."),

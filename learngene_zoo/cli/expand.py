@@ -14,12 +14,21 @@ from learngene_zoo.artifacts.hub import reference_to_hub
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.cli.job import job_of, job_options, json_option, on_task, print_lines, print_made, print_row
-from learngene_zoo.cli.options import SettingsCommand, budget_options, chosen, options_of, size_options
+from learngene_zoo.cli.main import note
+from learngene_zoo.cli.options import (
+    SettingsCommand,
+    budget_options,
+    chosen,
+    complete_learngenes,
+    options_of,
+    size_options,
+)
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import Budget, Method, Target, method_of
 from learngene_zoo.text import shell_word
 
 DEFAULT = Path("learngene")
+MOST = 2  # times the layers of the ancestry model, beyond which a descendant gets a remark
 FOUND = "learngene_zoo.cli.expand"  # where a context keeps the learngene that its command line names
 
 
@@ -109,6 +118,11 @@ def expand(
         run=replace(job.run, ancestry=ancestry),
         force=job.force,
     )
+    own = read_config(folder).spec.layers
+    if made.spec.layers > MOST * own and not job.quiet:
+        note(
+            f"{made.spec.layers} layers repeat those of an ancestry model of {own}; nobody has measured whether that helps"
+        )
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
     print_made(job.out, job, f"lgzoo finetune{where}{on_task(made.task)}")
 
@@ -123,7 +137,7 @@ command = ExpandCommand(
     epilog="\b\nExamples:\n  lgzoo expand --layers 7\n  lgzoo expand lsamd --layers 9 --task digits -o nine\n"
     "  lgzoo expand --max-params 20M --max-latency 15ms\n  lgzoo expand lsamd --layers 9 --control shuffled",
     params=[
-        click.Argument(["learngene"], required=False),
+        click.Argument(["learngene"], required=False, shell_complete=complete_learngenes),
         *size_options(),
         *budget_options(),
         click.Option(
@@ -142,10 +156,12 @@ command = ExpandCommand(
 )
 
 
-def plot(learngene: str | None, out: Path, force: bool, as_json: bool, **given: Any) -> None:
+def plot(learngene: str | None, out: Path | None, force: bool, as_json: bool, **given: Any) -> None:
     """Draw it and print its path."""
     folder, method = click.get_current_context().meta[FOUND]
-    path = lifecycle.plot(folder, out, expander=chosen(method.expander), force=force)
+    path = lifecycle.plot(
+        folder, out or Path(f"{folder.resolve().name}.png"), expander=chosen(method.expander), force=force
+    )
     if as_json:
         print_row({"path": str(path)}, as_json=True)
     else:
@@ -159,13 +175,11 @@ plot_command = ExpandCommand(
     "LEARNGENE is a folder or a name on the shelf (default: ./learngene). lgzoo plot LEARNGENE --help shows these options.",
     epilog="\b\nExamples:\n  lgzoo plot\n  lgzoo plot lsamd -o paths.svg\n  lgzoo plot learngene --low 3 --high 3 -o pool.png",
     params=[
-        click.Argument(["learngene"], required=False),
+        click.Argument(["learngene"], required=False, shell_complete=complete_learngenes),
         click.Option(
             ["-o", "--out"],
             type=click.Path(path_type=Path, dir_okay=False),
-            default="learngene.png",
-            show_default=True,
-            help="Path of the picture, which ends in .png or .svg.",
+            help="Path of the picture, which ends in .png or .svg.  [default: NAME.png, of the learngene's folder]",
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         json_option(),

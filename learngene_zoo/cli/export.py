@@ -7,7 +7,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import choice_option, job_of, job_options, print_row
-from learngene_zoo.cli.options import model_argument, model_of
+from learngene_zoo.cli.options import complete_tasks, model_argument, model_of
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Json
 
@@ -75,6 +75,7 @@ command = click.Command(
         ),
         click.Option(
             ["--task"],
+            shell_complete=complete_tasks,
             help="Task that int8 is measured on (default: the task of the catalogue that the model was trained for).",
         ),
         click.Option(

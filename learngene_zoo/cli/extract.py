@@ -7,7 +7,7 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.job import job_of, job_options, on_task, print_made
-from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of
+from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of, task_option
 from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.method import Method, Target, family
 from learngene_zoo.text import shell_word
@@ -22,7 +22,9 @@ def ancestry_option() -> click.Option:
 def preset_option(method: Method) -> click.Option:
     """`--preset`; lifecycle refuses unknown names, with the nearest known one."""
     names = ", ".join(method.presets)
-    return click.Option(["--preset"], help=f"Values of the settings that are not given: {names}.", show_default="mini")
+    help_text = f"Values of the settings that are not given: {names}."
+    complete = click.Choice(list(method.presets)).shell_complete
+    return click.Option(["--preset"], help=help_text, show_default="mini", shell_complete=complete)
 
 
 def image_size_option() -> click.Option:
@@ -60,7 +62,7 @@ def build(method: Method) -> click.Command:
         advice = f"lgzoo expand{where} --layers {_a_depth(made, method)}{on_task(purpose.task if purpose else None)}"
         print_made(job.out, job, f"{advice}   (all: lgzoo show {place})")
 
-    task = click.Option(["--task"], multiple=True, help=TASK_HELP)
+    task = task_option(TASK_HELP, multiple=True)
     return SettingsCommand(
         method.name,
         callback=extract,

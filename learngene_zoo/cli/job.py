@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from learngene_zoo.runs.run import MOST_THREADS, Run, check_device, is_first
+from learngene_zoo.runs.run import DEVICES, MOST_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import human_count, json_text, printable, shell_word, terminal_width, text_table
 
@@ -65,6 +65,7 @@ def job_options(out: str | None, out_help: str = "Path of the result.") -> list[
             ["--device"],
             default=Run.device,
             show_default=True,
+            shell_complete=click.Choice(DEVICES).shell_complete,
             help="Device: cpu, cuda, cuda:1, mps; auto: a GPU if there is one.",
         ),
         click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Random seed."),

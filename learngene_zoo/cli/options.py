@@ -15,7 +15,7 @@ from click.core import ParameterSource
 
 from learngene_zoo.artifacts.hub import reference_to_hub
 from learngene_zoo.artifacts.models import is_timm_source
-from learngene_zoo.artifacts.shelf import find, is_card, kind_of
+from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.method import METHODS, Method, Target
@@ -196,7 +196,9 @@ class SettingType(click.ParamType):
         return value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The choices, where there are any."""
+        """The choices, where there are any; the tasks of the catalogue."""
+        if self.setting.name == "task":
+            return complete_tasks(ctx, param, incomplete)
         return click.Choice(self.setting.choices or ()).shell_complete(ctx, param, incomplete)
 
 
@@ -211,6 +213,26 @@ class AutoType(SettingType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises as `SettingType` does."""
         return value if value == "auto" else super().convert(value, param, ctx)
+
+
+def complete_tasks(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The tasks of the catalogue, for a shell."""
+    from learngene_zoo.tasks.catalogue import entries
+
+    return click.Choice([entry.name for entry in entries()]).shell_complete(ctx, param, incomplete)
+
+
+def complete_learngenes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The learngenes of the shelf, and the shell's own folders."""
+    from click.shell_completion import CompletionItem
+
+    found = click.Choice(learngenes()).shell_complete(ctx, param, incomplete)
+    return [*found, CompletionItem(incomplete, type="dir")]
+
+
+def task_option(help_text: str, **settings: Any) -> click.Option:
+    """`--task` of a command, which a shell can complete."""
+    return click.Option(["--task"], help=help_text, shell_complete=complete_tasks, **settings)
 
 
 def parsed(settings: Any, name: str, text: str, option: str) -> Any:
@@ -247,6 +269,18 @@ class MethodGroup(LazyGroup):
         METHODS.load(name)
         raise AssertionError(name)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The methods, and the options that all of them share."""
+        super().format_commands(ctx, formatter)
+        shared: dict[str, tuple[str, str]] = {}
+        for method in METHODS.load_all()[0]:
+            for option in self.build(method).params:
+                record = option.get_help_record(ctx)
+                if record is not None and getattr(option, "section", "") != SettingOption.section:
+                    shared.setdefault(option.opts[0], record)
+        with formatter.section("Options of every method"):
+            formatter.write_dl(list(shared.values()))
+
     def summaries(self, ctx: click.Context) -> list[tuple[str, str]]:
         """Names and titles; a plugin that does not load is listed as broken."""
         good, broken = METHODS.load_all()
@@ -256,7 +290,7 @@ class MethodGroup(LazyGroup):
 
 def model_argument() -> click.Argument:
     """A folder, or a repository on the Hub; optional, because the commands that make models have default places."""
-    return click.Argument(["model"], required=False)
+    return click.Argument(["model"], required=False, type=click.Path())
 
 
 def any_model_of(named: str | None, *places: str, offline: bool = False) -> str | Path:

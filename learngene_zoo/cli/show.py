@@ -13,7 +13,7 @@ from learngene_zoo.artifacts.shelf import kind_of, read_config
 from learngene_zoo.cli.job import Row, choice_option, json_option, offline_option, print_row, print_rows
 from learngene_zoo.cli.listing import task_row
 from learngene_zoo.cli.plan import convention_option, front_text, size_rows
-from learngene_zoo.errors import BadFile, WrongCall, ZooError, unknown
+from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
 from learngene_zoo.method import AXES, METHODS
 from learngene_zoo.settings import Json
@@ -53,14 +53,20 @@ def _folder(name: str) -> Path | None:
     """The folder that a path or a name on the shelf refers to; None for a task or a suite. Raises `WrongCall`."""
     others = {*_suites(), *(entry.name for entry in catalogue.entries())}
     try:
-        return shelf.find(name)
+        found = shelf.find(name)
+        if name not in others and not (found / CONFIG).is_file() and catalogue.folder_hint(name):
+            raise BadFile(f"{name} is neither a learngene nor a model; {catalogue.folder_hint(name)}")
+        return found
     except ZooError:
         if name in others:
             return None
         if "/" in name or Path(name).exists():
             raise
         known = {*others, *METHODS.references(), *shelf.names()}
-        raise unknown("method, learngene, task or suite", name, known) from None
+        kind = "method, learngene, task or suite"
+        if nearest(name, known) is None:
+            raise WrongCall(f"no {kind} named {name!r}; see `lgzoo list`") from None
+        raise unknown(kind, name, known) from None
 
 
 def _suites() -> dict[str, tuple[str, ...]]:

@@ -12,6 +12,7 @@ from learngene_zoo.cli.options import (
     any_model_of,
     auto_options_of,
     chosen,
+    complete_tasks,
     model_argument,
     options_of,
     typed,
@@ -65,7 +66,9 @@ command = SettingsCommand(
     help="Train a Vision Transformer from scratch: an ancestry model to extract from, or a model of any size to compare with.",
     epilog="\b\nExamples:\n  lgzoo train\n  lgzoo train --task digits --layers 6 --width 64 --heads 2 --init fan_in -o scratch",
     params=[
-        click.Option(["--task"], default=SOURCE_TASK, show_default=True, help="Task to train on."),
+        click.Option(
+            ["--task"], shell_complete=complete_tasks, default=SOURCE_TASK, show_default=True, help="Task to train on."
+        ),
         choice_option(
             "--init", ["timm", "fan_in"], "timm", "Initial weights: timm's (std 0.02), or with std 1/sqrt(fan_in)."
         ),
@@ -121,6 +124,7 @@ finetune_command = SettingsCommand(
         model_argument(),
         click.Option(
             ["--task"],
+            shell_complete=complete_tasks,
             help="Task to train on (default: the task of the catalogue that the model was built for; else digits, if its ancestry model is the bundled one).",
         ),
         *options_of(lifecycle.Tuning()),

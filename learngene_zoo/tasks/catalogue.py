@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.errors import WrongCall, nearest, unknown
 from learngene_zoo.registry import Broken, Found, Plugins
 from learngene_zoo.tasks.task import Entry, HubSource, Split, Task
+from learngene_zoo.text import shell_word
 
 DEFAULT_SUITE = "mini"  # what a bench runs
 DEFAULT_TASKS = ("objects", "signs", "glyphs")  # what an extraction trains on
@@ -194,7 +196,20 @@ def _named(name: str, offline: bool) -> Task:
     if entry is not None:
         return suite_of(entry).open(entry, offline)
     broken = suites()[1]
-    hint = f"{unknown('task', name, [entry.name for entry in entries()])}; or write {OWN}"
+    hint = f"{_nearest(name, [entry.name for entry in entries()])}; or write {OWN}"
     if broken:
         hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
     raise WrongCall(hint)
+
+
+def folder_hint(name: str) -> str:
+    """What to write for a folder of pictures that has the name; empty if there is none."""
+    return f"for the folder of that name write folder:{shell_word(name)}" if name and Path(name).is_dir() else ""
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    """That there is no such task, and the folder or the task that may be meant."""
+    hint = folder_hint(name)
+    if hint or nearest(name, known) is None:
+        return f"no task named {name!r}; {hint or 'see `lgzoo list tasks`'}"
+    return str(unknown("task", name, known))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 BETWEEN_LINES = 5.0  # seconds, at least, between the lines of two epochs
+LEAST_TITLE = 15  # characters of a progress bar's title
 METRICS = "metrics.jsonl"  # one line of JSON per step
 
 
@@ -140,16 +141,31 @@ def progress_bar(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
     from rich import progress
     from rich.console import Console
 
+    console = Console(stderr=True)  # a new one: rich allows one live bar per console
+    wide = 40 if console.width >= 110 else 10
     bar = progress.Progress(
         progress.TextColumn("{task.description}", markup=False),
-        progress.BarColumn(),
+        progress.BarColumn(wide),
         progress.MofNCompleteColumn(),
         progress.TextColumn("loss {task.fields[loss]}"),
         progress.TimeElapsedColumn(),
         progress.TextColumn("left"),
         progress.TimeRemainingColumn(),
-        console=Console(stderr=True),  # a new one: rich allows one live bar per console
+        console=console,
     )
+    room = console.width - wide - len(f"{steps}/{steps} loss 00.0000 0:00:00 left 0:00:00") - 5
     with bar:
-        task = bar.add_task(printable(title), total=steps, completed=done, loss="-")
-        yield lambda values, step: bar.update(task, completed=step, loss=f"{values['loss']:.4f}")
+        task = bar.add_task(_cut(printable(title), room), total=steps, completed=done, loss="-")
+        try:
+            yield lambda values, step: bar.update(task, completed=step, loss=f"{values['loss']:.4f}")
+        except KeyboardInterrupt:
+            bar.live.transient = True  # the line with ^C is the last one
+            raise
+
+
+def _cut(title: str, room: int) -> str:
+    """A title with its middle left out where it would take the room of the numbers beside it."""
+    if len(title) <= max(room, LEAST_TITLE):
+        return title
+    half = (max(room, LEAST_TITLE) - 1) // 2
+    return f"{title[:half]}…{title[-half:]}"

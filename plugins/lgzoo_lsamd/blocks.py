@@ -107,6 +107,11 @@ def usage(found: Mapping[str, Found]) -> tuple[int, ...]:
     return tuple(sum(layer) for layer in zip(*(one.paths for one in found.values()), strict=True))
 
 
+def unused(details: Details) -> tuple[int, ...]:
+    """The kept blocks that no data set prefers."""
+    return tuple(block for block in details.kept if details.usage and not details.usage[block - 1])
+
+
 def select(counts: Sequence[int], data_sets: int, *, threshold: float | None = None, top: int | None = None) -> Details:
     """The blocks preferred by more than `threshold` data sets (None: half of them), or the `top` most preferred ones.
 

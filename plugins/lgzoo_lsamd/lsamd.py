@@ -53,6 +53,7 @@ from lgzoo_lsamd.blocks import (
     kept_blocks,
     order,
     select,
+    unused,
     usage,
 )
 
@@ -143,6 +144,14 @@ class Search(Extractor):
             chosen = select(G, len(found), threshold=self.threshold, top=self.top_of(ancestry.spec))  # G_i > tau
             if chosen.note and is_first():
                 log.warning("%s", chosen.note)
+            idle = unused(chosen)
+            if idle and is_first():
+                log.warning(
+                    "no task prefers the base block of layer %s, which is kept to reach %d blocks; search on more tasks, or "
+                    "keep fewer with --top",
+                    ", ".join(map(str, idle)),
+                    len(chosen.kept),
+                )
             accuracies = {name: one.validation_accuracy for name, one in found.items()}
             details = replace(chosen, datasets=found).json()
             config = replace(config, details=details, metrics={"validation_accuracy": accuracies})

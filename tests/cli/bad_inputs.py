@@ -481,7 +481,7 @@ OTHERS = [
         ("--nonsense", WRONG, "--nonsense", None), ("plot nosuch", WRONG, "nosuch", None),
         ("plot model", FAILED, "model", None), ("plot learngene -o new.gif", WRONG, ".png or .svg", None),
         ("plot learngene -o photos", WRONG, "photos", None),
-        ("plan scratch --preset x", WRONG, "'x'", None), ("plan lsamd --max-params 3", WRONG, "--max-params", None),
+        ("plan scratch --preset x", WRONG, "'x'", None), ("plan lsamd --max-params 3", WRONG, "the smallest has", None),
         ("plan lsamd --layers x", WRONG, "'x'", None), ("plan lsamd --ancestry photos", FAILED, "photos", None),
         ("show learngene --split x", WRONG, "'x'", None), ("show learngene --convention x", WRONG, "'x'", None),
         ("doctor --task nosuch", WRONG, "nosuch", None), ("doctor extra", WRONG, "extra", None),

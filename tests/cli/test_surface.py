@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from learngene_zoo.artifacts.shelf import cards_folder
 from learngene_zoo.cli.main import TABLE, main
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
@@ -154,6 +156,39 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
     assert json.loads(call("demo", "--json", "-q").stdout) == [{**line, "path": "demo"}]
 
 
+@pytest.mark.parametrize("verb", ["extract", "plan"])
+def test_the_help_without_a_method_shows_the_common_options(verb: str) -> None:
+    text = call(verb, "--help").stdout
+    shown = ("--ancestry", "--preset", "--image-size", "--json", "--offline")
+    assert all(option in text for option in (*shown, *(("--task",) if verb == "extract" else ("--max-params",))))
+    assert "--routing" not in text
+
+
+def test_a_folder_that_is_taken_for_a_task_is_recognised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "clothes").mkdir()
+    for line, code in (("show clothes", 1), ("train --task clothes", 2), ("doctor --task clothes", 2)):
+        refused = CliRunner().invoke(main, line.split())
+        assert (refused.exit_code, "folder:clothes" in refused.stderr) == (code, True), line
+    for line in ("show zzqq", "train --task zzqq"):
+        refused = CliRunner().invoke(main, line.split())
+        assert (refused.exit_code, "lgzoo list" in refused.stderr) == (2, True)
+        assert "imagenet-1k" not in refused.stderr  # nor any other of forty names
+
+
+def test_a_depth_far_beyond_the_ancestrys_gets_a_remark(tmp_path: Path) -> None:
+    for layers, told in ((12, False), (40, True)):
+        made = call("expand", "lsamd", "--layers", str(layers), "-o", str(tmp_path / str(layers)))
+        assert ("note: 40 layers repeat those of an ancestry model of 12" in made.stderr) == told
+
+
+def test_a_picture_is_named_as_its_learngene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(cards_folder() / "lsamd-mini", tmp_path / "mine")
+    monkeypatch.setattr("learngene_zoo.lifecycle.plot", lambda learngene, path, **_: path)
+    assert call("plot", "mine").stdout == "mine.png\n"
+
+
 def test_completion_scripts_and_what_they_ask_for() -> None:
     for shell in ("bash", "zsh", "fish"):
         assert "_LGZOO_COMPLETE" in call("completion", shell).stdout
@@ -161,6 +196,11 @@ def test_completion_scripts_and_what_they_ask_for() -> None:
     assert "lsamd" in completed("lgzoo extract ls")
     assert "--routing" in completed("lgzoo extract lsamd --ro")
     assert completed("lgzoo extract lsamd --routing i") == ["image"]
+    for verb in ("extract lsamd", "expand", "finetune", "evaluate", "train", "bench", "doctor"):
+        assert completed(f"lgzoo {verb} --task dig") == ["digits"], verb
+    assert completed("lgzoo extract lsamd --preset s") == ["smoke"]
+    assert completed("lgzoo evaluate --device cu") == ["cuda"]
+    assert "lsamd-mini" in completed("lgzoo expand lsa")
     assert "--layers" in completed("lgzoo expand --la")
 
 

@@ -7,6 +7,14 @@ from learngene_zoo.text import text_table
 ROWS = [["lsamd", "7", "keep the blocks that most data sets share"], ["a-method-with-a-long-name", "12", ""]]
 
 
+def test_in_a_pipe_a_long_cell_widens_its_own_line_only() -> None:
+    long = "x" * 90
+    lines = text_table(["a", "b"], [["one", "1"], [long, "2"]]).splitlines()
+    assert lines[3] == f"{long}   2"
+    assert lines[2] == f"{'one':<32}   1"
+    assert len(lines[1]) < 50
+
+
 def test_columns_are_aligned_below_a_heading() -> None:
     lines = text_table(["name", "layers", "title"], ROWS, right=[1], title="methods").splitlines()
     assert lines[0] == "methods"

@@ -291,3 +291,12 @@ def test_no_checkpoints(tmp_path):
 def test_a_recipe_refuses_a_clip_of_nothing_and_a_schedule_that_rises(field: str, value: float, words: str) -> None:
     with pytest.raises(WrongCall, match=words):
         Recipe(**{field: value})
+
+
+def test_a_long_title_leaves_room_for_the_numbers_of_a_bar():
+    from learngene_zoo.training.trackers import _cut
+
+    assert _cut("training on digits", 20) == "training on digits"
+    short = _cut("search/folder:a-long-name-of-a-data-set: super net", 21)
+    assert (len(short), short[:7], short[-9:]) == (21, "search/", "super net")
+    assert len(_cut("x" * 50, -5)) == 15

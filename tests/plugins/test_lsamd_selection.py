@@ -8,13 +8,18 @@ import pytest
 
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import from_json, to_json
-from lgzoo_lsamd.blocks import Details, Found, above, most_used, nearest_threshold, select, usage
+from lgzoo_lsamd.blocks import Details, Found, above, most_used, nearest_threshold, select, unused, usage
 
 
 def found(**paths: tuple[int, ...]) -> dict[str, Found]:
     return {
         name: Found(paths=path, shares=tuple(map(float, path)), validation_accuracy=0.5) for name, path in paths.items()
     }
+
+
+def test_kept_blocks_that_no_data_set_prefers_are_told_apart() -> None:
+    assert unused(select((1, 0, 0, 1), 1, top=3)) == (2,)
+    assert unused(select((1, 0, 0, 1), 1, top=2)) == unused(Details(kept=(1, 2))) == ()
 
 
 def test_usage_counts_the_data_sets_that_prefer_the_base_block() -> None:
