@@ -87,23 +87,28 @@ def open_ancestry(
     source: str,
     *,
     image_size: int | None = None,
+    pool: str | None = None,
     offline: bool = False,
     accept: Callable[[Spec], object] = lambda spec: None,
 ) -> Ancestry:
     """Open an ancestry model; its revision, checksum and licence are pinned in its record.
 
     Weights in half precision are converted to fp32. With `image_size`, the model is one for images of that size: its position
-    embedding is resampled, as for a descendant of another size. `accept` is called with its spec before its weights are
+    embedding is resampled, as for a descendant of another size; with `pool`, one that pools so, without the tensors of its own
+    pooling, if it has any (SigLIP's attention). `accept` is called with its spec before its weights are
     downloaded, and raises where they are not wanted. Raises `WrongCall` for a source that does not exist or is not
     supported, `BadFile` for files that cannot be trusted (pickles are refused), `Unavailable` for failed downloads.
     """
     import torch
 
-    from learngene_zoo.families.tensors import cast, resize_positions
+    from learngene_zoo.families.tensors import cast, resize_positions, shapes
 
     found = _find(source, offline, lambda spec: accept(_of_one_width(spec, source)))
     tensors, left_out = _tensors(found)
-    state, spec = cast(tensors, torch.float32), found.spec.with_(image_size=image_size)
+    state, spec = cast(tensors, torch.float32), found.spec.with_(image_size=image_size).pooled(pool)
+    own = [name for name in state if name in shapes(spec)]
+    if len(own) < len(state):
+        left_out += ("pooling by attention",)
     mean, std = timm_config.normalisation(found.images, found.spec.channels)
     record = AncestryRecord(
         source=source,
@@ -119,7 +124,7 @@ def open_ancestry(
     names = tuple(found.images.get("label_names", ()))
     return Ancestry(
         record=record,
-        state=resize_positions(state, found.spec, spec),
+        state=resize_positions({name: state[name] for name in own}, found.spec, spec),
         class_names=names if len(names) == spec.classes else (),
     )
 
@@ -142,7 +147,9 @@ def reopen_ancestry(record: AncestryRecord, named: str | None, *, offline: bool 
         )
     pinned = scheme == "hf-hub" and "@" not in name and named == record.source and record.revision
     source = f"{named}@{record.revision}" if pinned else named or record.source
-    found = open_ancestry(source, image_size=record.spec.image_size, offline=offline)
+    found = open_ancestry(
+        source, image_size=record.spec.image_size, pool=getattr(record.spec, "pool", None), offline=offline
+    )
     if record.sha256 not in (None, found.record.sha256):
         raise BadFile(
             f"{named or record.source} has the checksum {str(found.record.sha256)[:12]}…, but {str(record.sha256)[:12]}… is recorded: "

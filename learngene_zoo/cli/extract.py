@@ -1,14 +1,14 @@
 """`lgzoo extract METHOD`."""
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.cli.job import job_of, job_options, on_task, print_made
+from learngene_zoo.cli.job import job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of, task_option
-from learngene_zoo.families.spec import LIMITS
+from learngene_zoo.families.spec import LIMITS, Pool
 from learngene_zoo.method import Method, Target, family
 from learngene_zoo.text import shell_word
 
@@ -33,6 +33,14 @@ def image_size_option() -> click.Option:
     return click.Option(["--image-size"], type=click.IntRange(1, LIMITS["image_size"]), help=help_text)
 
 
+def pool_option() -> click.Option:
+    """`--pool` of an extraction."""
+    help_text = (
+        "What the head reads: avg drops the pooling by attention that SigLIP has.  [default: the ancestry model's]"
+    )
+    return click.Option(["--pool"], type=click.Choice(get_args(Pool)), help=help_text)
+
+
 TASK_HELP = (
     "A task to extract from; can be repeated (lgzoo list tasks). Descendants are for the first one. "
     "May be left out with the bundled ancestry model."
@@ -43,7 +51,12 @@ def build(method: Method) -> click.Command:
     """The command of one method."""
 
     def extract(
-        ancestry: tuple[str, ...], preset: str | None, image_size: int | None, task: tuple[str, ...] = (), **given: Any
+        ancestry: tuple[str, ...],
+        preset: str | None,
+        image_size: int | None,
+        pool: str | None,
+        task: tuple[str, ...] = (),
+        **given: Any,
     ) -> None:
         job = job_of(given)
         made = lifecycle.extract(
@@ -52,10 +65,14 @@ def build(method: Method) -> click.Command:
             tasks=task,
             extractor=chosen(method.preset(preset)),
             image_size=image_size,
+            pool=pool,
             out=job.out,
             run=job.run,
             force=job.force,
         )
+        for record in made.config.ancestries:
+            for part in record.left_out:
+                say(f"left out of {record.source}: {part}", job)
         place = shell_word(str(job.out))
         where = "" if str(job.out) == "learngene" else f" {place}"
         purpose = made.config.purpose
@@ -75,6 +92,7 @@ def build(method: Method) -> click.Command:
             *([task] if method.tasks != "none" else []),
             preset_option(method),
             image_size_option(),
+            pool_option(),
             *job_options("learngene"),
         ],
     )

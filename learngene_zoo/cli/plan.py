@@ -6,7 +6,7 @@ from typing import Any, get_args
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.cli.extract import ancestry_option, preset_option
+from learngene_zoo.cli.extract import ancestry_option, pool_option, preset_option
 from learngene_zoo.cli.job import Row, choice_option, json_option, offline_option, print_rows
 from learngene_zoo.cli.options import MethodGroup, SettingsCommand, budget_options, chosen, options_of, size_options
 from learngene_zoo.errors import WrongCall
@@ -60,6 +60,7 @@ def build(method: Method) -> click.Command:
     def plan(
         ancestry: tuple[str, ...],
         preset: str | None,
+        pool: str | None,
         convention: Convention,
         offline: bool,
         as_json: bool,
@@ -75,6 +76,7 @@ def build(method: Method) -> click.Command:
             ancestries=ancestry,
             target=target,
             budget=Budget(max_params=max_params, max_flops=max_flops),
+            pool=pool,
             convention=convention,
             offline=offline,
         )
@@ -95,6 +97,7 @@ def build(method: Method) -> click.Command:
             *options_of(method.expander, without=taken),
             ancestry_option(),
             preset_option(method),
+            pool_option(),
             *size_options("task"),
             *(option for option in budget_options() if option.name != "max_latency"),
             convention_option(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from importlib import import_module
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, to_json
@@ -16,6 +16,9 @@ from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, to_j
 # The package of each family by name. Saved JSON names the family; where it does not, it is `vit`.
 FAMILIES = {"vit": "learngene_zoo.families.vit", "eva": "learngene_zoo.families.eva"}
 DEFAULT_FAMILY = "vit"
+
+# What the head reads: the class token; a mean or maximum of the other tokens; or what an attention layer makes of them.
+Pool = Literal["token", "avg", "avgmax", "max", "map"]
 
 # What timm calls the fields that every family has.
 TIMM_NAMES = {
@@ -190,6 +193,17 @@ class Spec:
         if {"image_size", "patch_size"} & set(changed):
             made.check_tiled()
         return made
+
+    def pooled(self, pool: str | None) -> Self:
+        """This spec with another pooling before the head, its norms as they are; None leaves it.
+
+        Raises `WrongCall` for a pooling that the family does not have, and for one that this model lacks the tensors for.
+        """
+        if pool is not None and pool not in get_args(Pool):
+            raise unknown("pooling", pool, get_args(Pool))
+        if pool == "map" != getattr(self, "pool", None):
+            raise WrongCall("pooling by attention has tensors, which this model lacks; use pool 'avg'")
+        return self.with_(pool=pool)
 
     def check_tiled(self) -> None:
         """Raises `WrongCall` where the patches leave pixels over, unless images may have any size."""

@@ -53,13 +53,14 @@ def plan(
     ancestries: str | Sequence[str] = (),
     target: Target | None = None,
     budget: Budget | None = None,
+    pool: str | None = None,
     convention: Convention = "exact",
     offline: bool = False,
 ) -> list[Member]:
     """Every descendant that a method would build from these ancestries, or that an existing learngene builds.
 
     Sorted by cost, smallest first. `target` narrows the list (layers, width, heads) or sets classes and image size.
-    Those within `budget` only, which counts the built model by any `convention`; a plan builds nothing, so latency is not
+    `pool` is as for `extract`. Those within `budget` only, which counts the built model by any `convention`; a plan builds nothing, so latency is not
     measured. Raises `WrongCall` if `target` names a size that the method's descendants all have in common, or if none fits.
     """
     from learngene_zoo.artifacts.ancestry import ancestry_spec
@@ -69,7 +70,7 @@ def plan(
         extractor = extractor or method.extractor
         size = target.image_size if target else None
         specs = [
-            ancestry_spec(source, offline=offline).with_(image_size=size)
+            ancestry_spec(source, offline=offline).with_(image_size=size).pooled(pool)
             for source in method.sources(_listed(ancestries))
         ]
         for spec in specs:
@@ -97,6 +98,7 @@ def extract(
     extractor: Extractor | None = None,
     preset: str | None = None,
     image_size: int | None = None,
+    pool: str | None = None,
     out: str | Path | None = None,
     run: Run | None = None,
     force: bool = False,
@@ -105,7 +107,8 @@ def extract(
 
     `extractor` holds the settings; without it those of the preset are used (default: "mini"). The result records
     everything that is needed to repeat it. `image_size` (default: the ancestry models' own) is that of the ancestry models
-    while they are condensed, and of descendants. Its descendants are for the first of `tasks`, which may be left out only with the
+    while they are condensed, and of descendants. `pool` (default: their own) is what their heads read: "avg" drops SigLIP's
+    pooling by attention. Its descendants are for the first of `tasks`, which may be left out only with the
     bundled ancestry model.
     """
     from learngene_zoo.artifacts.ancestry import open_ancestry
@@ -116,7 +119,10 @@ def extract(
     named, sources = _listed(tasks), method.sources(_listed(ancestries))
     references = method.references(named, sources) if named or extractor.needs_tasks() else []
     served = partial(check_family, method)
-    opened = [open_ancestry(source, image_size=image_size, offline=run.offline, accept=served) for source in sources]
+    opened = [
+        open_ancestry(source, image_size=image_size, pool=pool, offline=run.offline, accept=served)
+        for source in sources
+    ]
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
     needs = references if extractor.needs_tasks() else named[:1]
     opened_tasks = [open_task(reference, offline=run.offline) for reference in needs]
@@ -129,6 +135,7 @@ def extract(
         "ancestries": [[ancestry.record.source, ancestry.record.sha256] for ancestry in opened],
         "tasks": [to_json(task.record) for task in data],
         **({"image_size": image_size} if image_size else {}),
+        **({"pool": pool} if pool else {}),
         **({"purpose": to_json(purpose)} if purpose else {}),
     }
 

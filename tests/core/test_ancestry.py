@@ -17,11 +17,13 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_ancestry, reopen_ancestry, sha256
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
+from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, model_of, shapes
 from learngene_zoo.families.timm_config import timm_config
 from learngene_zoo.families.vit.names import ARCHITECTURES
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.settings import from_json, to_json
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -63,6 +65,24 @@ def test_another_image_size_is_the_one_that_timm_makes_of_it(tmp_path: Path) -> 
     theirs = timm.create_model(f"local-dir:{place}", pretrained=True, img_size=48).eval()
     assert torch.equal(found.model()(images_BCHW), theirs(images_BCHW))
     assert reopen_ancestry(found.record, str(place)).spec == found.spec
+
+
+def test_another_pooling_leaves_out_the_tensors_of_its_own(tmp_path: Path) -> None:
+    spec = SPEC.with_(pool="map", registers=1)
+    assemble(spec, {}, seed=0, scheme="fan_in").save(tmp_path / "map")
+    whole, found = open_ancestry(str(tmp_path / "map")), open_ancestry(str(tmp_path / "map"), pool="avg")
+    assert (whole.spec, whole.record.left_out) == (spec, ())
+    assert (found.spec, found.record.left_out) == (spec.with_(pool="avg", fc_norm=False), ("pooling by attention",))
+    theirs = timm.create_model(f"local-dir:{tmp_path / 'map'}", pretrained=True, global_pool="map").eval()
+    with torch.no_grad():
+        pooled = theirs.forward_features(IMAGES_BCHW)[:, 2:].mean(dim=1)
+        assert torch.equal(found.model()(IMAGES_BCHW), theirs.head(pooled))
+    again = reopen_ancestry(from_json(AncestryRecord, to_json(found.record), "FILE"), str(tmp_path / "map"))
+    assert (again.spec, list(again.state)) == (found.spec, list(found.state))
+    assert open_ancestry(str(tmp_path / "map"), pool="token").spec == spec.with_(pool="token")
+    for pool, message in (("map", "use pool 'avg'"), ("mean", "pool")):
+        with pytest.raises(WrongCall, match=message):
+            open_ancestry(str(write_folder(tmp_path / pool)), pool=pool)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

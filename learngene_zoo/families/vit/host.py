@@ -13,7 +13,7 @@ from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.spec import Pool, Segment
 from learngene_zoo.families.tensors import empty
 from learngene_zoo.families.vit import FAMILY
 from learngene_zoo.families.vit.modules import (
@@ -23,7 +23,7 @@ from learngene_zoo.families.vit.modules import (
     StitchedVisionTransformer,
 )
 from learngene_zoo.families.vit.names import arguments
-from learngene_zoo.families.vit.spec import Pool, ViTSpec
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.storage import StateDict
 
 _MODELS = (

@@ -7,10 +7,9 @@ from functools import cached_property
 from typing import Literal
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.spec import Segment, Spec, check_between
+from learngene_zoo.families.spec import Pool, Segment, Spec, check_between
 from learngene_zoo.settings import NO_OPTION, YOUNG
 
-Pool = Literal["token", "avg", "avgmax", "max", "map"]
 Norm = Literal["layer", "rms"]
 Activation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu"]
 Mlp = Literal["mlp", "swiglu", "swiglu_packed"]
@@ -100,6 +99,16 @@ class ViTSpec(Spec):
                 "at least one, also the last"
             )
         self.segments  # noqa: B018  each must be a model by itself
+
+    def pooled(self, pool: str | None) -> ViTSpec:
+        """This spec with another pooling, its final norm where it is, which timm would else choose by the pooling."""
+        changed = super().pooled(pool)
+        other = replace(changed, fc_norm=None)
+        return (
+            other
+            if other.norms_after_pool == self.norms_after_pool
+            else replace(changed, fc_norm=self.norms_after_pool)
+        )
 
     @property
     def segments(self) -> tuple[ViTSpec, ...]:
