@@ -105,7 +105,7 @@ def open_ancestry(
 
     found = _find(source, offline, lambda spec: accept(_of_one_width(spec, source)))
     tensors, left_out = _tensors(found)
-    state, spec = cast(tensors, torch.float32), found.spec.with_(image_size=image_size).pooled(pool)
+    state, spec = cast(tensors, torch.float32), found.spec.with_(image_size=image_size).with_pool(pool)
     own = [name for name in state if name in shapes(spec)]
     if len(own) < len(state):
         left_out += ("pooling by attention",)

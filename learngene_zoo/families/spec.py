@@ -194,7 +194,7 @@ class Spec:
             made.check_tiled()
         return made
 
-    def pooled(self, pool: str | None) -> Self:
+    def with_pool(self, pool: str | None) -> Self:
         """This spec with another pooling before the head, its norms as they are; None leaves it.
 
         Raises `WrongCall` for a pooling that the family does not have, and for one that this model lacks the tensors for.

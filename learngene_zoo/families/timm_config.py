@@ -5,11 +5,12 @@ Nothing in such a file is ever a path or a class: arguments are numbers, flags a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall, unknown
-from learngene_zoo.families.family import families, family_of, host, table_of
+from learngene_zoo.families.family import Family, families, family_of, host, table_of
 from learngene_zoo.families.spec import USUAL_VIEW, Spec, View
 from learngene_zoo.settings import Json, from_json, to_json
 
@@ -118,7 +119,6 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
     Raises `WrongCall` for one that timm does not have or that belongs to no family.
     """
     import timm
-    import torch
 
     check_timm_name(name)
     bare = name.partition(".")[0]
@@ -126,9 +126,70 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
     kind = next((kind for kind in families() if module in kind.timm_modules), None)
     if kind is None:
         supported = "; ".join(kind.supported for kind in families())
-        raise WrongCall(f"{name} is a model of {module}, which is not supported; supported are {supported}")
+        why = f" ({OBSTACLES[module]})" if module in OBSTACLES else ""
+        raise WrongCall(
+            f"{name} is a model of {module}{why}, which is not supported{_advice(bare)}; supported are {supported}"
+        )
+    try:
+        return _read(kind, name, **options)
+    except WrongCall as error:
+        raise WrongCall(f"{name}: {error}{_advice(bare)}") from error
+
+
+def _read(kind: Family, name: str, **options: Any) -> Spec:
+    import torch
+
     with torch.device("meta"):
         return host(kind).spec_of(host(kind).open_architecture(name, **options))
+
+
+# What keeps timm's other ViT-like models, by their module, from being of a family.
+OBSTACLES = {
+    "timm.models.beit": "relative positions",
+    "timm.models.cait": "layers that only the class token attends in",
+    "timm.models.convit": "gated positions in attention",
+    "timm.models.crossvit": "two branches",
+    "timm.models.naflexvit": "images of any shape, their patches packed",
+    "timm.models.vision_transformer_hybrid": "a convolutional stem",
+    "timm.models.vision_transformer_relpos": "relative positions",
+    "timm.models.vision_transformer_sam": "attention in windows, and relative positions",
+    "timm.models.vitamin": "convolutional stages",
+    "timm.models.volo": "outlook attention",
+    "timm.models.xcit": "attention between channels",
+}
+
+
+def _advice(name: str) -> str:
+    found = nearest(name)
+    return f"; the nearest that works is timm:{found}" if found else ""
+
+
+@lru_cache(maxsize=32)
+def nearest(name: str) -> str | None:
+    """The pretrained architecture of timm's that a family has and whose name is most like this one; None if none is.
+
+    What counts first is how many words (size, patches, images) the names have in common.
+    """
+    import timm
+
+    words = set(name.split("_")[1:])
+    modules = {module: kind for kind in families() for module in kind.timm_modules}
+    known = {other: timm.models.model_entrypoint(other).__module__ for other in timm.list_models(pretrained=False)}
+    pretrained = {tag.partition(".")[0] for tag in timm.list_pretrained()} - {name}
+
+    def likeness(other: str) -> tuple[int, float]:
+        return len(words & set(other.split("_")[1:])), SequenceMatcher(None, name, other).ratio()
+
+    close = [other for other, module in known.items() if module in modules and other in pretrained]
+    for other in sorted(close, key=likeness, reverse=True)[:5]:
+        if likeness(other)[0] < 2:
+            return None
+        try:
+            _read(modules[known[other]], other)
+        except WrongCall:
+            continue
+        return other
+    return None
 
 
 def check_timm_name(name: str) -> None:

@@ -70,7 +70,7 @@ def plan(
         extractor = extractor or method.extractor
         size = target.image_size if target else None
         specs = [
-            ancestry_spec(source, offline=offline).with_(image_size=size).pooled(pool)
+            ancestry_spec(source, offline=offline).with_(image_size=size).with_pool(pool)
             for source in method.sources(_listed(ancestries))
         ]
         for spec in specs:

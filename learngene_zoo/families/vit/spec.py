@@ -100,9 +100,9 @@ class ViTSpec(Spec):
             )
         self.segments  # noqa: B018  each must be a model by itself
 
-    def pooled(self, pool: str | None) -> ViTSpec:
+    def with_pool(self, pool: str | None) -> ViTSpec:
         """This spec with another pooling, its final norm where it is, which timm would else choose by the pooling."""
-        changed = super().pooled(pool)
+        changed = super().with_pool(pool)
         other = replace(changed, fc_norm=None)
         return (
             other
