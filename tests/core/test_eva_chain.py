@@ -190,6 +190,8 @@ print(json.dumps(found))
 
 def test_timm_opens_all_of_them_without_this_package(made: Path) -> None:
     """After the tests above: what they wrote."""
+    if not any(made.iterdir()):
+        pytest.skip("the tests above write the models")
     done = subprocess.run([sys.executable, "-c", ALONE, str(made)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -12,6 +12,8 @@ import timm
 import torch
 from torch import nn
 
+from learngene_zoo.families.family import load_family
+from learngene_zoo.families.tensors import initial, model_of
 from lgzoo_lsamd.supernet import (
     BASE,
     SPECIFIC,
@@ -91,6 +93,17 @@ def test_training_without_noise_takes_the_path_of_evaluation(ancestor) -> None:
 
 def test_a_new_super_net_is_the_ancestry_model(ancestor) -> None:
     assert torch.equal(net(ancestor, differ=False).eval()(images()), ancestor(images()))
+
+
+@pytest.mark.parametrize("routing", ["batch", "image"])
+@pytest.mark.parametrize("gate", ["update", "both"])
+@pytest.mark.parametrize("rope", ["cat", "mixed"])
+def test_blocks_get_their_rotary_positions(routing: str, gate: str, rope: str) -> None:
+    spec = load_family("eva").examples[0].with_(rope_type=rope)
+    ancestor = model_of(spec, initial(spec, 0, "fan_in"))
+    model = super_net(copy.deepcopy(ancestor), routing=routing, gate=gate)
+    torch.testing.assert_close(model.train()(images()), ancestor(images()))
+    assert torch.equal(model.eval()(images()), ancestor(images()))
 
 
 def test_only_the_chosen_block_runs(ancestor) -> None:
