@@ -31,25 +31,30 @@ def choose(
     ordered = sorted(members, key=lambda member: member.cost(convention), reverse=True)
     if not ordered:
         raise WrongCall("this learngene has no descendant with these sizes; `lgzoo show` lists those that it has")
-    fitting = affordable(ordered, budget, convention)
+    affordable_ones = affordable(ordered, budget, convention)
     if budget.max_latency is None:
-        return fitting[0]
-    for member in fitting:
+        return affordable_ones[0]
+    for member in affordable_ones:
         seconds = latency(member)
         if seconds <= budget.max_latency:
             return member
     raise WrongCall(
         f"no descendant takes at most {human_seconds(budget.max_latency)} per image; "
-        f"the smallest ({fitting[-1].spec.layers} layers) takes {human_seconds(seconds)} on this machine"
+        f"the smallest ({affordable_ones[-1].spec.layers} layers) takes {human_seconds(seconds)} on this machine"
     )
 
 
 def affordable(members: Sequence[Member], budget: Budget, convention: Convention = "exact") -> list[Member]:
     """The members that have no more parameters and FLOPs than the budget. Raises `WrongCall` if none has."""
-    found = [member for member in members if _affordable(member, budget, convention)]
+    found = fitting(members, budget, convention)
     if members and not found:
         raise _none_fits(sorted(members, key=lambda member: member.cost(convention), reverse=True), budget, convention)
     return found
+
+
+def fitting(members: Iterable[Member], budget: Budget, convention: Convention = "exact") -> list[Member]:
+    """The members that have no more parameters and FLOPs than the budget, in their order; maybe none."""
+    return [member for member in members if _affordable(member, budget, convention)]
 
 
 def _affordable(member: Member, budget: Budget, convention: Convention) -> bool:

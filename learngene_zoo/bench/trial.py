@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -31,12 +30,8 @@ from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks.catalogue import open_task
 
 if TYPE_CHECKING:
-    import torch
-
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.shelf import Learngene
-    from learngene_zoo.families.tensors import Model
-    from learngene_zoo.tasks.loader import Batches
     from learngene_zoo.tasks.task import Task
 
 UNTRAINED = "untrained"  # the folder of measurements that cells share
@@ -174,6 +169,7 @@ def probed(
 
     from learngene_zoo.runs.run import open_device
     from learngene_zoo.tasks.loader import Loader
+    from learngene_zoo.training.probe import features
 
     model = start.model().to(open_device(run))
     head = model.get_classifier().cpu()
@@ -187,30 +183,19 @@ def probed(
         images=images,
         workers=run.workers,
     )
-    features_ND, labels_N = (torch.cat(part) for part in zip(*_features(model, seen)))
+    features_ND, labels_N = (torch.cat(part) for part in zip(*features(model, seen)))
     scale_D = features_ND.std(dim=0).clamp(min=1e-6)
     known_K = labels_N.unique()  # a class without an image has no mean
     means_KD = torch.stack([features_ND[labels_N == label].mean(dim=0) for label in known_K]) / scale_D
     held_out = Loader(task, split, start.input_format, batch_size=BATCH, workers=run.workers)
     right = near = total = 0
-    for features_BD, labels_B in _features(model, held_out):
+    for features_BD, labels_B in features(model, held_out):
         with torch.no_grad():
             right += int((head(features_BD).argmax(dim=1) == labels_B).sum())
         nearest_B = known_K[torch.cdist(features_BD / scale_D, means_KD).argmin(dim=1)]
         near += int((nearest_B == labels_B).sum())
         total += len(labels_B)
     return Untrained(value=right / total, probe=near / total)
-
-
-def _features(model: Model, loader: Batches) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The head's inputs, float32 (B, D), and the classes (B,), of every batch, on the CPU."""
-    import torch
-
-    device = next(model.parameters()).device
-    for batch in loader.epoch(0):
-        with torch.no_grad():
-            pooled_BD = model.forward_head(model.forward_features(batch.images.to(device)), pre_logits=True)
-        yield pooled_BD.float().cpu(), batch.labels
 
 
 @cache

@@ -39,7 +39,7 @@ RINGS = (
     "tasks",
     "training",
     "method",
-    "comparison latency runtimes",
+    "comparison latency recommendation runtimes",
     "lifecycle",
     "plugin",
     "bench",
