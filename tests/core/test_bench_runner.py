@@ -302,7 +302,7 @@ def test_the_probe_is_the_nearest_class_mean(world: World, monkeypatch: pytest.M
 
     shown = {"scale": 1.0}
     with monkeypatch.context() as patch:
-        patch.setattr(trial, "_features", told)
+        patch.setattr("learngene_zoo.training.probe.features", told)
         assert trial.probed(start, task, "test", 24, RUN).probe == 1.0
         shown["scale"] = 0.0
         assert trial.probed(start, task, "test", 24, RUN).probe == pytest.approx(1 / 3)

@@ -1,0 +1,133 @@
+"""What suits given pictures: the probe against its definition, the ranking, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import Budget, Member
+from learngene_zoo.recommendation import ranked, spread
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.testing import tiny_task
+from learngene_zoo.training import probe
+from learngene_zoo.training.probe import left_out
+
+RUN = Run(threads=1, device="cpu")
+SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
+
+
+def refitted(features_ND: np.ndarray, labels_N: np.ndarray, penalty: float) -> np.ndarray:
+    """What `left_out` says in closed form, by as many regressions as there are pictures; all features standardised before."""
+    standard_ND = (features_ND - features_ND.mean(axis=0)) / features_ND.std(axis=0)
+    targets_NK, count = np.eye(labels_N.max() + 1)[labels_N], len(labels_N)
+    right = []
+    for left in range(count):
+        rest = np.arange(count) != left
+        design = np.c_[np.ones(count), standard_ND]
+        # Sums over the rest, but the intercept is not penalised and the penalty is that of all pictures.
+        ridge = np.diag([0.0, *[penalty * count] * standard_ND.shape[1]])
+        weights = np.linalg.solve(design[rest].T @ design[rest] + ridge, design[rest].T @ targets_NK[rest])
+        right.append((design[left] @ weights).argmax() == labels_N[left])
+    return np.array(right)
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 1.0])
+def test_the_probe_is_that_of_a_regression_without_each_picture(
+    penalty: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "PENALTIES", (penalty,))
+    draws = np.random.Generator(np.random.PCG64(3))
+    labels_N = np.arange(40) % 4
+    features_ND = draws.normal(size=(40, 6)) + 0.7 * np.eye(4)[labels_N] @ draws.normal(size=(4, 6))
+    found = left_out(features_ND, labels_N)
+    assert 0 < found.mean() < 1
+    assert (found == refitted(features_ND, labels_N, penalty)).all()
+
+
+def test_features_without_meaning_are_at_chance_even_if_there_are_many() -> None:
+    draws = np.random.Generator(np.random.PCG64(5))
+    found = left_out(draws.normal(size=(300, 200)), np.arange(300) % 3)
+    assert 0.2 < found.mean() < 0.47
+
+
+def test_one_class_is_refused() -> None:
+    with pytest.raises(BadData, match="the pictures show 1 class; a probe needs at least two"):
+        left_out(np.ones((5, 2)), np.zeros(5, dtype=np.int64))
+
+
+def test_sizes_are_spread_from_the_smallest_to_the_largest() -> None:
+    members = [Member(spec=SPEC.with_(layers=layers)) for layers in (9, 1, 3, 5, 7)]
+    assert [member.spec.layers for member in spread(members, 3)] == [1, 5, 9]
+    assert [member.spec.layers for member in spread(members, 1)] == [1]
+    assert [member.spec.layers for member in spread(members, 9)] == [1, 3, 5, 7, 9]
+
+
+def built(seed: int) -> tuple[str, Member, Descendant]:
+    return f"gene-{seed}", Member(spec=SPEC), assemble(SPEC, {}, seed=seed, scheme="fan_in")
+
+
+def test_the_best_is_first_and_the_others_are_told_by_paired_differences() -> None:
+    heard: list[str] = []
+    found = ranked(
+        map(built, range(4)), tiny_task(), RUN, images=None, report=lambda name, member, value: heard.append(name)
+    )
+    assert sorted(heard) == sorted(one.learngene for one in found)
+    assert [one.probe for one in found] == sorted((one.probe for one in found), reverse=True)
+    assert found[0].behind == (0, 0, 0)
+    for one in found:
+        assert one.behind.value == pytest.approx(one.probe - found[0].probe)
+        assert one.interval[0] < one.probe < one.interval[1] or one.probe in (0, 1)
+        assert one.tied == (one.behind.high >= 0)
+
+
+def test_a_class_for_every_pixel_is_refused() -> None:
+    with pytest.raises(WrongCall, match="scenes has a class for every pixel"):
+        ranked([], open_task("scenes"), RUN, images=10)
+
+
+def test_budgets_that_nothing_fits_are_refused_before_anything_is_built() -> None:
+    with pytest.raises(WrongCall, match="none of lsamd has a descendant within these budgets"):
+        lifecycle.recommend("digits", "lsamd", budget=Budget(max_params=1_000), run=RUN)
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict[str, object]]:
+    words = ["recommend", "lsamd", "--task", "digits", "--images", "60", "--sizes", "2", "--max-params", "1M"]
+    result = CliRunner().invoke(main, [*words, "--json", "--device", "cpu", "--threads", "1"])
+    assert result.exit_code == 0, result.stderr
+    found: list[dict[str, object]] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_the_command_says_what_each_costs_and_knows(rows: list[dict[str, object]]) -> None:
+    assert {row["learngene"] for row in rows} == {"lsamd-mini"}
+    assert len(rows) == 2
+    assert all(row["params"] <= 1_000_000 for row in rows)  # type: ignore[operator]
+    assert rows[0]["behind"] == 0
+    assert rows[0]["probe"] > 0.4  # type: ignore[operator]  # of ten classes
+
+
+@pytest.mark.slow
+def test_the_line_that_it_prints_builds_what_it_ranked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["recommend", "pool", "--task", "digits", "--images", "40", "--sizes", "1", "--device", "cpu"]
+    result = CliRunner().invoke(main, [*words, "--threads", "1"])
+    assert result.exit_code == 0, result.stderr
+    line = result.stderr.splitlines()[-1]
+    assert line.startswith("next: lgzoo expand pool-mini --low ")
+    made = CliRunner().invoke(main, line.removeprefix("next: lgzoo ").split())
+    assert made.exit_code == 0, made.stderr
+    smallest = min(lifecycle.plan("pool-mini"), key=lambda member: member.cost())
+    opened = lifecycle.expand("pool-mini", **smallest.settings, task="digits", run=RUN)
+    assert load_descendant(tmp_path / "descendant").spec == opened.spec
