@@ -315,7 +315,7 @@ def test_the_probe_is_the_nearest_class_mean(world: World, monkeypatch: pytest.M
             yield torch.cat([batch.labels[:, None].float(), noise, torch.zeros(len(noise), 30)], dim=1), batch.labels
 
     with monkeypatch.context() as patch:
-        patch.setattr(trial, "_features", drowned)
+        patch.setattr("learngene_zoo.training.probe.features", drowned)
         assert trial.probed(start, task, "test", 24, RUN).probe > 0.8
     assert trial.probed(start, task, "test", 24, RUN).value == judged.value
 
