@@ -17,6 +17,7 @@ from test_stories import process
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.shelf import cards_folder, kind_of
+from learngene_zoo.method import METHODS
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAMES = shelf.names()
@@ -58,6 +59,11 @@ def test_a_card_names_its_library_its_licence_and_what_was_measured(name: str) -
     measured = [row["accuracy"]["descendant"] for row in worth["rows"]] if worth else []
     measured += [value for key, value in ours["metrics"].items() if key in ("validation_accuracy", "test_accuracy")]
     assert sorted(values) == sorted(value for value in measured if isinstance(value, float))
+
+
+def test_every_method_that_condenses_a_learngene_has_a_card() -> None:
+    every_size_or_none = {"distillation", "pretrain_finetune", "scratch"}
+    assert {f"{name}-mini" for name in set(METHODS.references()) - every_size_or_none} <= set(NAMES)
 
 
 def test_the_shelf_is_small_and_lists_learngenes_only(lgzoo: Lgzoo) -> None:
