@@ -162,12 +162,31 @@ def _objects(found: Json) -> list[dict[str, Json]]:
     return [{name: value for name, value in item.items() if not isinstance(value, (dict, list))} for item in objects]
 
 
+def _of_timm(folder: Path, config: dict[str, Json]) -> Row:
+    """A classifier of timm's that was trained here; its sizes are timm's to say."""
+    metrics = read_provenance(config["learngene"], f"{folder / CONFIG}: learngene").metrics
+    images = config.get("pretrained_cfg")
+    size = images.get("input_size", [None])[-1] if isinstance(images, dict) else None
+    facts = {"model": str(folder), "architecture": config.get("architecture"), "classes": config.get("num_classes")}
+    task = config["learngene"].get("task")
+    return {
+        **facts,
+        "image_size": size,
+        "method": "timm",
+        "task": task,
+        "validation_accuracy": metrics.get("validation_accuracy"),
+    }
+
+
 def _model(folder: Path, convention: Convention) -> Row:
     from learngene_zoo.artifacts.ancestry import spec_at
 
+    config = read_json(folder / CONFIG)
+    if isinstance(config.get("learngene"), dict) and config["learngene"].get("method") == "timm":
+        return _of_timm(folder, config)
     spec = spec_at(str(folder), offline=True)
     found = cost(spec, convention)
-    where, ours = f"{folder / CONFIG}: learngene", read_json(folder / CONFIG).get("learngene", {})
+    where, ours = f"{folder / CONFIG}: learngene", config.get("learngene", {})
     if not isinstance(ours, dict):
         raise BadFile(f"{where}: expected an object, got {type(ours).__name__}")
     record = read_provenance(ours, where)

@@ -11,12 +11,14 @@ import huggingface_hub
 import pytest
 import timm
 import torch
+from click.testing import CliRunner
 from timm.models import save_for_hf
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import models
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.timm_model import TimmModel, load_timm_model
+from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
@@ -104,6 +106,9 @@ def test_training_and_measuring_one_is_as_for_a_descendant(
     assert all(torch.equal(calls[0].state[name], calls[1].state[name]) for name in calls[0].state)
     made = lifecycle.finetune(resnet, task="tiny", recipe=ONE_EPOCH, out=tmp_path / "tuned", run=RUN)
     assert made.state["bn1.num_batches_tracked"] == 3, "it was trained"
+    shown = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "tuned"), "--json"]).stdout)
+    assert (shown["architecture"], shown["classes"], shown["image_size"]) == ("test_resnet", 3, 32)
+    assert shown["validation_accuracy"] == made.provenance["metrics"]["validation_accuracy"]
     found = lifecycle.evaluate(tmp_path / "tuned", task="tiny", run=RUN)
     assert found.images == 12
     assert lifecycle.finetune(tmp_path / "tuned", task="tiny", recipe=Recipe(epochs=0)).class_names == made.class_names
