@@ -22,7 +22,7 @@ from learngene_zoo.text import human_count
 
 METHOD = "lsamd"
 SEARCH = {"epochs": 2, "images": 1000}
-RECIPE = Recipe(epochs=8, images=300, batch_size=50, lr=1e-3, warmup=1.0, augment="light")
+RECIPE = Recipe(epochs=8, images=300, batch_size=50, lr=1e-3, warmup=0.8, augment="light")
 ARMS = {
     "lsamd": "lsamd",
     "shuffled": "lsamd shuffled",
