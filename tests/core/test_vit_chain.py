@@ -17,6 +17,7 @@ from torch import nn
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import METHODS
@@ -123,6 +124,35 @@ def test_a_search_is_at_home(start: Start, made: Path) -> None:
         with torch.no_grad():
             assert built.model()(images(built.spec)).isfinite().all()
     kept(built, made / f"{start.name}-shallow")
+
+
+@pytest.mark.parametrize("method", ["pool", "tal"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": "map", "class_token": False, "activation": "gelu_tanh"},
+        {"mlp": "swiglu_packed", "activation": "silu", "registers": 4, "layer_scale": 1e-5},
+        {"norm_eps": 1e-5, "activation": "quick_gelu", "pre_norm": True},
+    ],
+    ids=["SigLIP", "DINOv2", "CLIP"],
+)
+def test_methods_that_serve_only_this_family_serve_every_kind(changes: dict, method: str, tmp_path: Path) -> None:
+    spec = ViTSpec(layers=3, width=32, heads=2, classes=10, image_size=32, patch_size=8, **changes)
+    assemble(spec, {}, seed=0, scheme="fan_in").save(tmp_path / "ancestry")
+    named, settings = [str(tmp_path / "ancestry")], METHODS.load(method).presets["smoke"]
+    planned = lifecycle.plan(method, ancestries=named, extractor=settings)
+    made = lifecycle.extract(method, ancestries=named, tasks="digits", extractor=settings, out=tmp_path / "m", run=RUN)
+    assert lifecycle.plan(tmp_path / "m") == planned
+    for member in (planned[0], planned[-1]):
+        run = Run(threads=1, ancestry=named[0])
+        built = lifecycle.expand(made, target=member.target, task="digits", run=run, **member.settings)
+        assert built.spec == member.spec.with_(classes=10)
+        assert isinstance(built.spec, ViTSpec)
+        assert {name: getattr(built.spec, name) == getattr(spec, name) for name in changes} == dict.fromkeys(
+            changes, method == "pool"
+        )  # a hypernetwork predicts plain models only
+        with torch.no_grad():
+            assert built.model()(images(built.spec)).isfinite().all()
 
 
 ALONE = """
