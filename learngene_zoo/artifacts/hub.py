@@ -235,15 +235,20 @@ _ANSWERS = {
 
 def _reason(chain: Sequence[BaseException]) -> str:
     """Why a request failed, and what to do."""
+    from huggingface_hub import get_token
     from huggingface_hub.utils import httpx
 
     status = status_of(chain[0])
+    if status == 401 and get_token() is None:
+        return "you are not logged in to the Hub; log in: hf auth login"
     if status is not None and status >= 400:
         return _ANSWERS.get(status, f"the Hub answered {status}; try again later")
     system = next((error for error in chain if isinstance(error, OSError) and error.errno), None)
     lost = _first(chain, httpx.HTTPError, ConnectionError, TimeoutError)
     if _first(chain, httpx.ConnectError) or (_first(chain, _client().LocalEntryNotFoundError) and len(chain) == 1):
         return "the Hub cannot be reached; run once while online"
+    if _first(chain, httpx.UnsupportedProtocol):
+        return "the address of the Hub begins with neither http:// nor https://; correct HF_ENDPOINT"
     if lost is not None:
         return f"the connection to the Hub broke ({type(lost).__name__}); try again"
     if system is not None:

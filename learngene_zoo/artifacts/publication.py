@@ -57,10 +57,21 @@ class Publication:
 
 def target(repository: str, tag: str | None) -> Repository:
     """`organisation/name` at a tag. Raises `WrongCall` for anything else that a reference may say."""
-    named = parse_repository(f"{repository}@{tag}" if tag is not None else repository)
-    if "@" in repository or named.inside or named.pinned or tag == BRANCH:
+    try:
+        named = parse_repository(repository)
+    except WrongCall:
+        raise WrongCall(f"{repository!r} is not the name of a Hub repository; write organisation/name") from None
+    if named.revision is not None or named.inside:
         raise WrongCall(f"{repository!r}: write the repository as organisation/name, and a tag such as v1.0 with --tag")
-    return named
+    if tag is None:
+        return named
+    try:
+        tagged = parse_repository(f"{named}@{tag}")
+    except WrongCall:
+        tagged = named
+    if tagged.revision != tag or tagged.pinned or tag == BRANCH:
+        raise WrongCall(f"--tag {tag!r} is not the name of a version; write a tag such as v1.0")
+    return tagged
 
 
 def publication(

@@ -69,7 +69,7 @@ publish_command = click.Command(
     help="Publish a learngene or a model as one commit of a repository on the Hugging Face Hub, created if need be.\n\n"
     "All files are read back before it says so; a tag is never moved, and what others published is never overwritten. "
     "Log in with: hf auth login.",
-    epilog="\b\nExamples:\n  lgzoo publish learngene me/lsamd --tag v1.0 --dry-run\n  lgzoo publish finetuned me/seven --license mit\n"
+    epilog="\b\nExamples:\n  lgzoo publish learngene me/lsamd --tag v1.0 --dry-run\n  lgzoo publish finetuned me/seven --private\n"
     "  lgzoo publish learngene me/lsamd --tag v1.0 --descendant seven --descendant nine",
     params=[
         click.Argument(["folder"], type=click.Path(path_type=Path)),

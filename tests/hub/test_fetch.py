@@ -286,6 +286,8 @@ def test_a_hub_that_is_not_there_is_told(hub: StandIn, lgzoo: Lgzoo, monkeypatch
         "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}",
     )
     assert "the Hub cannot be reached" in lgzoo("fetch", f"{NAME}@v1.0").error
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", "hub/{repo_id}/{revision}/{filename}")
+    assert "correct HF_ENDPOINT" in lgzoo("fetch", f"{NAME}@v1.0").error
 
 
 def test_a_private_repository_needs_a_login(

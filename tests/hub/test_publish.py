@@ -248,8 +248,10 @@ def test_who_is_not_logged_in_is_told(
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere/token")
     done = lgzoo("publish", made.learngene, NAME)
     assert done.code != 0
-    assert "hf auth login" in done.error
+    assert done.error.endswith("you are not logged in to the Hub; log in: hf auth login")
     assert hub.repos == {}
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert "the Hub does not accept this login" in lgzoo("publish", made.learngene, NAME).error
 
 
 def test_a_family_is_linked_both_ways(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
@@ -345,11 +347,11 @@ def test_what_is_no_part_of_an_artifact_is_not_published(
     ("words", "says"),
     [
         (["me/learngene@v1.0"], "write the repository as organisation/name"),
-        (["learngene"], "is not the name of a Hub repository"),
+        (["learngene"], "'learngene' is not the name of a Hub repository; write organisation/name"),
         (["me/../you"], "is not the name of a Hub repository"),
         ([NAME, "--tag", "main"], "a tag such as v1.0"),
         ([NAME, "--tag", "a" * 40], "a tag such as v1.0"),
-        ([NAME, "--tag", "v 1"], "is not the name of a Hub repository"),
+        ([NAME, "--tag", "v 1"], "--tag 'v 1' is not the name of a version"),
     ],
 )
 def test_wrong_names_are_refused_without_a_request(
