@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.artifacts import foreign
 from learngene_zoo.artifacts.hub import HubFile, Repository, fetch_from_hub, licence_on_card
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
@@ -80,6 +82,7 @@ class _Found:
     licence: str = "unknown"
     revision: str | None = None
     foreign_names: bool = False  # whether the weights can be in another layout that timm converts
+    transformers: bool = False  # whether the weights have that package's names
     architecture: str = ""  # timm's name, if it is known
 
 
@@ -181,8 +184,11 @@ def spec_at(source: str, *, offline: bool = False) -> Spec:
         usual = "." not in name or name.endswith("in1k")  # other tags may have other heads
         return known if known and usual else timm_config.architecture_of_timm(name)
     if scheme == "hf-hub":
-        config = fetch_from_hub(_repository(name), CONFIG, offline=offline).path
-        return timm_config.spec_in(read_json(config), f"{CONFIG} of {name}")
+        config, where = (
+            read_json(fetch_from_hub(_repository(name), CONFIG, offline=offline).path),
+            f"{CONFIG} of {name}",
+        )
+        return foreign.spec_of(config, where) if foreign.is_foreign(config) else timm_config.spec_in(config, where)
     return _local_config(_local_path(scheme, name))[0]
 
 
@@ -211,7 +217,9 @@ def _find(source: str, offline: bool, accept: Callable[[Spec], object]) -> _Foun
     path = _local_path(scheme, name)
     spec, images, weights = _local_config(path)
     accept(spec)
-    return _Found(spec=spec, images=images, weights=weights, licence=str(images.get("license", "unknown")))
+    other = (weights.parent / CONFIG).is_file() and foreign.is_foreign(read_json(weights.parent / CONFIG))
+    licence = str(images.get("license", "unknown"))
+    return _Found(spec=spec, images=images, weights=weights, licence=licence, transformers=other)
 
 
 def _repository(name: str) -> Repository:
@@ -271,15 +279,16 @@ def _find_hub(repository: Repository, offline: bool, accept: Callable[[Spec], ob
     config_file = fetch_from_hub(repository, CONFIG, offline=offline)
     pinned = replace(repository, revision=config_file.commit)
     config, where = read_json(config_file.path), f"{CONFIG} of {repository}"
-    spec = timm_config.spec_in(config, where)
+    spec, images = _described(config, where, partial(_beside_on_hub, pinned, offline))
     accept(spec)
     return _Found(
         spec=spec,
-        images=timm_config.image_settings(config, where),
+        images=images,
         weights=fetch_from_hub(pinned, WEIGHTS, offline=offline).path,
         licence=licence_on_card(pinned, offline=offline),
         revision=config_file.commit,
         foreign_names=True,
+        transformers=foreign.is_foreign(config),
         architecture=str(config.get("architecture", "")),
     )
 
@@ -312,7 +321,28 @@ def _local_config(reference: str) -> tuple[Spec, Mapping[str, Any], Path]:
     config, where = read_json(weights.parent / CONFIG), str(weights.parent / CONFIG)
     if "method" in config and "architecture" not in config:
         raise BadFile(f"{path} is a learngene, not an ancestry model")
-    return timm_config.spec_in(config, where), timm_config.image_settings(config, where), _existing_weights(weights)
+    spec, images = _described(config, where, partial(_beside, weights.parent))
+    return spec, images, _existing_weights(weights)
+
+
+def _described(
+    config: Mapping[str, Any], where: str, beside: Callable[[str], Mapping[str, Any] | None]
+) -> tuple[Spec, Mapping[str, Any]]:
+    """Spec and image settings of a config.json, timm's or that of transformers; `beside` reads other files of its folder."""
+    if foreign.is_foreign(config):
+        return foreign.spec_of(config, where), foreign.images_of(config, where, beside)
+    return timm_config.spec_in(config, where), timm_config.image_settings(config, where)
+
+
+def _beside_on_hub(repository: Repository, offline: bool, name: str) -> Mapping[str, Any] | None:
+    try:
+        return read_json(fetch_from_hub(repository, name, offline=offline).path)
+    except BadFile:  # the repository has none of this name
+        return None
+
+
+def _beside(folder: Path, name: str) -> Mapping[str, Any] | None:
+    return read_json(folder / name) if (folder / name).is_file() else None
 
 
 def _existing(path: Path) -> Path:
@@ -350,7 +380,10 @@ def _tensors(found: _Found) -> tuple[StateDict, tuple[str, ...]]:
     """Every tensor, with its shape checked against the spec and its numbers checked to be finite; and what was left out."""
     from learngene_zoo.families.tensors import check_state
 
-    stored, left_out = host(family_of(found.spec)).trimmed(Tensors(found.weights))
+    read: StateDict = Tensors(found.weights)
+    if found.transformers:
+        read = foreign.renamed(read, found.spec)
+    stored, left_out = host(family_of(found.spec)).trimmed(read)
     state = stored
     if found.foreign_names:
         try:
