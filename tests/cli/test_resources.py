@@ -41,7 +41,7 @@ WRITES = [
     "extract pretrain_finetune --depths 3 --epochs 0 --ancestry ancestry --task folder:photos -o new",
     f"finetune model {BRIEF} -o new",
     f"finetune model {BRIEF} -o model --force",
-    f"train {BRIEF} --layers 3 --width 64 --heads 2 --image-size 16 -o ancestry --force",
+    f"train {BRIEF} --layers 3 --width 64 --heads 2 --image-size 16 -o ancestry --force --quiet",
 ]
 
 

@@ -115,7 +115,7 @@ def use_model(folder: Path, random: Random) -> None:
         lgzoo("show", str(place), *random.choice(((), ("--json",))))
         return
     if kind > 0.95:
-        lgzoo("evaluate", str(place), "--offline", "--threads", "1")
+        lgzoo("evaluate", str(place), "--task", "digits", "--offline", "--threads", "1")
         return
     made = load_descendant(place)
     descendant_card(made.config())
@@ -238,7 +238,7 @@ def templates(root: Path) -> None:
     made = {"method": "train", "seed": 0, "metrics": {"task": "x", "validation_accuracy": 0.5, "training_images": 3}}
     record = {"name": "x", "source": "hf:a/b", "classes": 2, "images": 3}
     own = assemble(SPEC, {}, seed=0, task="x", provenance={**made, "trained_on": record, "licence": "mit"})
-    own = replace(own, class_names=("a", "b"))
+    own = replace(own, class_names=("red0", "red200"))
     own.save(root / "trained" / "descendant")
     own.save(root / "ancestry" / "ancestry")
     config = json.loads((root / "ancestry" / "ancestry" / CONFIG).read_text())

@@ -7,6 +7,7 @@ failure prints repeats it: `pytest tests/fuzz -k "bench" --fuzz-only 1234`.
 from __future__ import annotations
 
 import gc
+import os
 import resource
 import shutil
 import signal
@@ -96,7 +97,7 @@ def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str])
         return f"{about}it takes more than {MOST_SECONDS:g} seconds\n{traceback.format_exc()[-1500:]}"
     except Exception:
         return f"{about}{traceback.format_exc()[-2500:]}"
-    faults = sorted(set(seen.faults(folder)) - usual)
+    faults = sorted(set(seen.faults(folder, Path(os.environ["LGZOO_CACHE"]))) - usual)
     return f"{about}it {'; '.join(faults)}" if faults else None
 
 
@@ -110,7 +111,7 @@ def test_changed_by_chance(target: Target, wholes: Path, tmp_path: Path, request
         shutil.copytree(wholes / (target.template or target.name), tmp_path / "case")
         with watched() as seen:
             target.call(tmp_path / "case", Random(number))
-        usual.update(seen.faults(tmp_path / "case"))
+        usual.update(seen.faults(tmp_path / "case", Path(os.environ["LGZOO_CACHE"])))
     assert all(fault.startswith(("imported", "read")) for fault in usual), usual
     failures: list[str] = []
     for number in numbers:
