@@ -47,6 +47,7 @@ HELPS = {
     "mlp": "two layers, or SwiGLU, its first layer in two tensors or in one",
     "embed_norm": "a norm of every patch's embedding",
     "scale_norms": "norms within attention and MLP, as BEiT-3 has them",
+    "post_norm": "norms after attention and MLP instead of before",
     "pool_prefix": "pooling sees class token and registers too",
 }
 

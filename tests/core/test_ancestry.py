@@ -285,7 +285,7 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
         ("timm:resnet18", "resnet18 is a model of timm.models.resnet, which is not supported; supported are"),
         ("timm:swin_tiny_patch4_window7_224", "is a model of timm.models.swin_transformer, which is not supported"),
         ("timm:vit_pwee_patch16_reg1_gap_256.sbb_in1k", "ParallelScalingBlock for blocks.0.*supported are"),
-        ("timm:vit_base_patch16_rpn_224", "ResPostBlock"),
+        ("timm:vit_base_patch16_18x2_224", "ParallelThingsBlock"),
     ],
 )
 def test_sources_that_cannot_be_meant(source: str, message: str) -> None:

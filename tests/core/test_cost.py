@@ -39,6 +39,7 @@ VARIANTS = [
     {"norm_eps": 1e-5, "activation": "quick_gelu", "scale_norms": True, "qk_norm": True},
     {"norm": "rms", "norm_eps": 1e-5, "mlp": "swiglu", "embed_norm": True, "mlp_ratio": 2.75},
     {"mlp": "swiglu_packed"},
+    {"post_norm": True},
     {"pool": "map", "class_token": False},
     {"pool": "map", "pool_prefix": True, "registers": 2},
 ]

@@ -35,6 +35,7 @@ VARIANTS = [
     {"final_norm": False},
     {"dynamic_image_size": True},
     {"norm_eps": 1e-5, "activation": "quick_gelu", "scale_norms": True},
+    {"post_norm": True},
     {"norm": "rms", "norm_eps": 1e-5, "mlp": "swiglu", "embed_norm": True},
     {"classes": 0},
 ]

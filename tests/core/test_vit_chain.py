@@ -34,7 +34,7 @@ KINDS = [
     *("deit_tiny_patch16_224", "vit_medium_patch16_reg4_gap_256", "vit_base_patch16_radio_v3", DISTILLED),
     *("vit_base_patch16_clip_quickgelu_224", "vit_base_patch32_clip_224", FLOORED, "vit_base_patch32_siglip_gap_256"),
     *("vit_base_patch16_siglip_224", "vit_large_patch16_siglip_512", "test_vit3", "test_vit4"),
-    *("vit_giant_patch14_reg4_dinov2", "aimv2_large_patch14_224", "beit3_base_patch16_224"),
+    *("vit_giant_patch14_reg4_dinov2", "aimv2_large_patch14_224", "beit3_base_patch16_224", "vit_base_patch16_rpn_224"),
 ]
 RUN = Run(threads=1)
 BRIEF = Recipe(epochs=1, images=16, batch_size=16, warmup=0.0)

@@ -211,6 +211,7 @@ def test_a_graph_first_made_in_inference_mode_serves_training() -> None:
         ({"norm_eps": 1e-5}, "other norms than LayerNorm with an epsilon of 1e-06"),
         ({"norm": "rms"}, "other norms than LayerNorm with an epsilon of 1e-06"),
         ({"scale_norms": True}, "further norms"),
+        ({"post_norm": True}, "norms after attention and MLP"),
         ({"front": (Segment(layers=1, width=12, heads=3),)}, "blocks of several widths"),
     ],
 )

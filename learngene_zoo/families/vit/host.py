@@ -9,7 +9,7 @@ import torch
 from timm.layers import Attention, AttentionPoolLatent, GluMlp, Mlp, PatchEmbed, RmsNorm, SwiGLU, activations
 from timm.models import vision_transformer
 from timm.models.deit import VisionTransformerDistilled
-from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
+from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer, checkpoint_filter_fn
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
@@ -129,8 +129,8 @@ def _expected(model: VisionTransformer) -> list[tuple[str, tuple[type[nn.Module]
     found: list[tuple[str, tuple[type[nn.Module], ...]]] = [("patch_embed", (PatchEmbed,))]
     later = _starts(model)[1:]
     for i in range(max(len(model.blocks), 1)):
-        block = StitchedBlock if i in later else Block
-        found += [(f"blocks.{i}", (block,)), (f"blocks.{i}.attn", (Attention,)), (f"blocks.{i}.mlp", tuple(_MLPS))]
+        block = (StitchedBlock,) if i in later else (Block, ResPostBlock)
+        found += [(f"blocks.{i}", block), (f"blocks.{i}.attn", (Attention,)), (f"blocks.{i}.mlp", tuple(_MLPS))]
     return found
 
 
@@ -154,7 +154,9 @@ def _read(model: VisionTransformer) -> ViTSpec:
         qkv_bias=block.attn.qkv.bias is not None,
         proj_bias=block.attn.proj.bias is not None,
         qk_norm=not isinstance(block.attn.q_norm, nn.Identity),
-        layer_scale=None if isinstance(block.ls1, nn.Identity) else float(getattr(block.ls1, "init_values", 1e-5)),
+        layer_scale=float(getattr(block.ls1, "init_values", 1e-5))
+        if "ls1.gamma" in dict(block.named_parameters())
+        else None,
         pre_norm=not isinstance(model.norm_pre, nn.Identity),
         final_norm=normed_before or normed_after,
         fc_norm=None if normed_after == usual_fc_norm or not (normed_before or normed_after) else normed_after,
@@ -168,6 +170,7 @@ def _read(model: VisionTransformer) -> ViTSpec:
         mlp=_MLPS[type(kind.mlp)],
         embed_norm=not isinstance(patches.norm, nn.Identity),
         scale_norms=not isinstance(kind.mlp.norm, nn.Identity),
+        post_norm=isinstance(kind, ResPostBlock),
         pool_prefix=model.pool_include_prefix,
     )
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from timm.layers import LayerNorm, Mlp, RmsNorm, SwiGLU, SwiGLUPacked
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
-from timm.models.vision_transformer import Block, VisionTransformer, checkpoint_filter_fn
+from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer, checkpoint_filter_fn
 from torch import nn
 
 from learngene_zoo.families.dense import dense_head
@@ -135,6 +135,7 @@ def timm_layers(
     mlp: str = "mlp",
     embed_norm: bool = False,
     scale_norms: bool = False,
+    post_norm: bool = False,
     pool_prefix: bool = False,
 ) -> dict[str, Any]:
     """timm's arguments for the kinds of layers of a `ViTSpec`."""
@@ -144,6 +145,7 @@ def timm_layers(
         "embed_norm_layer": normed if embed_norm else None,
         "act_layer": activation,
         "mlp_layer": _MLPS[mlp],
+        **({"block_fn": ResPostBlock} if post_norm else {}),
         "scale_attn_norm": scale_norms,
         "scale_mlp_norm": scale_norms,
         "pool_include_prefix": pool_prefix,

@@ -31,6 +31,8 @@ TIMM_NAMES = {
 # The registered timm model that every usual descendant is, with all of its arguments given, so that none of its defaults matters.
 ARCHITECTURE = "vit_base_patch16_224"
 
+POST_NORM_ARCHITECTURE = "vit_base_patch16_rpn_224"
+
 # Those of unusual ones, for what no argument in a file can say: the class of the MLPs, or an epsilon.
 _BASES = {
     ("mlp", 1e-6): ARCHITECTURE,
@@ -88,6 +90,7 @@ OURS = {
 # What timm's models in `_BASES` are without arguments.
 BASES = {
     ARCHITECTURE: _sized("base"),
+    POST_NORM_ARCHITECTURE: _sized("base", qkv_bias=False, class_token=False, pool="avg", post_norm=True),
     "vit_base_patch16_clip_224": _sized("base", pre_norm=True, norm_eps=1e-5),
     "vit_giant_patch14_dinov2": ViTSpec(
         layers=40,
@@ -123,7 +126,9 @@ def architecture_name(spec: ViTSpec) -> str:
     """The registered model that becomes this one when it is given all arguments."""
     if spec.front:
         return STITCHED_DENSE_ARCHITECTURE if spec.dense else STITCHED_ARCHITECTURE
-    return DENSE_ARCHITECTURE if spec.dense else _BASES[spec.mlp, spec.norm_eps]
+    if spec.dense:
+        return DENSE_ARCHITECTURE
+    return POST_NORM_ARCHITECTURE if spec.post_norm else _BASES[spec.mlp, spec.norm_eps]
 
 
 def arguments(spec: ViTSpec) -> dict[str, Json]:

@@ -56,6 +56,7 @@ class ViTSpec(Spec):
     mlp: Mlp = field(default="mlp", metadata=YOUNG)
     embed_norm: bool = field(default=False, metadata=YOUNG)  # a norm of every patch's embedding
     scale_norms: bool = field(default=False, metadata=YOUNG)  # norms within attention and MLP, before their last layers
+    post_norm: bool = field(default=False, metadata=YOUNG)  # norms after attention and MLP instead of before
     pool_prefix: bool = field(default=False, metadata=YOUNG)  # pooling sees class token and registers too
 
     def __post_init__(self) -> None:
@@ -68,6 +69,8 @@ class ViTSpec(Spec):
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_layers()
+        if self.post_norm:
+            self._check_post_norm()
         if self.front:
             self._check_front()
 
@@ -87,6 +90,12 @@ class ViTSpec(Spec):
             raise WrongCall(
                 f"timm has no model with mlp {self.mlp!r} and norm {self.norm!r} of norm_eps {self.norm_eps}"
                 f"{', embed_norm' if usual else ''}; use norm_eps 1e-06"
+            )
+
+    def _check_post_norm(self) -> None:
+        if (self.mlp, self.norm_eps) != ("mlp", 1e-6) or self.layer_scale is not None or self.front:
+            raise WrongCall(
+                "post_norm goes with an mlp of two layers and norm_eps 1e-06, without layer_scale, unstitched"
             )
 
     def _check_front(self) -> None:
