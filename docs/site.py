@@ -18,6 +18,7 @@ PAGES = ("README.md", "CHANGELOG.md", "docs/**/*.md", "docs/images/*", "cards/*/
 LINKED = (
     "LICENSE",
     "CITATION.cff",
+    "docs/*.ipynb",
     "benchmarks/*.py",
     "benchmarks/claims/*.toml",
     "benchmarks/results/**/*",

@@ -1,4 +1,4 @@
-"""Every shell command and every Python block of README.md and docs/ is run, or its page says why not.
+"""Every shell command and every Python block of README.md and docs/ is run, or its page says why not; notebooks are run whole.
 
 A page is run from top to bottom in a folder of its own, with some pictures in `photos` (and `flowers`, `mine`) and a Hub (the stand-in) that has random
 weights under timm's names. Comments on the lines before a block, which no reader sees, say what differs from that:
@@ -16,6 +16,7 @@ What stands below `$ COMMAND` must be printed by it, but for the last digits of 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -38,6 +39,7 @@ from learngene_zoo.cli.main import main
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = [Path("README.md"), *sorted(page.relative_to(ROOT) for page in (ROOT / "docs").rglob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
 BLOCK = re.compile(
     r"(?P<comments>(?:^<!--(?:(?!-->).)*-->\n)*)^```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.M | re.S
 )
@@ -207,6 +209,28 @@ def pages(kinds: set[str]) -> list[Path]:
 @pytest.mark.parametrize("page", pages(set()), ids=str)
 def test_what_a_page_says_can_be_done(page: Path, hub: StandIn, folder: Path) -> None:
     run_page(page, hub, exhaustive=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", NOTEBOOKS, ids=lambda page: page.name)
+def test_a_notebook_runs_from_start_to_end(page: Path, folder: Path) -> None:
+    notebook = json.loads(page.read_text(encoding="utf-8"))
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert set(notebook) == {"cells", "metadata", "nbformat", "nbformat_minor"}
+    assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
+    names = dict[str, Any](__name__="__main__")
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            assert set(cell) == {"cell_type", "id", "metadata", "source"}
+            continue
+        assert set(cell) == {"cell_type", "id", "metadata", "source", "execution_count", "outputs"}
+        assert (cell["cell_type"], cell["outputs"], cell["execution_count"]) == (
+            "code",
+            [],
+            None,
+        )  # no run is committed
+        exec(compile(text, f"{page.name}, {cell['id']}", "exec"), names)
 
 
 @pytest.mark.exhaustive
