@@ -205,6 +205,6 @@ def line(row: Row, time: TimeLeft) -> str:
     """One line for a finished cell."""
     result = f"{row.metric} {100 * row.value:.1f} %" if row.value is not None else f"failed: {row.error}"
     named = f" ({row.size})" if row.size else ""
-    size = f"{Size(row.layers, row.width)}{named}, {row.epochs} epochs, seed {row.seed}"
+    size = f"{Size(row.layers, row.width)}{named}, {counted(row.epochs, 'epoch')}, seed {row.seed}"
     left = f"  (about {human_seconds(time.seconds)} left)" if time.seconds and time.done < time.total else ""
     return f"[{time.done}/{time.total}] {row.task}, {size}, {row.arm}: {result}{left}"
