@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.executors import Workers
+from learngene_zoo.bench.executors import Executor, Workers
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.runs.run import Run
 
 
-def finished(cells: Sequence[Cell], out: Path) -> list[Row]:
-    """The rows of the cells, computed by two workers unless they exist. Exits with the error of a cell that failed."""
-    rows = run_grid(cells, out, Run(threads=1), Workers(2), say=lambda text: print(text, file=sys.stderr))
+def finished(cells: Sequence[Cell], out: Path, run: Run | None = None, executor: Executor | None = None) -> list[Row]:
+    """The rows of the cells, computed unless they exist, by default by two workers. Exits with the error of a cell that failed."""
+    rows = run_grid(
+        cells, out, run or Run(threads=1), executor or Workers(2), say=lambda text: print(text, file=sys.stderr)
+    )
     failed = [row for row in rows if row.error]
     if failed:
         raise SystemExit(f"{failed[0].arm} on {failed[0].task}: {failed[0].error}")

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.method import METHODS, Expander, Extractor
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Json, Recipe, fingerprint, to_json, with_settings
+from learngene_zoo.settings import YOUNG, Json, Recipe, fingerprint, to_json, with_settings
 
 LEARNGENES = "learngenes"  # the folder of a bench that holds what was extracted
 
@@ -28,6 +28,7 @@ class Arm:
     ancestries: tuple[str, ...] = ()  # () is the bundled one
     tasks: tuple[str, ...] = ()  # of the extraction; () is the method's default
     leave_out: bool = False  # the extraction does not see the cell's own task
+    image_size: int | None = field(default=None, metadata=YOUNG)  # of ancestry models and descendants; None: their own
 
     @property
     def extractor(self) -> Extractor:

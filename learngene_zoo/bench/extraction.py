@@ -78,6 +78,7 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
             ancestries=arm.ancestries,
             tasks=arm.tasks,
             extractor=arm.extractor,
+            image_size=arm.image_size,
             out=place,
             run=replace(run, folder=None, seed=extraction.seed, resume=True, shared=out / PARTS),
             force=True,  # a folder without a record of its cost is incomplete

@@ -10,7 +10,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS
 from learngene_zoo.bench.cell import Arm, Cell, Size, is_plain, label
 from learngene_zoo.errors import WrongCall, unknown
-from learngene_zoo.method import METHODS, Member
+from learngene_zoo.method import METHODS, Member, Target
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
 
@@ -195,7 +195,7 @@ def family(arm: Arm, offline: bool = False) -> tuple[Member, ...]:
 def _family(arm_as_json: str, offline: bool) -> tuple[Member, ...]:
     arm = from_json(Arm, json.loads(arm_as_json), "arm")
     planned = partial(lifecycle.plan, extractor=arm.extractor, expander=arm.expander, ancestries=arm.ancestries)
-    return tuple(planned(arm.method, offline=offline))
+    return tuple(planned(arm.method, target=Target(image_size=arm.image_size), offline=offline))
 
 
 def _built(arm: Arm, size: Mapping[str, Json], offline: bool) -> str:

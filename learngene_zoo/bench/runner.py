@@ -14,7 +14,7 @@ from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction, Size
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
 from learngene_zoo.bench.results import RESULTS, Results, Row, select
-from learngene_zoo.bench.trial import UNTRAINED, failed
+from learngene_zoo.bench.trial import CHECKPOINTS, UNTRAINED, failed
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.ownership import check_folder
 from learngene_zoo.runs.run import Run, world
@@ -75,7 +75,8 @@ def run_grid(
     """The row of every cell, in the order of the cells. Cells that are finished in `out` are not computed again.
 
     A cell that fails leaves a row with its error and is retried by the next call; `anew` deletes all results in `out` first.
-    `run` says how to compute; its seed and folder are not used. `say` receives one line per cell, with an
+    `run` says how to compute; its seed and folder are not used; with `run.resume` a training that was interrupted goes on from
+    its last checkpoint, else it starts again. `say` receives one line per cell, with an
     estimate of the time left; `begin` is called once `out` is locked. Raises `Refused` while another process writes into `out`, or if its
     results come from another ancestry model.
     """
@@ -103,7 +104,7 @@ def run_grid(
 
 def _forget(out: Path) -> None:
     """Remove everything that a bench keeps beside its results."""
-    for folder in (LEARNGENES, PARTS, UNTRAINED):
+    for folder in (LEARNGENES, PARTS, UNTRAINED, CHECKPOINTS):
         shutil.rmtree(out / folder, ignore_errors=True)
     (out / ANCESTRIES).unlink(missing_ok=True)
 

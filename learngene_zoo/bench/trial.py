@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from learngene_zoo.tasks.task import Task
 
 UNTRAINED = "untrained"  # the folder of measurements that cells share
+CHECKPOINTS = "checkpoints"  # the folder of trainings that were interrupted
 BATCH = 256  # images evaluated at once
 
 
@@ -66,21 +68,26 @@ def _identity(cell: Cell, run: Run) -> dict[str, Any]:
 def run_cell(cell: Cell, out: Path, run: Run) -> Row:
     """The row of a cell, measured now.
 
-    Its learngene is taken from `out`, or extracted there. `run` says how to compute; every seed is the cell's.
+    Its learngene is taken from `out`, or extracted there. `run` says how to compute; every seed is the cell's. With
+    `run.resume` the training keeps checkpoints in `out`, and goes on from them.
     """
     from learngene_zoo.training.evaluate import evaluate
     from learngene_zoo.training.fit import fit
 
-    run = replace(run, folder=None, resume=False, progress=False, lines=False, tracker=None)
+    kept = out / CHECKPOINTS / cell.key if run.resume else None
+    run = replace(run, folder=None, progress=False, lines=False, tracker=None)
     learngene, spent = extract_once(cell.extraction, out, run)
     task = open_task(cell.task, offline=run.offline)
     run = replace(run, seed=cell.draws, ancestry=next(iter(cell.arm.ancestries), None))
     start = build(cell, learngene, task, run)
     before = untrained(cell, start, task, out / UNTRAINED, run) if cell.look else None
     ends = [time.monotonic()]  # the training ends with its last epoch, before anything is evaluated
-    tuned = fit(start, task, cell.recipe, run, watch=lambda model: ends.append(time.monotonic()), judge=False)
+    keeping = replace(run, folder=kept)
+    tuned = fit(start, task, cell.recipe, keeping, watch=lambda model: ends.append(time.monotonic()), judge=False)
     found = evaluate(tuned.model(), task, cell.split, tuned.input_format, run)
     cost = tuned.cost()
+    if kept is not None:
+        shutil.rmtree(kept, ignore_errors=True)
     return Row(**_identity(cell, run) | {
         "width": tuned.spec.width,
         "images": int(tuned.provenance["metrics"]["training_images"]),

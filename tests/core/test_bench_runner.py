@@ -27,6 +27,7 @@ from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.training import fit as fitting
 from learngene_zoo.training.evaluate import evaluate
 
@@ -219,6 +220,37 @@ def test_an_interrupted_grid_goes_on_where_it_was(
     assert len(trained) == 4 + 7
     assert "incomplete" in heard[0]
     assert numbers(again) == numbers(rows)
+
+
+def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
+    world: World, measured: tuple[Path, list[Cell], list[Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, found, rows = measured
+    again = replace(RUN, resume=True)
+    with monkeypatch.context() as patch:
+        patch.setattr("learngene_zoo.training.evaluate.evaluate", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run_grid([replace(found[5], look=False)], tmp_path, again)
+    (kept,) = (tmp_path / "checkpoints").iterdir()
+    assert [place.name for place in kept.iterdir() if place.is_dir()] == ["checkpoint-6"]
+    batches = counted(monkeypatch, Loader, "epoch")
+    (row,) = run_grid([replace(found[5], look=False)], tmp_path, again)
+    assert len(batches) == 1, "only the test images are read"
+    assert (row.value, row.correct) == (rows[5].value, rows[5].correct)
+    assert not any((tmp_path / "checkpoints").iterdir())
+
+
+def stop(*args: Any, **kwargs: Any) -> Any:
+    """What the user does."""
+    raise KeyboardInterrupt
+
+
+def test_an_arm_may_have_an_image_size_of_its_own(world: World, tmp_path: Path) -> None:
+    arms = [replace(arm, image_size=24) for arm in toy_arms(world[0])[:1]]
+    (cell,) = toy_cells(world, arms=arms)
+    assert cell.key != toy_cells(world)[0].key
+    (row,) = run_grid([cell], tmp_path, RUN)
+    assert row.flops == cost(SPEC.with_(classes=3, image_size=24)).flops
 
 
 def test_seconds_and_images_of_an_interrupted_extraction_add_up(
