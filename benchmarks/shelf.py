@@ -29,11 +29,12 @@ from grids import finished
 from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, open_ancestry, sha256
+from learngene_zoo.artifacts.ancestry import open_ancestry, sha256
 from learngene_zoo.artifacts.card import END, NOTES, Place, descendant_card, learngene_card, notes_of
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.artifacts.records import CardRecord, Worth
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
+from learngene_zoo.artifacts.sources import BUNDLED_CARD
 from learngene_zoo.bench import demo
 from learngene_zoo.bench.cell import Arm
 from learngene_zoo.bench.report import note_grid, write_report

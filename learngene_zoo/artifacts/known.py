@@ -57,8 +57,9 @@ def _table() -> tuple[Known, ...]:
 
 
 def _bundled() -> Iterator[Known]:
-    from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec
+    from learngene_zoo.artifacts.ancestry import ancestry_spec
     from learngene_zoo.artifacts.shelf import cards_folder
+    from learngene_zoo.artifacts.sources import BUNDLED_CARD
     from learngene_zoo.families.family import cost
 
     card = cards_folder() / BUNDLED_CARD

@@ -112,7 +112,7 @@ def load_learngene(folder: Path) -> Learngene:
 
 
 DEFAULT_SIZE = "mini"
-BUNDLED = "bundled"  # the ancestry model on the shelf, see artifacts/ancestry.py
+BUNDLED = "bundled"  # the ancestry model on the shelf, see artifacts/sources.py
 MOST_NAMED = 12  # in a message
 _HUB = re.compile(r"[\w.-]+/[\w.-]+(@[\w.-]+)?")
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.ancestry import pretrained_of_timm, sha256
+from learngene_zoo.artifacts.ancestry import sha256
 from learngene_zoo.artifacts.hub import fetch_from_hub, licence_on_card, parse_repository
 from learngene_zoo.artifacts.records import FORMAT, check_format, read_provenance
+from learngene_zoo.artifacts.sources import pretrained_of_timm
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import InputFormat

@@ -179,7 +179,7 @@ def _of_timm(folder: Path, config: dict[str, Json]) -> Row:
 
 
 def _model(folder: Path, convention: Convention) -> Row:
-    from learngene_zoo.artifacts.ancestry import spec_at
+    from learngene_zoo.artifacts.sources import spec_at
 
     config = read_json(folder / CONFIG)
     if isinstance(config.get("learngene"), dict) and config["learngene"].get("method") == "timm":

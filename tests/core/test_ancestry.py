@@ -14,10 +14,11 @@ from safetensors.torch import save_file
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.ancestry import BUNDLED_CARD, ancestry_spec, open_ancestry, reopen_ancestry, sha256
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, reopen_ancestry, sha256
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.artifacts.records import AncestryRecord
+from learngene_zoo.artifacts.sources import BUNDLED_CARD
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, model_of, shapes
 from learngene_zoo.families.timm_config import timm_config

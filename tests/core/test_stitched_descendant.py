@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, spec_at
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.descendant import (
     Descendant,
     assemble,
@@ -25,6 +25,7 @@ from learngene_zoo.artifacts.descendant import (
     load_descendant,
 )
 from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.sources import spec_at
 from learngene_zoo.cli.main import main
 from learngene_zoo.cli.plan import size_rows
 from learngene_zoo.errors import BadFile, WrongCall
