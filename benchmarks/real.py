@@ -41,7 +41,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import METHODS, Member
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import counted, shell_word
 
 ANCESTRIES = {
     "deit-base": "timm:deit_base_patch16_224.fb_in1k",
@@ -139,7 +139,7 @@ def worth(job: Job, rows: Sequence[Row]) -> Worth:
     rates = " or ".join(f"{rate:g}" for rate in asked.rates)
     chosen = "for each arm the best on validation images" if job.trials else "tuned for no arm"
     how = (
-        f"Each model after {asked.epochs} epochs of {images} training images at {job.spec.image_size} pixels, one seed, learning "
+        f"Each model after {counted(asked.epochs, 'epoch')} of {images} training images at {job.spec.image_size} pixels, one seed, learning "
         f"rate {rates}, {chosen}. Shuffled: the same inherited tensors, each with its numbers in another order. Stem: nothing "
         "but patch embedding, tokens, positions and final norm inherited. Scratch: plain models of as many layers, with timm's "
         "initialisation and with standard deviation 1/sqrt(fan in). Gains are in points, over the shuffled model and over the "
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str]) -> None:
         if asked.plan or not asked.yes:
             return print("nothing is started without --yes")
         folder = carry_out(
-            job, asked.out or Path("build", "real", f"{asked.ancestry.rpartition(':')[2]}-{asked.method}")
+            job, asked.out or Path("build", "real", f"{Path(asked.ancestry.rpartition(':')[2]).name}-{asked.method}")
         )
         print(publish(folder, asked.publish).url if asked.publish else folder)
     except ZooError as error:

@@ -81,6 +81,13 @@ def test_what_it_takes_is_told_for_every_ancestry_model(
         assert "cars (size unknown)" in told
         assert "pets (not from the Hub)" in told
         assert "nothing is started" in told
+    for words, why in (
+        (["--method", "pool"], "pool does not support models of the family 'eva'"),
+        (["--task", "petz"], "no task named 'petz'"),
+        (["--set", "tops=3"], "no setting named 'tops'"),
+    ):
+        with pytest.raises(SystemExit, match=f"^error: .*{why}"):
+            real.main(["dinov3-small", "--speed", "1000", "--offline", *words])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dtd", "pets"]
 
 
