@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts import foreign
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.artifacts.sources import Found, find, spec_at, split_source
 from learngene_zoo.errors import BadFile, WrongCall
@@ -157,9 +156,8 @@ def _tensors(found: Found) -> tuple[StateDict, tuple[str, ...]]:
     """Every tensor, with its shape checked against the spec and its numbers checked to be finite; and what was left out."""
     from learngene_zoo.families.tensors import check_state
 
-    read: StateDict = Tensors(found.weights)
-    if found.transformers:
-        read = foreign.renamed(read, found.spec)
+    tensors = Tensors(found.weights)
+    read = found.renamed(tensors, found.spec) if found.renamed else tensors
     stored, left_out = host(family_of(found.spec)).trimmed(read)
     state = stored
     if found.foreign_names:

@@ -2,28 +2,29 @@
 
 Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, a local folder in timm's layout, a safetensors file
 (config.json beside it, or `FILE.safetensors#architecture`), the name of a model on the zoo's shelf, and `bundled`, the
-ancestry model there.
+ancestry model there. Folders and repositories may be of transformers (foreign.py) or open_clip (open_clip.py) as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.artifacts import foreign
+from learngene_zoo.artifacts import foreign, open_clip
 from learngene_zoo.artifacts.hub import HubFile, Repository, fetch_from_hub, licence_on_card
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, unknown
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import families
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import to_json
-from learngene_zoo.storage import CONFIG, WEIGHTS, read_json, refuse_pickle
+from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, read_json, refuse_pickle
 
 BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
+Renamed = Callable[[Tensors, Spec], StateDict]  # turns tensors of another package's names into those of timm's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +37,7 @@ class Found:
     licence: str = "unknown"
     revision: str | None = None
     foreign_names: bool = False  # whether the weights can be in another layout that timm converts
-    transformers: bool = False  # whether the weights have that package's names
+    renamed: Renamed | None = None  # if the weights have another package's names
     architecture: str = ""  # timm's name, if it is known
 
 
@@ -56,12 +57,11 @@ def find(source: str, offline: bool, accept: Callable[[Spec], object]) -> Found:
         return _find_timm(name, offline, accept)
     if scheme == "hf-hub":
         return _find_hub(_repository(name), offline, accept)
-    path = _local_path(scheme, name)
-    spec, images, weights = _local_config(path)
-    accept(spec)
-    other = (weights.parent / CONFIG).is_file() and foreign.is_foreign(read_json(weights.parent / CONFIG))
+    said, weights = _local_config(_local_path(scheme, name))
+    accept(said.spec)
+    images = said.images()
     licence = str(images.get("license", "unknown"))
-    return Found(spec=spec, images=images, weights=weights, licence=licence, transformers=other)
+    return Found(spec=said.spec, images=images, weights=weights, licence=licence, renamed=said.renamed)
 
 
 def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> Found:
@@ -104,21 +104,39 @@ def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
 
 
 def _find_hub(repository: Repository, offline: bool, accept: Callable[[Spec], object]) -> Found:
-    config_file = fetch_from_hub(repository, CONFIG, offline=offline)
-    pinned = replace(repository, revision=config_file.commit)
-    config, where = read_json(config_file.path), f"{CONFIG} of {repository}"
-    spec, images = _described(config, where, partial(_beside_on_hub, pinned, offline))
-    accept(spec)
+    folder, config = _on_hub(repository, offline)
+    said = _described(config, folder)
+    accept(said.spec)
     return Found(
-        spec=spec,
-        images=images,
-        weights=fetch_from_hub(pinned, WEIGHTS, offline=offline).path,
-        licence=licence_on_card(pinned, offline=offline),
-        revision=config_file.commit,
+        spec=said.spec,
+        images=said.images(),
+        weights=_first_on_hub(folder.repository, said.weights, offline).path,
+        licence=licence_on_card(folder.repository, offline=offline),
+        revision=folder.repository.revision,
         foreign_names=True,
-        transformers=foreign.is_foreign(config),
-        architecture=str(config.get("architecture", "")),
+        renamed=said.renamed,
+        architecture=str((config or {}).get("architecture", "")),
     )
+
+
+def _on_hub(repository: Repository, offline: bool) -> tuple[_HubFolder, Mapping[str, Any] | None]:
+    """A repository at one commit, and its config.json; None if it has none, but open_clip's."""
+    file = _first_on_hub(repository, (CONFIG, open_clip.CONFIG), offline)
+    folder = _HubFolder(replace(repository, revision=file.commit), str(repository), offline)
+    return folder, read_json(file.path) if file.path.name == CONFIG else None
+
+
+def _first_on_hub(repository: Repository, names: Sequence[str], offline: bool) -> HubFile:
+    """The first of these files that the repository has, or offline the cache. Raises as `fetch_from_hub` for the first."""
+    missing: list[ZooError] = []
+    for name in names:
+        try:
+            return fetch_from_hub(repository, name, offline=offline)
+        except (BadFile, Unavailable) as error:
+            if isinstance(error, Unavailable) and not offline:
+                raise
+            missing.append(error)
+    raise missing[0]
 
 
 def spec_at(source: str, *, offline: bool = False) -> Spec:
@@ -129,12 +147,9 @@ def spec_at(source: str, *, offline: bool = False) -> Spec:
         usual = "." not in name or name.endswith("in1k")  # other tags may have other heads
         return known if known and usual else timm_config.architecture_of_timm(name)
     if scheme == "hf-hub":
-        config, where = (
-            read_json(fetch_from_hub(_repository(name), CONFIG, offline=offline).path),
-            f"{CONFIG} of {name}",
-        )
-        return foreign.spec_of(config, where) if foreign.is_foreign(config) else timm_config.spec_in(config, where)
-    return _local_config(_local_path(scheme, name))[0]
+        folder, config = _on_hub(_repository(name), offline)
+        return _described(config, folder).spec
+    return _local_config(_local_path(scheme, name))[0].spec
 
 
 def split_source(source: str) -> tuple[str, str]:
@@ -171,43 +186,89 @@ def _local_path(scheme: str, name: str) -> str:
     return name
 
 
-def _local_config(reference: str) -> tuple[Spec, Mapping[str, Any], Path]:
-    """Spec, image settings and weights file of a folder, of a safetensors file, or of FILE.safetensors#architecture."""
+def _local_config(reference: str) -> tuple[_Description, Path]:
+    """What is known, and the weights, of a folder, of a safetensors file, or of FILE.safetensors#architecture."""
     file, hash_sign, name = reference.rpartition("#")
     if hash_sign and not Path(reference).exists():
         weights = _existing(Path(file))
-        return architecture(name) or timm_config.architecture_of_timm(name), {}, weights
+        return _Description(spec=architecture(name) or timm_config.architecture_of_timm(name)), weights
     path = _existing(Path(reference))
-    weights = path / WEIGHTS if path.is_dir() else path
-    if not (weights.parent / CONFIG).is_file():
+    folder = _Folder(path if path.is_dir() else path.parent)
+    config = folder.json(CONFIG)
+    if config is None and folder.json(open_clip.CONFIG) is None:
+        weights = path / WEIGHTS if path.is_dir() else path
         raise BadFile(
             f"there is no {CONFIG} beside {weights}; write {weights}#ARCHITECTURE to say which timm model it is"
         )
-    config, where = read_json(weights.parent / CONFIG), str(weights.parent / CONFIG)
-    if "method" in config and "architecture" not in config:
+    if config and "method" in config and "architecture" not in config:
         raise BadFile(f"{path} is a learngene, not an ancestry model")
-    spec, images = _described(config, where, partial(_beside, weights.parent))
-    return spec, images, _existing_weights(weights)
+    said = _described(config, folder)
+    return said, _existing_weights(path, said.weights) if path.is_dir() else path
 
 
-def _described(
-    config: Mapping[str, Any], where: str, beside: Callable[[str], Mapping[str, Any] | None]
-) -> tuple[Spec, Mapping[str, Any]]:
-    """Spec and image settings of a config.json, timm's or that of transformers; `beside` reads other files of its folder."""
+@dataclass(frozen=True)
+class _Folder:
+    """A local folder."""
+
+    path: Path
+
+    def named(self, file: str) -> str:
+        """A file of it, for a message."""
+        return str(self.path / file)
+
+    def json(self, file: str) -> Mapping[str, Any] | None:
+        """What a file of it says; None if it has none of that name."""
+        return read_json(self.path / file) if (self.path / file).is_file() else None
+
+
+@dataclass(frozen=True)
+class _HubFolder:
+    """A repository at one commit; `name` is what the user calls it."""
+
+    repository: Repository
+    name: str
+    offline: bool
+
+    def named(self, file: str) -> str:
+        """A file of it, for a message."""
+        return f"{file} of {self.name}"
+
+    def json(self, file: str) -> Mapping[str, Any] | None:
+        """What a file of it says; None if it has none of that name."""
+        try:
+            return read_json(fetch_from_hub(self.repository, file, offline=self.offline).path)
+        except BadFile:
+            return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Description:
+    """What the files beside the weights say; `images` reads timm's pretrained_cfg, for which it may fetch another file."""
+
+    spec: Spec
+    images: Callable[[], Mapping[str, Any]] = dict
+    weights: Sequence[str] = (WEIGHTS,)  # their possible names
+    renamed: Renamed | None = None
+
+
+def _described(config: Mapping[str, Any] | None, folder: _Folder | _HubFolder) -> _Description:
+    """What a config.json says, timm's or that of transformers; what open_clip's says if there is none, or none that is read."""
+    where = folder.named(CONFIG)
+    if config is None or (foreign.is_foreign(config) and config["model_type"] not in foreign.KINDS):
+        other, name = folder.json(open_clip.CONFIG), folder.named(open_clip.CONFIG)
+        if config is None or other is not None:
+            return _Description(
+                spec=open_clip.spec_of(other or {}, name),
+                images=partial(open_clip.images_of, other or {}, name),
+                weights=open_clip.WEIGHTS,
+                renamed=open_clip.trunk,
+            )
     if foreign.is_foreign(config):
-        return foreign.spec_of(config, where), foreign.images_of(config, where, beside)
-    return timm_config.spec_in(config, where), timm_config.image_settings(config, where)
-
-
-def _beside_on_hub(repository: Repository, offline: bool, name: str) -> Mapping[str, Any] | None:
-    try:
-        return read_json(fetch_from_hub(repository, name, offline=offline).path)
-    except BadFile:  # the repository has none of this name
-        return None
-
-
-def _beside(folder: Path, name: str) -> Mapping[str, Any] | None:
-    return read_json(folder / name) if (folder / name).is_file() else None
+        images = partial(foreign.images_of, config, where, folder.json)
+        return _Description(spec=foreign.spec_of(config, where), images=images, renamed=foreign.renamed)
+    return _Description(
+        spec=timm_config.spec_in(config, where), images=partial(timm_config.image_settings, config, where)
+    )
 
 
 def _existing(path: Path) -> Path:
@@ -220,13 +281,14 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _existing_weights(weights: Path) -> Path:
+def _existing_weights(folder: Path, names: Sequence[str]) -> Path:
     """The weights file of a folder; if it is missing, the error names a pickle that is there instead."""
-    if not weights.is_file():
-        for file in sorted(weights.parent.iterdir()):
+    found = next((folder / name for name in names if (folder / name).is_file()), None)
+    if found is None:
+        for file in sorted(folder.iterdir()):
             refuse_pickle(file)
-        raise BadFile(f"{weights} does not exist; the folder has no weights")
-    return weights
+        raise BadFile(f"{folder / names[0]} does not exist; the folder has no weights")
+    return found
 
 
 def _nothing_at(name: str) -> WrongCall:

@@ -1,0 +1,55 @@
+"""Ancestry models of repositories that have no config.json of timm's: those of open_clip."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save
+from standin import StandIn
+
+from learngene_zoo.artifacts import open_clip
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
+from learngene_zoo.errors import BadFile, WrongCall
+
+NAME = "vit_base_patch16_siglip_224"
+TINY = {"depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 8, "img_size": 32}
+
+
+def config(**vision: object) -> bytes:
+    tower = {"image_size": 32, "timm_pool": "map", "timm_proj": "none", "timm_model_kwargs": TINY, **vision}
+    return json.dumps({"model_cfg": {"embed_dim": 32, "vision_cfg": tower}, "preprocess_cfg": {}}).encode()
+
+
+@pytest.mark.parametrize("file", open_clip.WEIGHTS)
+def test_a_repository_of_open_clip_opens_and_is_pinned(hub: StandIn, file: str) -> None:
+    model = timm.create_model(NAME, num_classes=0, **TINY).eval()
+    weights = save({f"visual.trunk.{name}": tensor for name, tensor in model.state_dict().items()})
+    card = b"---\nlicense: apache-2.0\n---\n"
+    commit = hub.put("org/siglip", {open_clip.CONFIG: config(timm_model_name=NAME), file: weights, "README.md": card})
+    found = open_ancestry("hf-hub:org/siglip")
+    assert (found.record.revision, found.record.licence) == (commit, "apache-2.0")
+    images_BCHW = torch.linspace(-1, 1, 2 * 3 * 32 * 32).view(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(found.model()(images_BCHW), model(images_BCHW))
+    before = len(hub.requests)
+    assert ancestry_spec("hf-hub:org/siglip", offline=True) == found.spec
+    assert open_ancestry("hf-hub:org/siglip", offline=True).identity == found.identity
+    assert len(hub.requests) == before
+
+
+def test_of_towers_of_its_own_the_twin_in_timm_is_named_before_weights_are_fetched(hub: StandIn) -> None:
+    name = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
+    theirs = {"config.json": b'{"model_type": "clip"}', open_clip.CONFIG: config(layers=12, width=768)}
+    hub.put(name, {**theirs, open_clip.WEIGHTS[0]: b"never read"})
+    with pytest.raises(WrongCall, match=r"open_clip's own class.* timm:vit_base_patch32_clip_224\.laion2b "):
+        open_ancestry(f"hf-hub:{name}")
+    assert not any("safetensors" in str(request) for request in hub.requests)
+
+
+def test_a_repository_without_any_config_lacks_timms(hub: StandIn) -> None:
+    hub.put("org/empty", {"README.md": b"# Nothing\n"})
+    with pytest.raises(BadFile, match=r"the Hub repository org/empty has no config\.json"):
+        open_ancestry("hf-hub:org/empty")
