@@ -155,7 +155,7 @@ class Descendant:
 
     def save(
         self,
-        path: Path,
+        path: str | Path,
         force: bool = False,
         before: Callable[[Path], None] | None = None,
         dtype: Literal["fp32", "fp16"] = "fp32",
@@ -170,12 +170,12 @@ class Descendant:
 
         state = tensors.cast(self.state, {"fp32": torch.float32, "fp16": torch.float16}[dtype])
         config = self.config()
-        with new_folder(path, force, before) as draft:
+        with new_folder(Path(path), force, before) as draft:
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, state)
             for name, text in {"README.md": descendant_card(config), **self.files}.items():
                 (draft / name).write_text(text, encoding="utf-8")
-        return path
+        return Path(path)
 
 
 def assemble(

@@ -56,14 +56,14 @@ class Learngene:
         """A copy whose config has other values."""
         return replace(self, config=replace(self.config, **changes))
 
-    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
+    def save(self, path: str | Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
         """Write the folder, whole or not at all; `before` sees it just before it takes its place.
 
         Raises `Refused` if it exists and `force` is not set.
         """
         from learngene_zoo.artifacts.card import learngene_card
 
-        with new_folder(path, force, before) as draft:
+        with new_folder(Path(path), force, before) as draft:
             config = to_json(replace(self.config, tensors=tuple(sorted(self.state))))
             for name in ("control", "purpose", "device", "card"):
                 if not config[name]:
@@ -71,7 +71,7 @@ class Learngene:
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, self.state)
             (draft / "README.md").write_text(learngene_card(self.config), encoding="utf-8")
-        return path
+        return Path(path)
 
 
 def read_config(folder: Path) -> LearngeneConfig:

@@ -144,7 +144,7 @@ class TimmModel:
             "learngene": {**to_json(self.provenance), "format": FORMAT, "task": self.task},
         }
 
-    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
+    def save(self, path: str | Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
         """Write the folder, whole or not at all; `before` sees it just before it takes its place.
 
         Raises `Refused` if it exists and `force` is not set.
@@ -152,12 +152,12 @@ class TimmModel:
         from learngene_zoo.artifacts.card import timm_card
 
         config = self.config()
-        with new_folder(path, force, before) as draft:
+        with new_folder(Path(path), force, before) as draft:
             write_json(draft / CONFIG, config)
             write_tensors(draft / WEIGHTS, self.state)
             for name, text in {"README.md": timm_card(config), **self.files}.items():
                 (draft / name).write_text(text, encoding="utf-8")
-        return path
+        return Path(path)
 
 
 def open_timm_model(source: str, *, offline: bool = False) -> TimmModel:

@@ -194,7 +194,7 @@ def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
 
 def test_half_precision_on_disk(tmp_path: Path) -> None:
     start = made()
-    start.save(tmp_path / "half", dtype="fp16")
+    assert start.save(str(tmp_path / "half"), dtype="fp16") == tmp_path / "half"
     assert {tensor.dtype for tensor in load_file(tmp_path / "half" / "model.safetensors").values()} == {torch.float16}
     model = load_descendant(tmp_path / "half").model()
     assert {tensor.dtype for tensor in model.parameters()} == {torch.float32}
