@@ -9,7 +9,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,6 +64,22 @@ def test_the_card_names_the_call_without_what_changes_no_number(real: ModuleType
     job = real.Job(real.options().parse_args(words), real.ANCESTRIES["dinov2-small"], real.Run())
     assert job.command == "python benchmarks/real.py dinov2-small --set keep=1,2 --task pets,dtd --rates 0.0001"
     assert real.options().parse_args(job.command.split()[2:]).rates == (1e-4,)
+
+
+def test_the_size_of_data_is_what_the_hub_lists(
+    real: ModuleType, hub: StandIn, data: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, asked = real.real_plan.data_size, []
+
+    def listed(self: Any, name: str, *, revision: str | None, files_metadata: bool) -> SimpleNamespace:
+        asked.append((name, revision, files_metadata))
+        return SimpleNamespace(siblings=[SimpleNamespace(size=2_500), SimpleNamespace(size=None)])
+
+    assert size("cars", False) == "size unknown", "the stand-in has no data sets"
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", listed)
+    assert [size(task, False) for task in ("decathlon-svhn", "decathlon-aircraft")] == ["2.50KB"] * 2
+    assert asked == [("ufldl-stanford/svhn", None, True), ("HuggingFaceM4/FGVC-Aircraft", "refs/pr/1", True)]
+    assert (size("pets", False), size("cars", True), len(asked)) == ("not from the Hub", "size unknown", 2)
 
 
 @pytest.mark.slow
