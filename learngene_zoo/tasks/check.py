@@ -24,7 +24,7 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, WrongCall, ZooError
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.tasks.images import decoded, decoded_mask, header
-from learngene_zoo.tasks.loader import feeder
+from learngene_zoo.tasks.loader import Feeder
 from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.streams.facts import cache_folder, progress
 from learngene_zoo.tasks.task import SPLITS, Split, Task
@@ -97,7 +97,7 @@ def _hash(data: bytes) -> str:
 
 
 def _pictures(reader: Reader, places: Iterable[Sequence[Place]], workers: int) -> Iterator[Picture]:
-    read = feeder(reader, places, workers) if workers else (reader[some] for some in places)
+    read = Feeder(reader, places, workers) if workers else (reader[some] for some in places)
     for some in read:
         yield from some
 

@@ -248,7 +248,7 @@ class Loader:
         closed = replace(task, open_split=_closed, open_stream=None)
         self._pictures = Pictures(closed, self._source.split, input_format, seed, augment)
         self._upcoming, self._workers = Upcoming(), workers
-        self._feeder: DataLoader[Any] | None = None
+        self._feeder: Feeder | None = None
 
     @property
     def used(self) -> np.ndarray:
@@ -271,23 +271,30 @@ class Loader:
         if not self._workers:
             return (self._pictures[share] for share in shares)
         self._upcoming.shares = shares
+        if self._feeder is None:
+            self._feeder = Feeder(self._pictures, self._upcoming, self._workers)
+        return iter(self._feeder)
+
+
+class Feeder(DataLoader[Any]):
+    """Worker processes that make `items[i]`, a whole batch each, for every i in `order`, each time it is iterated over."""
+
+    def __init__(self, items: Any, order: Any, workers: int) -> None:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)  # their number is the user's
-            if self._feeder is None:
-                self._feeder = feeder(self._pictures, self._upcoming, self._workers)
-            return iter(self._feeder)
+            super().__init__(
+                items,
+                batch_size=None,
+                sampler=order,
+                num_workers=workers,
+                persistent_workers=True,
+                generator=torch.Generator(),  # else it draws from the global one
+            )
 
-
-def feeder(items: Any, order: Any, workers: int) -> DataLoader[Any]:
-    """Worker processes that make `items[i]`, a whole batch each, for every i in `order`, each time it is iterated over."""
-    return DataLoader(
-        items,
-        batch_size=None,
-        sampler=order,
-        num_workers=workers,
-        persistent_workers=True,
-        generator=torch.Generator(),  # else it draws from the global one
-    )
+    def __iter__(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
+            return super().__iter__()
 
 
 def _closed(name: str) -> Split:

@@ -19,7 +19,7 @@ from torch.nn import functional
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.run import Run, gathered, join, open_device, rank, world
-from learngene_zoo.tasks.loader import feeder
+from learngene_zoo.tasks.loader import Feeder
 from learngene_zoo.tasks.task import Samples, Split, Task
 from learngene_zoo.tasks.transforms import checked, normalised, resized, resized_shape
 from learngene_zoo.training.objectives import MOST_LOGITS, MeanIoU
@@ -59,7 +59,7 @@ def evaluate_originals(
     marks = []
     reader = Originals(task, source)
     with evaluating(model.to(device), device, run):
-        for index, got in zip(own, feeder(reader, own, run.workers) if run.workers else map(reader.__getitem__, own)):
+        for index, got in zip(own, Feeder(reader, own, run.workers) if run.workers else map(reader.__getitem__, own)):
             if isinstance(got, BadData):
                 raise got
             assert got.masks is not None, "they were checked"

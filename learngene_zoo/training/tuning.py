@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from learngene_zoo.errors import BadFile
 from learngene_zoo.families.tensors import state_of
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import Json, Recipe
@@ -150,19 +151,29 @@ class Watch:
         """Take up what `metrics.jsonl` and the folder of the best epoch say of the steps before this one."""
         if self.run.folder is None or not self.run.resume:
             return
-        for line in _lines(self.run.folder / METRICS):
-            if before is not None and line["step"] >= before:
-                break
-            if "validation/value" in line:
-                self._losses = []
-                number = int(line["epoch"]) + 1
-                value, loss = line["validation/value"], line["epoch_loss"]
-                self.history.append(Epoch(epoch=number, step=int(line["step"]), loss=loss, value=value))
-            else:
-                self._losses.append(line["loss"])
+        path = self.run.folder / METRICS
+        try:
+            for line in _lines(path):
+                if before is not None and line["step"] >= before:
+                    break
+                self._take_up(line)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadFile(
+                f"{path} does not say what was trained; start again without --resume, with --force"
+            ) from error
         best = _best_of(self.history)
         if best is not None and self.keep == "best":
             self.state, _ = load_result(self.run.folder / f"{BEST}{best.epoch}")
+
+    def _take_up(self, line: Mapping[str, Any]) -> None:
+        """A line of `metrics.jsonl`: of a step, or of the validation after an epoch."""
+        if "validation/value" not in line:
+            self._losses.append(float(line["loss"]))
+            return
+        self._losses = []
+        number, step = int(line["epoch"]) + 1, int(line["step"])
+        value, loss = float(line["validation/value"]), float(line["epoch_loss"])
+        self.history.append(Epoch(epoch=number, step=step, loss=loss, value=value))
 
     def _save(self, epoch: Epoch) -> None:
         """Write the best weights. Those stay that the newest checkpoint would be continued with, and no others."""

@@ -1,6 +1,6 @@
 """What is killed: every command of `lgzoo` that writes files, each in its smallest form, and what its places may hold.
 
-`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `fetch -o`, `export`, `new-plugin`, `bench` (also with --force,
+`train`, `extract`, `expand`, `finetune`, `evaluate`, `plot`, `show -o`, `doctor -o`, `fetch -o`, `export`, `new-plugin`, `bench` (also with --force,
 --tune, --cost, --report and --claim) and `demo` write; the other commands only print. `demo` is a grid of bench that takes minutes: here it has
 one depth and one seed. What `fetch` copies is in the Hub's cache already: tests/hub breaks its downloads.
 """
@@ -93,6 +93,7 @@ STORIES = (
     Story("new-plugin", "new-plugin toy -o out", again=""),
     Story("plot", "plot searched -o out.png", "out.png", again="--force"),
     Story("sheet", f"show {TASK} -o out.png", "out.png", again="--force"),
+    Story("checked", f"doctor --task {TASK} --check-images -o out.png", "out.png", again="--force"),
     Story(
         "bench",
         f"{BENCH} --layers 2,3 -o out",

@@ -6,13 +6,15 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from stitching_toy import anchors
 
 from learngene_zoo.artifacts.ancestry import Ancestry
-from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Extractor
 from learngene_zoo.runs.cache import Part, key_of
 from learngene_zoo.runs.run import Run
@@ -79,8 +81,10 @@ def changed(setting: Setting) -> Any:
 
 
 @pytest.mark.parametrize("name", ["pool", "snnet"])
-def test_every_setting_changes_the_key_of_a_part(name: str, recorder: Recorder) -> None:
+def test_every_setting_changes_the_key_of_a_part(name: str, recorder: Recorder, tmp_path: Path) -> None:
     extractor, ancestries = extraction(name)
+    teacher = assemble(ViTSpec(layers=1, width=16, heads=2, classes=5, image_size=16, patch_size=8), {}, seed=0)
+    named = {"teacher": str(teacher.save(tmp_path / "teacher"))}
     extractor(ancestries, [TASK], Run(seed=1))
     before = {part: call.key for part, call in recorder.calls.items()}
     assert (
@@ -90,7 +94,8 @@ def test_every_setting_changes_the_key_of_a_part(name: str, recorder: Recorder) 
     without_effect = []
     for setting in settings_of(extractor):
         recorder.calls.clear()
-        with_settings(extractor, {setting.name: changed(setting)})(ancestries, [TASK], Run(seed=1))
+        other = with_settings(extractor, {setting.name: named.get(setting.name, changed(setting))})
+        other(ancestries, [TASK], Run(seed=1))
         if {part: call.key for part, call in recorder.calls.items()} == before:
             without_effect.append(setting.name)
     assert not without_effect

@@ -105,7 +105,7 @@ def test_a_learngene_without_an_ancestry_embeds_nothing(recorded: LearngeneConfi
 def test_a_revision_of_the_hub_is_pinned(recorded: LearngeneConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def opened(source: str, *, offline: bool) -> object:
+    def opened(source: str, *, offline: bool, **how: object) -> object:
         asked.append(source)
         return ancestry()
 
