@@ -36,7 +36,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.truncate", "os.link", "os.symlink"}
 MANY = 40  # kills that a story counts for, of which every operation is tried
 UNEXPECTED = "unexpected"  # what the command line prints of an error that nobody foresaw
-NOT_QUIET = ("show", "plot", "new-plugin")  # commands that have no --quiet
+NOT_QUIET = ("show", "plot", "new-plugin", "doctor")  # commands that have no --quiet
 
 
 def call(line: str, where: Path, kill: int | None = None, renames: bool = False) -> tuple[int, list[str], str]:
