@@ -237,7 +237,7 @@ def pickle_file(data: bytes, random: Random) -> bytes:
     start = max(0, data.find(b"\x80", 0, 4096))
     try:
         places = [at for _, _, at in pickletools.genops(data[start:]) if at is not None]
-    except Exception:
+    except Exception:  # a damaged pickle fails in as many ways as there are instructions; its bytes are spoilt then
         places = []
     if len(places) < 3:
         return spoilt(data, random)

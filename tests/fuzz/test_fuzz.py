@@ -95,7 +95,7 @@ def run(target: Target, number: int, wholes: Path, place: Path, usual: set[str])
             return f"{about}an error without a word"
     except TooLong:
         return f"{about}it takes more than {MOST_SECONDS:g} seconds\n{traceback.format_exc()[-1500:]}"
-    except Exception:
+    except Exception:  # what is not one of our errors is the fault that is looked for
         return f"{about}{traceback.format_exc()[-2500:]}"
     faults = sorted(set(seen.faults(folder, Path(os.environ["LGZOO_CACHE"]))) - usual)
     return f"{about}it {'; '.join(faults)}" if faults else None
