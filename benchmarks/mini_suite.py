@@ -33,10 +33,9 @@ from pages import DOCS, ROOT, replace_between
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from learngene_zoo.seeds import derive_seed
+from learngene_zoo.seeds import balanced, derive_seed
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task, suite
-from learngene_zoo.tasks.splits import balanced
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.fit import fit
 from lgzoo_mini.suite import generator

@@ -23,8 +23,8 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.loader import Batch
 from learngene_zoo.training.distillation import Distilled, Teacher
+from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.training.optimizer import parameter_groups
 from lgzoo_pool.imitation import Imitation
 from lgzoo_pool.settings import ImitationSettings, PoolSettings
 

@@ -27,8 +27,8 @@ from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
+from learngene_zoo.training.loop import parameter_groups
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.training.optimizer import parameter_groups
 from lgzoo_lsamd.supernet import BASE, SPECIFIC, SearchObjective, groups_with_routers, routed_blocks, super_net
 
 MOST_TIME = 1.15

@@ -37,7 +37,7 @@ from learngene_zoo.families.vit.names import ARCHITECTURES
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training.distillation import divergence
-from learngene_zoo.training.optimizer import parameter_groups
+from learngene_zoo.training.loop import parameter_groups
 from lgzoo_tal.config import Guidance
 from lgzoo_tal.graph import SINK, graph_of
 from lgzoo_tal.hypernet import Hypernet

@@ -1,5 +1,6 @@
 """Every error a user can cause, as one family. A message says what was got, what was expected and what to do."""
 
+import errno
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -38,6 +39,24 @@ class Unavailable(ZooError):
 
 class TrainingFailed(ZooError):
     """Training cannot continue: the loss is not finite, or does not leave chance."""
+
+
+_REMEDIES = {
+    errno.ENOSPC: "the disk is full; free some space, or choose another place with -o",
+    errno.EDQUOT: "the disk quota is used up; free some space, or choose another place with -o",
+    errno.EFBIG: "the file would be larger than this process may write (see `ulimit -f`)",
+    errno.EMFILE: "too many files are open; raise the limit with `ulimit -n`, or use fewer workers",
+    errno.ENFILE: "the system has too many open files; close some programs, or use fewer workers",
+    errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one with -o",
+    errno.EROFS: "the file system is read-only; choose another place with -o",
+    errno.EACCES: "permission denied; choose another place with -o",
+    errno.EPERM: "permission denied; choose another place with -o",
+}
+
+
+def explained(error: OSError) -> str:
+    """An operating system's error in words, with what to do about it where that is known."""
+    return _REMEDIES.get(error.errno or 0, error.strerror or str(error))
 
 
 def nearest(got: str, known: Iterable[str]) -> str | None:

@@ -15,6 +15,7 @@ from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
 from learngene_zoo.artifacts.shelf import Learngene as Learngene
 from learngene_zoo.artifacts.timm_model import TimmModel as TimmModel
+from learngene_zoo.atomic import nearest_parent as nearest_parent
 from learngene_zoo.errors import BadData as BadData
 from learngene_zoo.errors import BadFile as BadFile
 from learngene_zoo.errors import TrainingFailed as TrainingFailed
@@ -53,7 +54,6 @@ from learngene_zoo.method import Method as Method
 from learngene_zoo.method import Target as Target
 from learngene_zoo.method import Work as Work
 from learngene_zoo.method import details_of as details_of
-from learngene_zoo.ownership import nearest_parent as nearest_parent
 from learngene_zoo.runs.cache import Part as Part
 from learngene_zoo.runs.cache import once as once
 from learngene_zoo.runs.run import Run as Run
@@ -65,6 +65,7 @@ from learngene_zoo.runs.run import wait_for_all as wait_for_all
 from learngene_zoo.runs.run import world as world
 from learngene_zoo.seeds import derive_seed as derive_seed
 from learngene_zoo.seeds import noise as noise
+from learngene_zoo.seeds import stratified_parts as stratified_parts
 from learngene_zoo.seeds import uniform as uniform
 from learngene_zoo.settings import FLAT as FLAT
 from learngene_zoo.settings import Bounds as Bounds
@@ -102,7 +103,6 @@ from learngene_zoo.tasks.splits import Rows as Rows
 from learngene_zoo.tasks.splits import completed as completed
 from learngene_zoo.tasks.splits import in_roles as in_roles
 from learngene_zoo.tasks.splits import photo_task as photo_task
-from learngene_zoo.tasks.splits import stratified_parts as stratified_parts
 from learngene_zoo.tasks.splits import task_of as task_of
 from learngene_zoo.tasks.tables import known_splits as known_splits
 from learngene_zoo.tasks.tables import rows_of as rows_of
@@ -130,10 +130,10 @@ from learngene_zoo.training.evaluate import Evaluation as Evaluation
 from learngene_zoo.training.evaluate import evaluate as evaluate
 from learngene_zoo.training.evaluate import evaluate_each as evaluate_each
 from learngene_zoo.training.fit import fit as fit
+from learngene_zoo.training.loop import parameter_groups as parameter_groups
 from learngene_zoo.training.loop import train as train
 from learngene_zoo.training.objectives import CLASS_LOSS as CLASS_LOSS
 from learngene_zoo.training.objectives import attribute_loss as attribute_loss
 from learngene_zoo.training.objectives import metric_for as metric_for
 from learngene_zoo.training.objectives import objective_for as objective_for
 from learngene_zoo.training.objectives import training_images as training_images
-from learngene_zoo.training.optimizer import parameter_groups as parameter_groups

@@ -3,7 +3,8 @@
 `derive_seed` gives a generator its seed. `bits`, `uniform` and `noise` are counter-based: each number depends on
 (key, index, stream) alone, whatever was drawn before, so any subset of the indices, in any order and in any process, gets the
 same numbers. They are splitmix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014) applied to a
-counter. `seed_step` seeds the global generators for one training step.
+counter. `seed_step` seeds the global generators for one training step. `balanced` and `stratified_parts` draw images of a
+data set, so many of each class.
 """
 
 from __future__ import annotations
@@ -68,3 +69,48 @@ def _mix(counters: np.ndarray) -> np.ndarray:
     bits *= np.uint64(0x94D049BB133111EB)
     bits ^= bits >> np.uint64(31)
     return bits
+
+
+# Stratified choices of images.
+
+
+def interleaved(labels_N: np.ndarray, seed: int) -> np.ndarray:
+    """All indices in an order of which every beginning has the classes in their shares: int64 (N,).
+
+    Image j of the n_c images of class c stands at (j + u) / n_c, where u in [0, 1) is drawn from the seed.
+    """
+    import numpy as np
+
+    return np.argsort(_places(labels_N, seed, proportional=True), kind="stable")
+
+
+def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
+    import numpy as np
+
+    draws_N2 = uniform(derive_seed(seed, "order"), np.arange(len(labels_N)), 2)
+    places_N = np.empty(len(labels_N), dtype=np.float64)
+    for label in np.unique(labels_N):
+        members = np.flatnonzero(labels_N == label)
+        order = members[np.argsort(draws_N2[members, 0], kind="stable")]
+        share = len(members) if proportional else 1
+        places_N[order] = (np.arange(len(order)) + draws_N2[order, 1]) / share
+    return places_N
+
+
+def stratified_parts(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
+    """Disjoint sets of indices of these sizes, each with every class in its share, sorted."""
+    import numpy as np
+
+    order = interleaved(labels_N, seed)
+    ends = np.cumsum(counts)
+    if ends[-1] > len(order):
+        raise ValueError(f"expected at most {len(order)} images in all parts, got {ends[-1]}")
+    return [np.sort(order[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+
+
+def balanced(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """`count` indices with equally many of each class where there are enough, sorted; a larger count includes every smaller."""
+    import numpy as np
+
+    order = np.argsort(_places(labels_N, seed, proportional=False), kind="stable")
+    return np.sort(order[:count])

@@ -1,8 +1,10 @@
-"""What people read and write: text made safe for where it is shown, tables, and quantities such as 20M or 15ms.
+"""What people read and write: text made safe for where it is shown, tables, quantities such as 20M or 15ms, blocks of Markdown.
 
 Text that others wrote (artifacts, tasks, file names, errors) passes the function of its place: a terminal, JSON, a shell's command
 line, HTML, Markdown, a cell of a spreadsheet. None of them changes what ordinary text of any language says.
 """
+
+from __future__ import annotations
 
 import json
 import math
@@ -10,7 +12,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from itertools import zip_longest
 from textwrap import wrap
@@ -177,3 +179,46 @@ def in_notebook() -> bool:
     """Whether this runs in a cell of a notebook."""
     shell = sys.modules.get("IPython")
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+
+
+# Blocks of Markdown out of anything, so that it can end neither the front matter of a page nor a block.
+
+
+def page(front: str, *parts: str) -> str:
+    """A page with its front matter; empty parts are left out."""
+    return f"---\n{front}\n---\n\n" + "\n\n".join(part for part in parts if part) + "\n"
+
+
+def printed(value: Any) -> Any:
+    """Every text of it as `printable` shows it: YAML and Markdown carry no others."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printed(str(key)): printed(item) for key, item in value.items()}
+    return [printed(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def plain(text: str) -> str:
+    """One line of Markdown prose out of anything."""
+    return re.sub(r"[^\w .,:@/+-]", "", printed(text))
+
+
+def prose(text: str) -> str:
+    """A sentence as it was written, without links, HTML, code and the bars of tables."""
+    return re.sub(r"[\[\]<>`|*]", "", printed(text))
+
+
+def code(text: Any) -> str:
+    """Inline code out of anything."""
+    return "`" + re.sub(r"[`|]", "", printed(str(text))) + "`"
+
+
+def fence(text: str, language: str = "") -> str:
+    """A block of code, which the text cannot end."""
+    return f"```{language}\n{text.replace('```', chr(39) * 3)}\n```"
+
+
+def table(head: str, rows: Iterable[Sequence[Any]]) -> str:
+    """A table, or nothing if it has no rows; `head` is its first line."""
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *lines]) if lines else ""

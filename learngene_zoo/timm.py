@@ -1,6 +1,6 @@
 """`import learngene_zoo.timm` registers our models with timm, so that it opens folders of dense and stitched models."""
 
-from learngene_zoo.families.eva.modules import DenseEva, learngene_dense_eva
+from learngene_zoo.families.eva.host import DenseEva, learngene_dense_eva
 from learngene_zoo.families.vit.modules import (
     DenseVisionTransformer,
     StitchedDenseVisionTransformer,

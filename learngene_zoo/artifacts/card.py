@@ -6,20 +6,28 @@ between `<!-- notes -->` and `<!-- /notes -->` stays when a card is rendered aga
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.page import code, fence, json_block, page, plain, printed, prose, table
-from learngene_zoo.artifacts.records import AncestryRecord, CardRecord, LearngeneConfig, TaskRecord, joint_licence
-from learngene_zoo.artifacts.worth import HUB_ID, dataset_of, worth_results, worth_section
+from learngene_zoo.artifacts.records import (
+    HUB_ID,
+    AncestryRecord,
+    CardRecord,
+    LearngeneConfig,
+    TaskRecord,
+    dataset_of,
+    joint_licence,
+)
+from learngene_zoo.artifacts.worth import worth_results, worth_section
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.text import printable
+from learngene_zoo.text import code, fence, page, plain, printable, printed, prose, table
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -46,7 +54,7 @@ def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
     licence = place.licence if config.licence == "unknown" else config.licence
     made = {"method": config.method, "seed": config.seed, "settings": config.settings, "versions": config.versions}
     about = config.card or CardRecord()
-    results = worth_results(about.worth, _pipeline(config.spec))
+    results = worth_results(about.worth, _pipeline(config.spec)) if about.worth else []
     front = _front(
         licence,
         library_name="learngene_zoo",
@@ -73,15 +81,15 @@ def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
         f"{place.note} Each descendant is a folder that timm opens; its own card says how.".strip(),
         f"Descendants are built under the control {code(config.control)}." if config.control else "",
         *(["## Descendants in this repository", _members(place.members)] if place.members else []),
-        *worth_section(about.worth),
+        *(worth_section(about.worth) if about.worth and about.worth.rows else []),
         "## How it was made",
         _command(about),
         _ancestries(config.ancestries),
         _tasks(config.tasks),
         f"Descendants have this shape unless another is chosen: {_shape(config.spec)}.",
-        json_block(made),
-        *(["## Metrics", json_block(config.metrics)] if config.metrics else []),
-        *(["## Details recorded by the method", json_block(config.details)] if config.details else []),
+        _json_block(made),
+        *(["## Metrics", _json_block(config.metrics)] if config.metrics else []),
+        *(["## Details recorded by the method", _json_block(config.details)] if config.details else []),
         "## Limits",
         _limits(config, about),
         "## Citation",
@@ -132,8 +140,8 @@ def descendant_card(config: Mapping[str, Any], place: Place = Place()) -> str:
         _command(about),
         _ancestries(ancestries),
         _tasks(tasks),
-        json_block({**made, "versions": ours.get("versions", {})}),
-        *(["## Metrics", json_block(ours["metrics"])] if ours.get("metrics") else []),
+        _json_block({**made, "versions": ours.get("versions", {})}),
+        *(["## Metrics", _json_block(ours["metrics"])] if ours.get("metrics") else []),
         "## Limits",
         f"{_measured(results)} What it was trained on, and what it inherits, it may have learned wrong.",
         "## Citation",
@@ -160,8 +168,8 @@ def timm_card(config: Mapping[str, Any]) -> str:
         "`FOLDER` is this folder. Only timm is needed.",
         "## How it was made",
         _tasks(tasks),
-        json_block({key: ours[key] for key in keys if key in ours}),
-        *(["## Metrics", json_block(ours["metrics"])] if ours.get("metrics") else []),
+        _json_block({key: ours[key] for key in keys if key in ours}),
+        *(["## Metrics", _json_block(ours["metrics"])] if ours.get("metrics") else []),
         _licence(licence, ()),
     )
 
@@ -239,6 +247,11 @@ def _pipeline(spec: Spec) -> str:
 
 
 # The page
+
+
+def _json_block(data: Any) -> str:
+    """Data as a block of JSON."""
+    return fence(json.dumps(printed(to_json(data)), indent=2, ensure_ascii=False), "json")
 
 
 def _kind(spec: Spec) -> str:

@@ -59,11 +59,6 @@ RENAMES = (
 LEFT_OUT = re.compile(r"(^|\.)(pooler|mask_token|distillation_classifier|cls_classifier)(\.|$)")
 
 
-def is_foreign(config: Mapping[str, Json]) -> bool:
-    """Whether a config.json is of a model in the format of transformers."""
-    return isinstance(config.get("model_type"), str) and "architecture" not in config
-
-
 def spec_of(config: Mapping[str, Json], where: str) -> Spec:
     """The spec of the model. Raises `WrongCall` for a kind that is not read, with its twin in timm, and `BadFile` for bad values."""
     kind = config["model_type"]

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
-from learngene_zoo.ownership import explained
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, explained
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"[A-Za-z0-9][\w.-]*"

@@ -16,6 +16,7 @@ from learngene_zoo.text import is_text
 from learngene_zoo.version import __version__
 
 FORMAT = 1
+HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"  # of a repository on the Hub
 Control = Literal["shuffled", "stem"]  # see `descendant.controlled`
 CONTROLS: tuple[Control, ...] = get_args(Control)
 
@@ -252,3 +253,9 @@ def versions() -> Mapping[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def dataset_of(source: str) -> str | None:
+    """The Hub's name of the data set that a task's images come from, if it is there."""
+    found = re.fullmatch(rf"(?:hf:)?({HUB_ID})(?:[:@].*)?", source)
+    return found[1] if found else None

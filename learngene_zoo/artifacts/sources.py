@@ -251,10 +251,15 @@ class _Description:
     renamed: Renamed | None = None
 
 
+def _is_foreign(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is of a model in the format of transformers."""
+    return isinstance(config.get("model_type"), str) and "architecture" not in config
+
+
 def _described(config: Mapping[str, Any] | None, folder: _Folder | _HubFolder) -> _Description:
     """What a config.json says, timm's or that of transformers; what open_clip's says if there is none, or none that is read."""
     where = folder.named(CONFIG)
-    if config is None or (foreign.is_foreign(config) and config["model_type"] not in foreign.KINDS):
+    if config is None or (_is_foreign(config) and config["model_type"] not in foreign.KINDS):
         other, name = folder.json(open_clip.CONFIG), folder.named(open_clip.CONFIG)
         if config is None or other is not None:
             return _Description(
@@ -263,7 +268,7 @@ def _described(config: Mapping[str, Any] | None, folder: _Folder | _HubFolder) -
                 weights=open_clip.WEIGHTS,
                 renamed=open_clip.trunk,
             )
-    if foreign.is_foreign(config):
+    if _is_foreign(config):
         images = partial(foreign.images_of, config, where, folder.json)
         return _Description(spec=foreign.spec_of(config, where), images=images, renamed=foreign.renamed)
     return _Description(

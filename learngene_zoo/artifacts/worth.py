@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts.page import code, prose, table
-from learngene_zoo.artifacts.records import Measured, Worth
-from learngene_zoo.text import printable
+from learngene_zoo.artifacts.records import Measured, Worth, dataset_of
+from learngene_zoo.text import code, printable, prose, table
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
-HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"
 
-
-def dataset_of(source: str) -> str | None:
-    """The Hub's name of the data set that a task's images come from, if it is there."""
-    found = re.fullmatch(rf"(?:hf:)?({HUB_ID})(?:[:@].*)?", source)
-    return found[1] if found else None
-
-
-def worth_section(worth: Worth | None) -> list[str]:
-    """The section of a card; nothing if nothing was measured."""
-    if worth is None or not worth.rows:
-        return []
+def worth_section(worth: Worth) -> list[str]:
+    """The section of a card."""
     arms = list(dict.fromkeys(arm for row in worth.rows for arm in row.accuracy))
     rivals = list(dict.fromkeys(rival for row in worth.rows for rival in row.gains))
     sized = any(row.size for row in worth.rows)
@@ -65,12 +53,10 @@ def size_text(size: Mapping[str, object]) -> str:
     return ", ".join(f"{name} {value}" for name, value in size.items())
 
 
-def worth_results(worth: Worth | None, pipeline: str) -> list[EvalResult]:
+def worth_results(worth: Worth, pipeline: str) -> list[EvalResult]:
     """The accuracy of the descendants of every size on every task, as the Hub shows them in its model index."""
     from huggingface_hub import EvalResult
 
-    if worth is None:
-        return []
     return [
         EvalResult(
             task_type=pipeline,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated
 
+from learngene_zoo.atomic import nearest_parent
 from learngene_zoo.errors import BadFile, Refused, Unavailable, WrongCall
 from learngene_zoo.families.spec import LIMITS
-from learngene_zoo.ownership import nearest_parent
 from learngene_zoo.settings import Bounds, check_bounds, from_json, to_json
 from learngene_zoo.storage import parse_json
 from learngene_zoo.text import printable

@@ -10,13 +10,13 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from learngene_zoo.atomic import check_folder
 from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction, Size
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
 from learngene_zoo.bench.results import RESULTS, Results, Row, select
 from learngene_zoo.bench.trial import CHECKPOINTS, UNTRAINED, failed
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.ownership import check_folder
 from learngene_zoo.runs.run import Run, world
 from learngene_zoo.text import counted, human_count, human_seconds
 

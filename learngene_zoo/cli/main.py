@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from learngene_zoo.errors import ZooError, unknown
-from learngene_zoo.ownership import explained
+from learngene_zoo.errors import ZooError, explained, unknown
 from learngene_zoo.text import printable
 from learngene_zoo.version import __version__
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, Purpose, versions
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.atomic import claim, new_file
+from learngene_zoo.atomic import claim, digest_of, new_file
 from learngene_zoo.errors import BadPlugin, WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.method import (
@@ -30,7 +31,6 @@ from learngene_zoo.method import (
     method_of,
     named_sizes,
 )
-from learngene_zoo.ownership import digest_of
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
@@ -190,8 +190,7 @@ def expand(
         expander = with_settings(expander, member.settings)
         target = replace(member.target, task=target.task)
     check_axes(expander, gene.config.spec, target)
-    call = f"lgzoo expand {shell_word(str(gene.folder or 'LEARNGENE'))} --task {shell_word(target.task or '')}"
-    with unnamed(target.task if named is None else None, call):
+    with _unopened(gene, target.task) if target.task is not None and named is None else nullcontext():
         made = returned(expander, Descendant, expander(gene, target, run))
     check_built(expander, gene.config.spec, target, made.spec)
     control = control or gene.config.control
@@ -257,6 +256,11 @@ def _for_task(target: Target, expander: Expander, config: LearngeneConfig, run: 
     chosen = replace(target, classes=found.classes if target.classes is None else target.classes, dense=dense)
     names = () if isinstance(found, Entry) or found.classes != chosen.classes else found.class_names
     return chosen, names
+
+
+def _unopened(gene: Learngene, task: str) -> AbstractContextManager[None]:
+    """Within this, the data of a task that only the learngene names is not opened."""
+    return unnamed(task, f"lgzoo expand {shell_word(str(gene.folder or 'LEARNGENE'))} --task {shell_word(task)}")
 
 
 def _agree(target: Target, purpose: Purpose) -> bool:

@@ -20,9 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from learngene_zoo.atomic import claim, is_draft, new_file, recover
+from learngene_zoo.atomic import claim, digest_of, is_draft, nearest_parent, new_file, recover, resolved, shown
 from learngene_zoo.errors import BadFile, Refused
-from learngene_zoo.ownership import digest_of, nearest_parent, resolved, shown
 from learngene_zoo.runs.cache import NOTE
 from learngene_zoo.runs.run import Run, is_first, join, wait_for_all
 from learngene_zoo.settings import Json, fingerprint

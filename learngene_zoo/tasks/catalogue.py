@@ -141,12 +141,12 @@ _UNNAMED: ContextVar[tuple[str, str]] = ContextVar("unnamed", default=("", ""))
 
 
 @contextmanager
-def unnamed(reference: str | None, call: str) -> Iterator[None]:
+def unnamed(reference: str, call: str) -> Iterator[None]:
     """Within this, `open_task` does not open the data that `reference` says: `call` is how the user would name it.
 
     For what only an artifact names: it may choose a task of the catalogue, and no other data.
     """
-    token = _UNNAMED.set((reference or "", call))
+    token = _UNNAMED.set((reference, call))
     try:
         yield
     finally:

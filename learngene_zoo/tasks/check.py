@@ -194,7 +194,7 @@ def check_before_training(task: Task, used: Sequence[int] | np.ndarray, workers:
     Pictures in memory, streams, and what was found whole before are not read. It takes at most about half a minute.
     """
     deadline = time.monotonic() + SECONDS - _spent[task.name]
-    if task.open_stream is not None or not is_first() or not isinstance(task.split("train"), DecodedSplit):
+    if not is_first():
         return
     began, good = time.monotonic(), []
     splits = {name: task.split(name) for name in SPLITS}

@@ -21,9 +21,8 @@ from torch.utils.data import DataLoader
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.run import rank, world
-from learngene_zoo.seeds import derive_seed
+from learngene_zoo.seeds import balanced, derive_seed
 from learngene_zoo.tasks.images import read
-from learngene_zoo.tasks.splits import balanced
 from learngene_zoo.tasks.streams.order import Order, beginning, shown
 from learngene_zoo.tasks.task import Sample, Split, Stream, Task
 from learngene_zoo.tasks.transforms import AUGMENTS, Augment, augmented, checked, normalised

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.seeds import derive_seed, uniform
+from learngene_zoo.seeds import stratified_parts
 from learngene_zoo.tasks.images import read
 from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
 
@@ -24,46 +24,6 @@ SYNONYMS = {"val": "validation", "valid": "validation", "dev": "validation", "ev
 SHARES = (("test", 0.2), ("validation", 0.1))  # taken from the training images, in this order
 SEED = 0  # of the splits that are made
 Stored = TypeVar("Stored")
-
-
-# Stratified choices of images.
-
-
-def interleaved(labels_N: np.ndarray, seed: int) -> np.ndarray:
-    """All indices in an order of which every beginning has the classes in their shares: int64 (N,).
-
-    Image j of the n_c images of class c stands at (j + u) / n_c, where u in [0, 1) is drawn from the seed.
-    """
-    return np.argsort(_places(labels_N, seed, proportional=True), kind="stable")
-
-
-def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
-    draws_N2 = uniform(derive_seed(seed, "order"), np.arange(len(labels_N)), 2)
-    places_N = np.empty(len(labels_N), dtype=np.float64)
-    for label in np.unique(labels_N):
-        members = np.flatnonzero(labels_N == label)
-        order = members[np.argsort(draws_N2[members, 0], kind="stable")]
-        share = len(members) if proportional else 1
-        places_N[order] = (np.arange(len(order)) + draws_N2[order, 1]) / share
-    return places_N
-
-
-def stratified_parts(labels_N: np.ndarray, counts: Sequence[int], seed: int) -> list[np.ndarray]:
-    """Disjoint sets of indices of these sizes, each with every class in its share, sorted."""
-    order = interleaved(labels_N, seed)
-    ends = np.cumsum(counts)
-    if ends[-1] > len(order):
-        raise ValueError(f"expected at most {len(order)} images in all parts, got {ends[-1]}")
-    return [np.sort(order[end - count : end]) for end, count in zip(ends, counts, strict=True)]
-
-
-def balanced(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """`count` indices with equally many of each class where there are enough, sorted; a larger count includes every smaller."""
-    order = np.argsort(_places(labels_N, seed, proportional=False), kind="stable")
-    return np.sort(order[:count])
-
-
-# Splits.
 
 
 class PixelSplit:

@@ -25,6 +25,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.check import check_before_training
 from learngene_zoo.tasks.loader import Batches, Loader
+from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.task import IGNORED
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def training_images(task: Task, input_format: InputFormat, recipe: Recipe, run: 
         workers=run.workers,
         repeats=recipe.repeats,
     )
-    if recipe.epochs:
+    if recipe.epochs and task.open_stream is None and isinstance(task.split("train"), DecodedSplit):
         check_before_training(task, loader.used, run.workers)
     return loader
 

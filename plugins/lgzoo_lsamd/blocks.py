@@ -1,4 +1,4 @@
-"""The kept blocks: selected from what the searches found, and repeated in stages for a descendant.
+"""The kept blocks: selected from what the searches found, and repeated in stages for a descendant (`Expand`).
 
 Selection (LSAMD eq. 3): `g_i(t)` is 1 if data set `t` prefers the frozen base block of layer `i`, `G_i` is their sum over the `M`
 data sets, and the learngene is every block with `G_i > tau`. The paper sets tau to "half the number of data sets" and contradicts
@@ -15,15 +15,16 @@ blocks counted from 0): of the kept blocks 1, 4 and 5 it holds `blocks.0.*`, `bl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import BadFile, WrongCall, details_of, table_of, to_json
+from learngene_zoo.plugin import BadFile, Expander, Member, WrongCall, details_of, table_of, to_json
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Descendant, Json, Learngene, LearngeneConfig, Spec, StateDict
+    from learngene_zoo.plugin import Descendant, Json, Learngene, LearngeneConfig, Run, Spec, StateDict, Target
 
 Stage = tuple[int, ...]
 Expansion = Literal["neighbor", "cyclic"]
@@ -211,6 +212,30 @@ def base_blocks(state: StateDict, spec: Spec, kept: Collection[int]) -> StateDic
     from learngene_zoo.plugin import only
 
     return only(state, _inside(spec, kept))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expand(Expander):
+    """Put the kept blocks in their order, and for more layers repeat blocks inside the stages."""
+
+    expansion: Annotated[
+        Expansion, "a stage repeats its last block (neighbor) or itself from its first block on (cyclic)"
+    ] = "neighbor"
+    priority: Annotated[Priority, "which stages grow first"] = "last-middle-first"
+
+    def family(self, config: LearngeneConfig) -> list[Member]:
+        """Every depth from the number of kept blocks to 5/4 of the ancestry's (15 for 12, as in the paper's Table 2).
+
+        Before a search the kept blocks are unknown: then every depth that is possible.
+        """
+        most = math.ceil(1.25 * config.spec.layers)
+        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(fewest(config), most + 1)]
+
+    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
+        """Stem, blocks in their stages and final norm as in the ancestry model; positions resized, a new head."""
+        spec = target.apply(learngene.config.spec)
+        sources = order(kept_blocks(learngene.config), spec.layers, expansion=self.expansion, priority=self.priority)
+        return build(learngene, spec, sources, seed=run.seed)
 
 
 def build(learngene: Learngene, spec: Spec, sources: Sequence[int], *, seed: int) -> Descendant:

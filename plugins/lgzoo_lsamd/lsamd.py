@@ -9,7 +9,7 @@ well with the base block, that block is common knowledge:
     learngene = the base blocks with G_i > tau, tau = M / 2
 
 A descendant has the kept blocks in their order. For more layers, runs of adjacent kept blocks form stages, which take turns in
-repeating a block: the last stage first, then the middle, then the first (`blocks.py`).
+repeating a block: the last stage first, then the middle, then the first (`Expand` in `blocks.py`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from learngene_zoo.plugin import (
     FLAT,
     Bounds,
-    Expander,
     Extractor,
     Learngene,
     LearngeneConfig,
-    Member,
     Method,
     Part,
     Recipe,
@@ -44,21 +42,17 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_lsamd.blocks import (
     Details,
-    Expansion,
+    Expand,
     Found,
-    Priority,
     base_blocks,
-    build,
-    fewest,
     kept_blocks,
-    order,
     select,
     unused,
     usage,
 )
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
+    from learngene_zoo.plugin import Ancestry, Json, Run, Spec, StateDict, Task
 
 log = logging.getLogger(__name__)
 POLY = Recipe(schedule="poly", power=0.9)  # the paper names the schedule, not its power
@@ -228,30 +222,6 @@ def check_rates(texts: Sequence[str], tasks: Iterable[str]) -> None:
     for name in rates_by_task(texts):
         if name not in known:
             raise unknown("task to set a learning rate for", name, known)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expand(Expander):
-    """Put the kept blocks in their order, and for more layers repeat blocks inside the stages."""
-
-    expansion: Annotated[
-        Expansion, "a stage repeats its last block (neighbor) or itself from its first block on (cyclic)"
-    ] = "neighbor"
-    priority: Annotated[Priority, "which stages grow first"] = "last-middle-first"
-
-    def family(self, config: LearngeneConfig) -> list[Member]:
-        """Every depth from the number of kept blocks to 5/4 of the ancestry's (15 for 12, as in the paper's Table 2).
-
-        Before a search the kept blocks are unknown: then every depth that is possible.
-        """
-        most = math.ceil(1.25 * config.spec.layers)
-        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(fewest(config), most + 1)]
-
-    def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
-        """Stem, blocks in their stages and final norm as in the ancestry model; positions resized, a new head."""
-        spec = target.apply(learngene.config.spec)
-        sources = order(kept_blocks(learngene.config), spec.layers, expansion=self.expansion, priority=self.priority)
-        return build(learngene, spec, sources, seed=run.seed)
 
 
 LSAMD = Method(

@@ -13,11 +13,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
 
 from bench_toy import make_world, toy_cells
 
+from learngene_zoo.atomic import DRAFT, digest_of
 from learngene_zoo.bench import demo, runner
 from learngene_zoo.bench.grid import BUDGETS
 from learngene_zoo.cli.bench import Numbers
 from learngene_zoo.cli.main import main
-from learngene_zoo.ownership import DRAFT, digest_of
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo import atomic
-from learngene_zoo.atomic import claim, new_file, new_folder
+from learngene_zoo.atomic import DRAFT, claim, digest_of, new_file, new_folder
 from learngene_zoo.errors import Refused, Unavailable
-from learngene_zoo.ownership import DRAFT, digest_of
 
 CONFIG = {"method": "toy", "spec": {}, "format": 1}
 

@@ -18,8 +18,7 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.runs.run import Run
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)

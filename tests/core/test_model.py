@@ -11,8 +11,7 @@ import torch
 from learngene_zoo.errors import BadFile, Unavailable
 from learngene_zoo.families import tensors as models
 from learngene_zoo.families.tensors import check_state, initial, model_of, shapes, uninitialised
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 
 TINY = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=5)
 IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

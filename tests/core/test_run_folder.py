@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from learngene_zoo.atomic import new_folder
+from learngene_zoo.atomic import digest_of, new_folder
 from learngene_zoo.errors import Refused, WrongCall
-from learngene_zoo.ownership import digest_of
 from learngene_zoo.runs.folder import finish, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import read_json

@@ -18,12 +18,10 @@ from learngene_zoo.families.tensors import empty, initial, model_of, shapes, sta
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
 from learngene_zoo.families.vit.names import ARCHITECTURE, STITCHED_ARCHITECTURE, arguments
-from learngene_zoo.families.vit.spec import MOST_SEGMENTS, ViTSpec
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families.vit.spec import MOST_SEGMENTS, TABLE, ViTSpec
 from learngene_zoo.settings import Recipe
 from learngene_zoo.storage import StateDict
-from learngene_zoo.training.loop import stochastic_depth
-from learngene_zoo.training.optimizer import parameter_groups
+from learngene_zoo.training.loop import parameter_groups, stochastic_depth
 
 TWO = ViTSpec(
     layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, front=(Segment(layers=1, width=16, heads=2),)

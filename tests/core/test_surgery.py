@@ -10,8 +10,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import table_of
 from learngene_zoo.families.tensors import check_state, initial, model_of, shapes
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import axis_sizes
+from learngene_zoo.families.vit.spec import ViTSpec, axis_sizes
 
 SPEC = ViTSpec(
     layers=3, width=32, heads=4, image_size=32, patch_size=8, classes=5, registers=2, qk_norm=True, layer_scale=0.1

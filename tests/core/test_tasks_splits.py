@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from learngene_zoo.errors import BadData
+from learngene_zoo.seeds import balanced, interleaved, stratified_parts
 from learngene_zoo.tasks.splits import (
     Labelled,
-    balanced,
     completed,
     in_roles,
-    interleaved,
-    stratified_parts,
     task_of,
 )
 from learngene_zoo.tasks.task import Sample

@@ -17,9 +17,8 @@ from training_toy import CLASSES, ToyLoader, ToyModel, toy_objective
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
-from learngene_zoo.training.loop import train
+from learngene_zoo.training.loop import learning_rate, train
 from learngene_zoo.training.objectives import Classification
-from learngene_zoo.training.optimizer import learning_rate
 
 RECIPE = Recipe(epochs=3, batch_size=8, lr=1e-2, warmup=1.0, ema=0.9, mixup=0.3, cutmix=0.3, clip=1.0)
 

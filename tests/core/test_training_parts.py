@@ -21,9 +21,8 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.checkpoint import Checkpoint
 from learngene_zoo.training.fit import stalled
-from learngene_zoo.training.loop import Step, stochastic_depth
+from learngene_zoo.training.loop import Step, learning_rate, parameter_groups, stochastic_depth
 from learngene_zoo.training.objectives import Classification, mixing
-from learngene_zoo.training.optimizer import learning_rate, parameter_groups
 from learngene_zoo.training.trackers import metrics_file
 
 

@@ -12,7 +12,7 @@ import torch
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families.vit.spec import TABLE
 from learngene_zoo.method import METHODS, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings

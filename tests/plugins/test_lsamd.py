@@ -13,8 +13,8 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
 from learngene_zoo.testing import tiny_task
-from lgzoo_lsamd.blocks import kept_blocks
-from lgzoo_lsamd.lsamd import LSAMD, PAPER_RATES, Expand, Search, check_rates
+from lgzoo_lsamd.blocks import Expand, kept_blocks
+from lgzoo_lsamd.lsamd import LSAMD, PAPER_RATES, Search, check_rates
 
 KEPT = (1, 4, 5, 7, 8)
 DEIT = architecture("deit_base_patch16_224")

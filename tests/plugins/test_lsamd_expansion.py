@@ -15,13 +15,12 @@ from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import Tensors
-from lgzoo_lsamd.blocks import Expansion, Priority, base_blocks, grown, order, stages, turns
-from lgzoo_lsamd.lsamd import LSAMD, Expand
+from lgzoo_lsamd.blocks import Expand, Expansion, Priority, base_blocks, grown, order, stages, turns
+from lgzoo_lsamd.lsamd import LSAMD
 
 SPEC = ViTSpec(layers=5, width=32, heads=2, classes=7, image_size=16, patch_size=8)
 KEPT = [1, 4, 5]

@@ -15,8 +15,7 @@ from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.records import AncestryRecord
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initial
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.runs.cache import Part
 from learngene_zoo.runs.run import Run

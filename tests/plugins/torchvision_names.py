@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learngene_zoo.families.vit.table import TABLE
+from learngene_zoo.families.vit.spec import TABLE
 
 _OUTSIDE = {
     "cls_token": "class_token",

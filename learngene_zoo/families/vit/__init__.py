@@ -2,8 +2,7 @@
 
 from learngene_zoo.families.family import Family
 from learngene_zoo.families.vit.names import ARCHITECTURES, BASES, OURS, architecture_name, arguments, spec_values
-from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.families.vit.table import TABLE, flops
+from learngene_zoo.families.vit.spec import TABLE, ViTSpec, flops
 
 _TINY = ViTSpec(layers=3, width=32, heads=2, classes=4, image_size=16, patch_size=8)
 
