@@ -31,10 +31,9 @@ from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.demo import spread_evenly
 from learngene_zoo.bench.executors import InProcess
-from learngene_zoo.bench.grid import cells, family, standard_arms
+from learngene_zoo.bench.grid import cells, chosen_rates, family, standard_arms, tuning_cells, with_rates
 from learngene_zoo.bench.report import note_grid, write_report
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.tuning import chosen_rates, tuning_cells, with_rates
 from learngene_zoo.cli.options import parsed
 from learngene_zoo.errors import ZooError
 from learngene_zoo.families.spec import Spec

@@ -16,7 +16,7 @@ from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.probe import features, left_out
+from learngene_zoo.training.evaluate import features, left_out
 
 BATCH = 128
 

@@ -15,9 +15,8 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Arm, Cell, Size, label
 from learngene_zoo.bench.claim_file import Claim, Competitor
 from learngene_zoo.bench.contrasts import SizeName
-from learngene_zoo.bench.grid import scheduled, size_at
+from learngene_zoo.bench.grid import best, scheduled, size_at
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.tuning import best
 from learngene_zoo.errors import BadFile
 from learngene_zoo.method import METHODS
 from learngene_zoo.seeds import derive_seed

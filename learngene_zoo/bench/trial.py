@@ -176,7 +176,7 @@ def probed(
 
     from learngene_zoo.runs.run import open_device
     from learngene_zoo.tasks.loader import Loader
-    from learngene_zoo.training.probe import features
+    from learngene_zoo.training.evaluate import features
 
     model = start.model().to(open_device(run))
     head = model.get_classifier().cpu()

@@ -67,9 +67,9 @@ def bench(suite: str | None, claim: tuple[str, ...], workers: int | None, ray: s
 def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[..., Executor]) -> list[str]:
     """Run the grid that the command line describes. The names of the arms that it was to compare."""
     from learngene_zoo.bench.cost_curve import cost_cells
+    from learngene_zoo.bench.grid import chosen_rates, tuning_cells, with_rates
     from learngene_zoo.bench.report import note_grid
     from learngene_zoo.bench.runner import run_grid
-    from learngene_zoo.bench.tuning import chosen_rates, tuning_cells, with_rates
 
     anew = job.force
     say = partial(say_now, job=job)

@@ -1,19 +1,31 @@
-"""`lgzoo evaluate [MODEL]`."""
+"""What a model is worth: `lgzoo evaluate [MODEL]`, `lgzoo compare FIRST SECOND` and `lgzoo predict MODEL IMAGE...`."""
 
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.models import open_model
 from learngene_zoo.atomic import new_file
-from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, print_row
+from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, print_row, print_rows, say
 from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
-from learngene_zoo.errors import BadFile, Refused
+from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks.task import SPLITS
+from learngene_zoo.text import printable
+
+if TYPE_CHECKING:
+    from learngene_zoo.comparison import Comparison, Contender
+    from learngene_zoo.training.predict import Prediction
 
 
 def evaluate(
@@ -78,5 +90,160 @@ command = click.Command(
             "Pixels that mIoU counts: as the model sees them, or all.",
         ),
         *job_options(None, "Also write the numbers into this JSON file."),
+    ],
+)
+
+
+def compare(
+    first: str,
+    second: str,
+    task: str | None,
+    split: Literal["train", "validation", "test"],
+    latency: bool,
+    **given: Any,
+) -> None:
+    """Measure both, and print how each does and the difference."""
+    job = job_of(given)
+    models = [any_model_of(named, offline=job.run.offline) for named in (first, second)]
+    found = lifecycle.compare(models[0], models[1], task=task, split=split, timed=latency, run=job.run)
+    if job.as_json:
+        print_row(_flat(first, second, found), as_json=True)
+        return
+    test = found.first.evaluation
+    title = f"{test.metric} on {test.images} {test.split} images of {test.task}"
+    print_rows([_contender(name, one) for name, one in ((first, found.first), (second, found.second))], False, title)
+    print_row({"difference (second less first)": _difference(found)}, as_json=False)
+    if found.difference.low <= 0 <= found.difference.high:
+        say("the interval includes 0: these images do not tell which is better", job)
+
+
+def _contender(name: str, one: Contender) -> dict[str, Any]:
+    low, high = one.evaluation.interval
+    facts = {"model": name, one.evaluation.metric: one.evaluation.value, "low": low, "high": high}
+    return {**facts, "params": one.params, "flops": one.flops, **({"latency": one.latency} if one.latency else {})}
+
+
+def _difference(found: Comparison) -> str:
+    gain = found.difference
+    text = f"{100 * gain.value:+.2f} points, 95 % interval {100 * gain.low:+.2f} to {100 * gain.high:+.2f}"
+    if found.p is None:
+        return text
+    return f"{text}; right only by the first {found.only_first}, only by the second {found.only_second} (McNemar p = {found.p:.2g})"
+
+
+def _flat(first: str, second: str, found: Comparison) -> dict[str, Any]:
+    test, gain = found.first.evaluation, found.difference
+    row: dict[str, Any] = {"task": test.task, "split": test.split, "metric": test.metric, "images": test.images}
+    for word, name, one in (("first", first, found.first), ("second", second, found.second)):
+        low, high = one.evaluation.interval
+        facts = {"": name, "_value": one.evaluation.value, "_low": low, "_high": high}
+        facts |= {"_params": one.params, "_flops": one.flops, "_latency": one.latency}
+        row |= {word + key: value for key, value in facts.items() if value is not None}
+    row |= {"difference": gain.value, "low": gain.low, "high": gain.high}
+    return row | (
+        {"p": found.p, "only_first": found.only_first, "only_second": found.only_second} if found.p is not None else {}
+    )
+
+
+compare_command = click.Command(
+    "compare",
+    callback=compare,
+    help="Evaluate two models on the same images: the accuracy of each (mIoU for segmentation), the difference with a paired 95 % "
+    "interval, parameters and FLOPs.\n\n"
+    "FIRST and SECOND are folders, organisation/name@revision on the Hub, or classifiers of timm's by name, trained for the task.",
+    epilog="\b\nExamples:\n  lgzoo compare deit finetuned --task folder:photos\n"
+    "  lgzoo compare deit finetuned --task folder:photos --latency --json",
+    params=[
+        click.Argument(["first"]),
+        click.Argument(["second"]),
+        click.Option(["--task"], help="Task to measure on (default: the one that the first was trained for)."),
+        choice_option("--split", SPLITS, "test", "Split of the task."),
+        click.Option(["--latency"], is_flag=True, help="Also measure the seconds that one image takes."),
+        *[option for option in job_options(None) if option.name not in ("out", "force", "resume", "tracker")],
+    ],
+)
+
+
+def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **given: Any) -> int:
+    """Print the classes of every picture as they are known; 1 if one of them cannot be read."""
+    from learngene_zoo.training.predict import predict as predicted
+
+    job = job_of(given)
+    opened = open_model(any_model_of(model, offline=job.run.offline), offline=job.run.offline)
+    broken, rows = 0, []
+    for found in predicted(opened, _paths(images), job.run, top=top, batch_size=batch_size):
+        if found.error is not None:
+            broken += 1
+            if is_first():
+                click.echo(f"error: {printable(found.error)}", err=True)
+            rows.append({"image": found.image, "error": found.error})
+        elif job.as_json:
+            rows.append(_as_row(found))
+        elif is_first():
+            click.echo(printable(_line(found)))
+    if job.as_json:
+        print_rows(rows, as_json=True)
+    return 1 if broken else 0
+
+
+def _as_row(found: Prediction) -> dict[str, Any]:
+    best = {"image": found.image, "class": found.classes[0], "probability": found.probabilities[0]}
+    return {**best, "classes": list(found.classes), "probabilities": list(found.probabilities)}
+
+
+def _line(found: Prediction) -> str:
+    answers = (f"{name} {share:.3f}" for name, share in zip(found.classes, found.probabilities))
+    return f"{found.image}: {', '.join(answers)}"
+
+
+def _paths(images: Sequence[str]) -> Iterator[str]:
+    """The files that the words name: a file, all pictures below a folder, and for `-` a path in every line of stdin."""
+    for word in images:
+        if word == "-":
+            yield from (line.rstrip("\n") for line in sys.stdin if line.strip())
+        elif Path(word).is_dir():
+            yield from _below(Path(word))
+        else:
+            yield word
+
+
+def _below(folder: Path) -> list[str]:
+    from learngene_zoo.tasks.images import SUFFIXES
+
+    found = [
+        os.path.join(place, file)
+        for place, _, files in os.walk(folder)
+        for file in files
+        if os.path.splitext(file)[1].lower() in SUFFIXES
+    ]
+    if not found:
+        raise WrongCall(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))})")
+    return sorted(found)
+
+
+predict_command = click.Command(
+    "predict",
+    callback=predict,
+    help="Name what is on pictures: for each the most probable classes.\n\n"
+    "MODEL is a folder, organisation/name@revision on the Hub, or a classifier of timm's by name. IMAGES are files, folders (all pictures "
+    "in them), or - for paths from stdin, one a line. A picture that cannot be read is one line on stderr, and the exit code is then 1.",
+    epilog="\b\nExamples:\n  lgzoo predict finetuned photo.jpg\n  lgzoo predict finetuned photos --json\n"
+    "  find . -name '*.jpg' | lgzoo predict finetuned -",
+    params=[
+        click.Argument(["model"]),
+        click.Argument(["images"], nargs=-1, required=True),
+        click.Option(["--top"], type=click.IntRange(1), default=5, show_default=True, help="Name this many classes."),
+        click.Option(
+            ["--batch-size"],
+            type=click.IntRange(1),
+            default=32,
+            show_default=True,
+            help="Pictures that are computed at once.",
+        ),
+        *[
+            option
+            for option in job_options(None)
+            if option.name not in ("out", "force", "resume", "tracker", "workers", "seed")
+        ],
     ],
 )

@@ -10,8 +10,8 @@
 Each raises `AssertionError`, whose message names the law that is broken, and the errors of the plugin itself.
 """
 
+from learngene_zoo.testing.laws import tiny_ancestry, tiny_task
 from learngene_zoo.testing.method import check_method
 from learngene_zoo.testing.suite import check_suite
-from learngene_zoo.testing.tiny import tiny_ancestry, tiny_task
 
 __all__ = ["check_method", "check_suite", "tiny_ancestry", "tiny_task"]

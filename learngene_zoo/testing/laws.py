@@ -1,16 +1,24 @@
-"""How a broken law is reported, and what several laws need."""
+"""How a broken law is reported, and what several laws need: tiny models and tasks among it."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 
-from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
+from learngene_zoo.families.family import load_family
+from learngene_zoo.families.spec import DEFAULT_FAMILY, Spec
+from learngene_zoo.families.tensors import initial
 from learngene_zoo.method import Member, Method
 from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.catalogue import Suite
+from learngene_zoo.tasks.task import SPLITS, Task
 
 # What `plan` must not need. Blocked even if it is imported already, so that a test run cannot hide an import.
 HOT = ("torch", "timm", "numpy", "datasets", "learngene_zoo.families.tensors", "learngene_zoo.artifacts.descendant")
@@ -61,3 +69,61 @@ def cold(method: Method, what: str) -> Iterator[None]:
     blocked = mock.patch.dict(sys.modules, dict.fromkeys(HOT))
     with keeping(method, f"needs more than plain numbers for its {what}", ImportError), blocked:
         yield
+
+
+# Models and tasks so small that a contract can be checked in a second.
+
+
+def tiny_ancestry(seed: int = 0, spec: Spec | None = None, **sizes: Any) -> Ancestry:
+    """An ancestry model with random weights; by default a ViT of 3 layers, width 32 and 2 heads for images of 16 pixels."""
+    spec = (spec or load_family(DEFAULT_FAMILY).examples[0]).with_(**sizes)
+    record = AncestryRecord(source=f"tiny-{seed}", spec=spec, licence="apache-2.0")
+    return Ancestry(record=record, state=initial(spec, seed, "fan_in"))
+
+
+@dataclass(frozen=True)
+class TinySplit:
+    """Random images in memory, brighter in one place per class."""
+
+    images: torch.Tensor  # uint8 (N, C, H, W)
+    labels: np.ndarray  # int64 (N,)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitems__(self, indices: Sequence[int]) -> torch.Tensor:
+        """uint8 (len(indices), C, H, W)."""
+        return self.images[list(indices)]
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """Opens the splits of a tiny task; a class, so that it can be sent to worker processes."""
+
+    name: str
+    classes: int
+    image_size: int
+    sizes: Mapping[str, int]
+
+    def __call__(self, split: str) -> TinySplit:
+        generator = np.random.default_rng([*self.name.encode(), SPLITS.index(split)])
+        labels = np.arange(self.sizes[split], dtype=np.int64) % self.classes
+        images = generator.integers(0, 96, (len(labels), 3, self.image_size, self.image_size), dtype=np.uint8)
+        for row, label in enumerate(labels):
+            images[row, :, label % self.image_size] += 128
+        return TinySplit(torch.from_numpy(images), labels)
+
+
+def tiny_task(name: str = "tiny", classes: int = 3, image_size: int = 16) -> Task:
+    """A classification task in memory: 48 training, 12 validation and 12 test images."""
+    sizes = {"train": 48, "validation": 12, "test": 12}
+    return Task(
+        name=name,
+        title="random images in memory",
+        classes=classes,
+        class_names=tuple(f"class {label}" for label in range(classes)),
+        image_size=image_size,
+        licence="CC0-1.0",
+        sizes=sizes,
+        open_split=_Opener(name, classes, image_size, sizes),
+    )

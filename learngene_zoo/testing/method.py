@@ -14,8 +14,7 @@ from learngene_zoo.settings import from_json, settings_of, to_json
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing.expansion import check_family, check_members, check_sizes
 from learngene_zoo.testing.extraction import Case, check_extraction, check_outline, check_parts, check_record
-from learngene_zoo.testing.laws import keeping, law
-from learngene_zoo.testing.tiny import tiny_ancestry, tiny_task
+from learngene_zoo.testing.laws import keeping, law, tiny_ancestry, tiny_task
 
 
 def check_method(

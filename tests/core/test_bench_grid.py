@@ -9,8 +9,21 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench.cell import Arm, Cell
-from learngene_zoo.bench.grid import BUDGETS, SCRATCH, cells, family, named, size_at, some_of, standard_arms, targets
-from learngene_zoo.bench.tuning import SEED, chosen_rates, tuning_cells, with_rates
+from learngene_zoo.bench.grid import (
+    BUDGETS,
+    SCRATCH,
+    TUNING_SEED,
+    cells,
+    chosen_rates,
+    family,
+    named,
+    size_at,
+    some_of,
+    standard_arms,
+    targets,
+    tuning_cells,
+    with_rates,
+)
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, suite
@@ -178,13 +191,15 @@ def test_rates_are_tried_at_the_middle_size_with_the_longest_budget_on_validatio
     found = grid(layers=[6, 9, 12], epochs=[1, 4])
     tried = tuning_cells(found, [1e-3, 3e-3])
     assert len(tried) == 5 * 2 * 2
-    assert {(cell.layers, cell.recipe.epochs, cell.seed, cell.split) for cell in tried} == {(9, 4, SEED, "validation")}
+    assert {(cell.layers, cell.recipe.epochs, cell.seed, cell.split) for cell in tried} == {
+        (9, 4, TUNING_SEED, "validation")
+    }
     assert not {cell.key for cell in tried} & {cell.key for cell in found}
     tuned = with_rates(found, {cell.arm.name: 3e-3 for cell in found})
     assert {cell.recipe.lr for cell in tuned} == {3e-3}
     assert [replace(cell, recipe=RECIPE) for cell in tuned] == [replace(cell, recipe=RECIPE) for cell in found]
     with pytest.raises(WrongCall, match="choose other seeds"):
-        tuning_cells(grid(seeds=[SEED]), [1e-3])
+        tuning_cells(grid(seeds=[TUNING_SEED]), [1e-3])
     with pytest.raises(WrongCall, match="above 0"):
         tuning_cells(found, [1e-3, 0.0])
 

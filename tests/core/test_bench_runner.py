@@ -334,7 +334,7 @@ def test_the_probe_is_the_nearest_class_mean(world: World, monkeypatch: pytest.M
 
     shown = {"scale": 1.0}
     with monkeypatch.context() as patch:
-        patch.setattr("learngene_zoo.training.probe.features", told)
+        patch.setattr("learngene_zoo.training.evaluate.features", told)
         assert trial.probed(start, task, "test", 24, RUN).probe == 1.0
         shown["scale"] = 0.0
         assert trial.probed(start, task, "test", 24, RUN).probe == pytest.approx(1 / 3)
@@ -347,7 +347,7 @@ def test_the_probe_is_the_nearest_class_mean(world: World, monkeypatch: pytest.M
             yield torch.cat([batch.labels[:, None].float(), noise, torch.zeros(len(noise), 30)], dim=1), batch.labels
 
     with monkeypatch.context() as patch:
-        patch.setattr("learngene_zoo.training.probe.features", drowned)
+        patch.setattr("learngene_zoo.training.evaluate.features", drowned)
         assert trial.probed(start, task, "test", 24, RUN).probe > 0.8
     assert trial.probed(start, task, "test", 24, RUN).value == judged.value
 

@@ -19,8 +19,8 @@ from learngene_zoo.recommendation import ranked, spread
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.training import probe
-from learngene_zoo.training.probe import left_out
+from learngene_zoo.training import evaluate
+from learngene_zoo.training.evaluate import left_out
 
 RUN = Run(threads=1, device="cpu")
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
@@ -45,7 +45,7 @@ def refitted(features_ND: np.ndarray, labels_N: np.ndarray, penalty: float) -> n
 def test_the_probe_is_that_of_a_regression_without_each_picture(
     penalty: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "PENALTIES", (penalty,))
+    monkeypatch.setattr(evaluate, "PENALTIES", (penalty,))
     draws = np.random.Generator(np.random.PCG64(3))
     labels_N = np.arange(40) % 4
     features_ND = draws.normal(size=(40, 6)) + 0.7 * np.eye(4)[labels_N] @ draws.normal(size=(4, 6))

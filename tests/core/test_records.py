@@ -22,7 +22,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.testing.tiny import tiny_ancestry
+from learngene_zoo.testing.laws import tiny_ancestry
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
 RECORD = AncestryRecord(source="timm:x", spec=SPEC, revision="a" * 40, sha256="0" * 64)

@@ -15,7 +15,7 @@ from streaming_toy import by_index, encoded, equal, loader, pixels, shards
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.streams import places, remote
+from learngene_zoo.tasks.streams import places
 from learngene_zoo.tasks.task import Task
 
 
@@ -55,7 +55,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def served(stored: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, type[Quiet]]]:
-    monkeypatch.setattr(remote.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(places.time, "sleep", lambda seconds: None)
     handler = type("Served", (Quiet,), {"asked": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(stored)))
     threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -14,7 +14,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.tasks.task import Attribute, Samples, Task
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from learngene_zoo.testing.tiny import TinySplit
+from learngene_zoo.testing.laws import TinySplit
 from lgzoo_tal.config import Curriculum, MetaStep
 from lgzoo_tal.ghn3 import GHN3
 from lgzoo_tal.hypernet_spec import HypernetSpec, LowRank
