@@ -99,10 +99,19 @@ def _in_cache(repository: Repository, filename: str, offline: bool) -> Path:
         try:
             found = hf_hub_download(repository.name, filename, revision=repository.revision, local_files_only=offline)
         except _client().EntryNotFoundError as error:
-            if isinstance(error, _client().LocalEntryNotFoundError):
+            if isinstance(error, _client().LocalEntryNotFoundError) and not (
+                offline and _known_absent(repository, filename)
+            ):
                 raise
             raise BadFile(f"the Hub repository {repository} has no {filename}") from None
     return Path(found)
+
+
+def _known_absent(repository: Repository, filename: str) -> bool:
+    """Whether the cache says that the Hub had no such file when it was asked; offline, the client itself does not look there."""
+    from huggingface_hub import _CACHED_NO_EXIST, try_to_load_from_cache
+
+    return try_to_load_from_cache(repository.name, filename, revision=repository.revision) is _CACHED_NO_EXIST
 
 
 def _is_damaged(path: Path) -> bool:

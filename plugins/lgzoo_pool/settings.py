@@ -23,7 +23,7 @@ StitchStart = Literal["tm", "pinv", "ls"]
 LEVELS = 3  # low, middle and high
 
 # What both papers train with, but for epochs, batch size and learning rate: DeiT's settings, as SN-Net released them. DeiT's code
-# keeps a moving average of the weights (0.99996) beside the model that it evaluates, so there is none here.
+# also keeps a moving average of the weights (0.99996); SN-Net's makes none, and Learngene Pool takes what it does not name from there.
 DEIT = Recipe(
     min_lr=1e-6, warmup=5, drop_path=0.1, label_smoothing=0.1, mixup=0.8, cutmix=1.0, augment="deit", repeats=3
 )

@@ -25,6 +25,7 @@ from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
+from learngene_zoo.runtimes import export_descendant
 from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.testing import tiny_task
 from lgzoo_lsamd.blocks import base_blocks
@@ -161,6 +162,19 @@ def test_other_runtimes_open_it(name: str, tmp_path: Path) -> None:
     model = assemble(small(name), {}, seed=3, scheme="fan_in")
     assert lifecycle.export(model, tmp_path / "model.pt2", run=RUN).difference == 0.0
     assert lifecycle.export(model, tmp_path / "model.onnx", run=RUN).difference < 1e-4
+
+
+@pytest.mark.parametrize("name", [KINDS[2], "eva02_base_patch16_clip_224"])
+def test_int8_files_answer_as_the_model_does(name: str, tmp_path: Path) -> None:
+    task = tiny_task(classes=5)
+    spec = small(name).with_(layers=2, width=64, image_size=2 * small(name).patch_size, classes=5)
+    model = assemble(spec, {}, seed=3, scheme="fan_in", class_names=task.class_names)
+    whole = export_descendant(model, tmp_path / "whole.onnx", run=RUN)
+    made = export_descendant(model, tmp_path / "model.onnx", dtype="int8", task=task, max_drop=1.0, run=RUN)
+    assert made.bytes < 0.7 * whole.bytes
+    assert 0 < made.difference < 0.2
+    assert (made.metric, made.task) == ("accuracy", task.name)
+    assert made.value == pytest.approx(made.model_value, abs=0.1)
 
 
 ALONE = """

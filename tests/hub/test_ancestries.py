@@ -1,8 +1,9 @@
-"""Ancestry models of repositories that have no config.json of timm's: those of open_clip."""
+"""Ancestry models of repositories that have no config.json of timm's: those of open_clip and of transformers."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 import timm
@@ -10,9 +11,12 @@ import torch
 from safetensors.torch import save
 from standin import StandIn
 
-from learngene_zoo.artifacts import open_clip
+from learngene_zoo.artifacts import foreign, open_clip
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall
+
+DATA = Path(__file__).parents[1] / "data" / "transformers"
 
 NAME = "vit_base_patch16_siglip_224"
 TINY = {"depth": 2, "embed_dim": 32, "num_heads": 2, "patch_size": 8, "img_size": 32}
@@ -53,3 +57,25 @@ def test_a_repository_without_any_config_lacks_timms(hub: StandIn) -> None:
     hub.put("org/empty", {"README.md": b"# Nothing\n"})
     with pytest.raises(BadFile, match=r"the Hub repository org/empty has no config\.json"):
         open_ancestry("hf-hub:org/empty")
+
+
+def test_a_model_of_transformers_without_a_preprocessor_opens_offline_as_online(hub: StandIn) -> None:
+    files = {name: (DATA / "vit" / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    hub.put("org/vit", files)
+    found = open_ancestry("hf-hub:org/vit")
+    assert (found.record.mean, found.record.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    before = len(hub.requests)
+    again = open_ancestry("hf-hub:org/vit", offline=True)
+    assert (again.record.mean, again.identity) == (found.record.mean, found.identity)
+    assert len(hub.requests) == before
+
+
+def test_offline_a_preprocessor_that_nobody_asked_for_may_exist(hub: StandIn) -> None:
+    files = {name: (DATA / "vit" / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    commit = hub.put("org/vit", {**files, foreign.PREPROCESSOR: b'{"image_mean": [0.1, 0.2, 0.3]}'})
+    for name in files:
+        fetch_from_hub(Repository("org/vit", commit), name, offline=False)
+    with pytest.raises(
+        Unavailable, match=r"^preprocessor_config\.json of org/vit.* not cached.* run once while online$"
+    ):
+        open_ancestry(f"hf-hub:org/vit@{commit}", offline=True)

@@ -16,6 +16,10 @@ import torch
 from standin import StandIn
 
 import learngene_zoo as lg
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.families.eva.names import ARCHITECTURES
+from learngene_zoo.method import METHODS
+from learngene_zoo.settings import with_settings
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 HERE = Path(__file__).resolve().parent
@@ -33,6 +37,17 @@ def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
     return ran.stdout.strip()
 
 
+def opened(name: str, size: int, wanted: Path) -> str:
+    """Code that opens a model of the Hub in timm, and prints how far it is from what is wanted."""
+    return f"""
+        import sys, timm, torch
+        model = timm.create_model("hf-hub:{name}", pretrained=True).eval()
+        images = torch.linspace(-1, 1, 2 * 3 * {size} * {size}).reshape(2, 3, {size}, {size})
+        print(float((model(images) - torch.load({str(wanted)!r})).abs().max()))
+        assert not [name for name in sys.modules if name.startswith(("learngene", "lgzoo"))]
+        """
+
+
 @pytest.mark.slow
 def test_there_and_back(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path, checkout: Path) -> None:
     # publish, fetch, expand, publish again
@@ -44,14 +59,7 @@ def test_there_and_back(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_p
     wanted = lg.expand(fetched, layers=3).model()(images).detach()
     torch.save(wanted, tmp_path / "wanted.pt")
     # timm opens the model without this package
-    opened = f"""
-        import sys, timm, torch
-        model = timm.create_model("hf-hub:me/three@v1.0", pretrained=True).eval()
-        images = torch.linspace(-1, 1, 2 * 3 * 16 * 16).reshape(2, 3, 16, 16)
-        print(float((model(images) - torch.load({str(tmp_path / "wanted.pt")!r})).abs().max()))
-        assert not [name for name in sys.modules if name.startswith(("learngene", "lgzoo"))]
-        """
-    assert float(process(opened, hub, tmp_path)) == 0
+    assert float(process(opened("me/three@v1.0", 16, tmp_path / "wanted.pt"), hub, tmp_path)) == 0
     # torch.hub builds the same from a bare checkout, whose learngene is the one on the Hub
     copy = tmp_path / "checkout"
     for part in ("hubconf.py", "pyproject.toml"):
@@ -71,6 +79,22 @@ def test_there_and_back(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_p
     offline = loaded.replace("import torch", "import os; os.environ['HF_HUB_OFFLINE'] = '1'\n        import torch", 1)
     assert float(process(offline, hub, tmp_path)) == 0
     assert len(hub.requests) == before
+
+
+@pytest.mark.slow
+def test_a_model_of_the_family_eva_is_published_and_opened_by_timm(hub: StandIn, lgzoo: Lgzoo, tmp_path: Path) -> None:
+    spec = ARCHITECTURES["eva02_tiny_patch14_336"].with_(layers=2, width=24, heads=2, image_size=28, classes=5)
+    ancestry = assemble(spec, {}, seed=5).save(tmp_path / "ancestry")
+    keep = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2)})
+    lg.extract("lsamd", ancestries=[str(ancestry)], extractor=keep, out=tmp_path / "learngene")
+    model = lg.expand(tmp_path / "learngene", layers=2, classes=5, out=tmp_path / "two")
+    assert lgzoo("publish", tmp_path / "learngene", "me/learngene", "--tag", "v1.0").code == 0
+    assert lgzoo("publish", tmp_path / "two", "me/two", "--tag", "v1.0").code == 0
+    images = torch.linspace(-1, 1, 2 * 3 * 28 * 28).reshape(2, 3, 28, 28)
+    torch.save(model.model()(images).detach(), tmp_path / "wanted.pt")
+    assert float(process(opened("me/two@v1.0", 28, tmp_path / "wanted.pt"), hub, tmp_path)) == 0
+    assert lgzoo("expand", "me/learngene@v1.0", "--layers", "2", "--classes", "5", "-o", tmp_path / "again").code == 0
+    assert lg.load(tmp_path / "again").identity == model.identity
 
 
 def run_matrix(checkout: Path, *words: str) -> str:
