@@ -25,7 +25,7 @@ from pathlib import Path
 from learngene_zoo.errors import Refused, Unavailable, explained
 
 DRAFT = ".lgzoo-draft"  # the marker in a folder that is being written: its first file, and the first that goes
-_ARTIFACT = ("config.json", "model.safetensors", "README.md", "manifest.json")
+_ARTIFACT = ("config.json", "model.safetensors", "README.md", "manifest.json", "report.html")
 _PART = ("record.json", "checkpoint.json", "state.safetensors")
 OURS = frozenset({*_ARTIFACT, *_PART, DRAFT})  # what a folder that we write may hold
 _ENDING = ".draft"

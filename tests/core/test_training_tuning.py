@@ -119,6 +119,15 @@ def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
     assert sorted(path.name for path in (tmp_path / "killed.run").iterdir()) == ["metrics.jsonl", "run.json"]
 
 
+def test_force_replaces_what_a_fine_tuning_wrote(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    call = partial(lifecycle.finetune, START, task="tiny", out=tmp_path / "out", run=RUN, epochs=1)
+    call(lr=1e-3)
+    before = (tmp_path / "out" / "report.html").read_bytes()
+    call(lr=3e-3, force=True)
+    assert (tmp_path / "out" / "report.html").read_bytes() != before
+
+
 def test_an_older_best_epoch_stays_until_no_checkpoint_needs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

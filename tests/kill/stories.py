@@ -74,7 +74,11 @@ STORIES = (
     Story("expand-force", "expand gene --layers 3 --num-classes 5 -o out --force", old=REPLACED, sample=None),
     Story("expand-renames", "expand gene --layers 3 -o out --force", old=REPLACED, renames=True),
     Story("expand", REPLACED),
-    Story("finetune-force", f"finetune model --task {TASK} {SMALL} -o out --force", old=REPLACED),
+    Story(
+        "finetune-force",
+        f"finetune model --task {TASK} {SMALL} -o out --force",
+        old=f"finetune ancestry --task {TASK} {SMALL} -o out",
+    ),
     Story("train", f"train --task {TASK} --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out"),
     Story("train-stream", f"train --task wds:shards --layers 2 --width 32 --heads 2 --image-size 16 {SMALL} -o out"),
     Story("extract-keep", "extract lsamd --ancestry ancestry --keep 1,2 -o out"),
