@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import timm
-import torch
 from timm.layers import (
     AttentionRope,
     GluMlp,
@@ -25,7 +24,7 @@ from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm, check
 from torch import nn
 
 from learngene_zoo.errors import WrongCall
-from learngene_zoo.families.dense import dense_head
+from learngene_zoo.families.dense import dense_forward, dense_head
 from learngene_zoo.families.eva import FAMILY
 from learngene_zoo.families.eva.names import ARCHITECTURES, REGISTERED
 from learngene_zoo.families.eva.spec import EvaSpec
@@ -43,16 +42,8 @@ class DenseEva(Eva):
         super().__init__(norm_layer=partial(LayerNorm, eps=norm_eps), **settings)
         self.attn_pool = None  # every patch keeps its own class
 
-    def forward_head(
-        self, x: torch.Tensor, pre_logits: bool = False, size: tuple[int, int] | None = None
-    ) -> torch.Tensor:
-        """As `dense_head`, of all tokens after the last block."""
-        return dense_head(self, x, pre_logits, size)
-
-    def forward(self, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
-        """Logits (B, K, H, W)."""
-        height, width = x.shape[-2:]
-        return self.forward_head(self.forward_features(x, attn_mask, is_causal), size=(height, width))
+    forward_head = dense_head
+    forward = dense_forward
 
 
 default_cfgs = generate_default_cfgs(

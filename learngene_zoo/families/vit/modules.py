@@ -21,7 +21,7 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer, checkpoint_filter_fn
 from torch import nn
 
-from learngene_zoo.families.dense import dense_head
+from learngene_zoo.families.dense import dense_forward, dense_head
 from learngene_zoo.families.vit.names import LAYER_FIELDS, OURS
 
 Built = TypeVar("Built", bound=VisionTransformer)
@@ -35,16 +35,8 @@ class DenseVisionTransformer(VisionTransformer):
         super().__init__(*args, **settings)
         self.attn_pool = None  # every patch keeps its own class
 
-    def forward_head(
-        self, x: torch.Tensor, pre_logits: bool = False, size: tuple[int, int] | None = None
-    ) -> torch.Tensor:
-        """As `dense_head`, of all tokens after the last block."""
-        return dense_head(self, x, pre_logits, size)
-
-    def forward(self, x: torch.Tensor, attn_mask: torch.Tensor | None = None, is_causal: bool = False) -> torch.Tensor:
-        """Logits (B, K, H, W)."""
-        height, width = x.shape[-2:]
-        return self.forward_head(self.forward_features(x, attn_mask, is_causal), size=(height, width))
+    forward_head = dense_head
+    forward = dense_forward
 
 
 class StitchedBlock(Block):
