@@ -126,9 +126,7 @@ def reopen_ancestry(record: AncestryRecord, named: str | None, *, offline: bool 
         )
     pinned = scheme == "hf-hub" and "@" not in name and named == record.source and record.revision
     source = f"{named}@{record.revision}" if pinned else named or record.source
-    found = open_ancestry(
-        source, image_size=record.spec.image_size, pool=getattr(record.spec, "pool", None), offline=offline
-    )
+    found = open_ancestry(source, image_size=record.spec.image_size, pool=record.spec.pool, offline=offline)
     if record.sha256 not in (None, found.record.sha256):
         raise BadFile(
             f"{named or record.source} has the checksum {str(found.record.sha256)[:12]}…, but {str(record.sha256)[:12]}… is recorded: "

@@ -131,6 +131,26 @@ class Spec:
         return False
 
     @property
+    def pool(self) -> Pool:
+        """What the head reads."""
+        return "token"
+
+    @property
+    def class_token(self) -> bool:
+        """Whether a class token stands before the patches."""
+        return True
+
+    @property
+    def registers(self) -> int:
+        """Further learned tokens before the patches."""
+        return 0
+
+    @property
+    def no_embed_class(self) -> bool:
+        """Whether only the patches have a position embedding."""
+        return False
+
+    @property
     def dynamic_image_size(self) -> bool:
         """Whether the model takes images of other sizes than `image_size`."""
         return False
@@ -179,6 +199,26 @@ class Spec:
         """Patches of one image."""
         return self.grid**2
 
+    @property
+    def prefix_tokens(self) -> int:
+        """Tokens before the patches: the class token and the registers."""
+        return int(self.class_token) + self.registers
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that every block sees."""
+        return self.prefix_tokens + self.patches
+
+    @property
+    def positions(self) -> int:
+        """Rows of the position embedding."""
+        return self.patches if self.no_embed_class else self.tokens
+
+    @property
+    def pools_by_attention(self) -> bool:
+        """Whether an attention layer pools; a dense model has no pooling."""
+        return self.pool == "map" and not self.dense
+
     def with_(self, **changes: Any) -> Self:
         """This spec with other values; a value of None leaves the field as it is.
 
@@ -201,7 +241,7 @@ class Spec:
         """
         if pool is not None and pool not in get_args(Pool):
             raise unknown("pooling", pool, get_args(Pool))
-        if pool == "map" != getattr(self, "pool", None):
+        if pool == "map" != self.pool:
             raise WrongCall("pooling by attention has tensors, which this model lacks; use pool 'avg'")
         return self.with_(pool=pool)
 

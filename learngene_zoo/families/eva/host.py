@@ -181,7 +181,7 @@ def _as_named(spec: EvaSpec, model: Eva) -> EvaSpec:
     if known is None:
         return spec
     named = spec.with_(mlp_ratio=known.mlp_ratio, swiglu_multiple=known.swiglu_multiple)
-    same = named.hidden == spec.hidden and (not spec.pooled or named.hidden_of_pool == spec.hidden_of_pool)
+    same = named.hidden == spec.hidden and (not spec.pools_by_attention or named.hidden_of_pool == spec.hidden_of_pool)
     return named if same else spec
 
 

@@ -113,7 +113,7 @@ class EvaSpec(Spec):
             raise WrongCall("rope_type 'mixed' rotates neighbouring channels; rope_half must be false")
         if self.pool_heads is not None:
             check_between("pool_heads", self.pool_heads, 1, 512)
-        if self.pooled and self.width % self.heads_of_pool:
+        if self.pools_by_attention and self.width % self.heads_of_pool:
             raise WrongCall(
                 f"the pooling has {self.heads_of_pool} heads, which do not divide a width of {self.width}; choose a multiple"
             )
@@ -140,11 +140,6 @@ class EvaSpec(Spec):
         return self.rotary and self.rope_type == "mixed"
 
     @property
-    def pooled(self) -> bool:
-        """Whether an attention layer pools; a dense model has no pooling."""
-        return self.pool == "map" and not self.dense
-
-    @property
     def heads_of_pool(self) -> int:
         """Attention heads of the pooling `map`."""
         return self.pool_heads or self.heads
@@ -153,21 +148,6 @@ class EvaSpec(Spec):
     def hidden_of_pool(self) -> int:
         """Width of the hidden layer of the pooling `map`."""
         return int(self.width * (self.pool_mlp_ratio or self.mlp_ratio))
-
-    @property
-    def prefix_tokens(self) -> int:
-        """Tokens before the patches: the class token and the registers."""
-        return int(self.class_token) + self.registers
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that every block sees."""
-        return self.prefix_tokens + self.patches
-
-    @property
-    def positions(self) -> int:
-        """Rows of the position embedding."""
-        return self.patches if self.no_embed_class else self.tokens
 
     def timm_args(self) -> dict[str, Any]:
         """The arguments that make a timm architecture with this `norm_eps` this model; all of them, so that no default matters.

@@ -60,7 +60,7 @@ def _eva_bias(spec: EvaSpec) -> bool:
 
 
 def _pooled(spec: EvaSpec) -> bool:
-    return spec.pooled
+    return spec.pools_by_attention
 
 
 def _scale(spec: EvaSpec) -> float:
@@ -202,7 +202,7 @@ def tail_flops(spec: EvaSpec, convention: Convention = "exact") -> int:
     normed = (n * d if spec.final_norm else 0) + (seen * d if spec.fc_norm else 0)
     upsampled = (spec.classes or d) * spec.image_size**2 if spec.dense else 0
     pooling = 0
-    if spec.pooled:
+    if spec.pools_by_attention:
         pooling = 2 * n * d * d + 2 * d * d + 2 * d * spec.hidden_of_pool
         pooling += 0 if convention == "thop" else 2 * n * d
         normed += d

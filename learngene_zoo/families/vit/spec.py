@@ -154,26 +154,6 @@ class ViTSpec(Spec):
         return super().hidden // (2 if self.mlp == "swiglu_packed" else 1)
 
     @property
-    def prefix_tokens(self) -> int:
-        """Tokens before the patches: the class token and the registers."""
-        return int(self.class_token) + self.registers
-
-    @property
-    def tokens(self) -> int:
-        """Tokens that every block sees."""
-        return self.prefix_tokens + self.patches
-
-    @property
-    def positions(self) -> int:
-        """Rows of the position embedding."""
-        return self.patches if self.no_embed_class else self.tokens
-
-    @property
-    def pools_by_attention(self) -> bool:
-        """Whether an attention layer pools; a dense model has no pooling."""
-        return self.pool == "map" and not self.dense
-
-    @property
     def norms_after_pool(self) -> bool:
         """Whether the final norm comes after pooling (timm's `fc_norm`) rather than before it (`norm`)."""
         if not self.final_norm:
