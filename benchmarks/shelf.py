@@ -42,7 +42,7 @@ from learngene_zoo.families.tensors import cast
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import BUNDLED, METHODS
 from learngene_zoo.runs.run import Run, world
-from learngene_zoo.settings import Recipe, fingerprint, from_json, settings_of, to_json
+from learngene_zoo.settings import Recipe, Setting, fingerprint, from_json, settings_of, to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS, read_json, write_json
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, suite
 
@@ -83,6 +83,7 @@ class Made:
 _SHORT = {"images": 24_000, "tuning_images": 1_000, "tuning_epochs": 5}
 _ALL = suite("mini").tasks
 EXCEPTIONS = {
+    "closed_form": Made(settings={"store": False}),  # its ancestry model is on the shelf already
     "ghn3": Made(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
     "logah": Made(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
     "snnet": Made(settings={"images": 6_000, "judged": 100}, ancestries=(NARROW_CARD, BUNDLED), tasks=(SOURCE_TASK,)),
@@ -221,7 +222,14 @@ def command(arm: Arm) -> str:
     preset = METHODS.load(arm.method).preset(arm.preset)
     usual = {setting.name: setting.default for setting in settings_of(preset)}
     changed = [one for one in settings_of(arm.extractor) if one.default != usual[one.name]]
-    return " ".join([*words, *(f"--{one.option} {'none' if one.default is None else one.default}" for one in changed)])
+    return " ".join([*words, *map(_option, changed)])
+
+
+def _option(setting: Setting) -> str:
+    """A setting as it is typed."""
+    if setting.kind is bool:
+        return f"--{'' if setting.default else 'no-'}{setting.option}"
+    return f"--{setting.option} {'none' if setting.default is None else setting.default}"
 
 
 def worth(methods: list[str]) -> None:

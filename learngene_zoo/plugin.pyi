@@ -82,6 +82,7 @@ from learngene_zoo.storage import write_json as write_json
 from learngene_zoo.tasks.catalogue import Suite as Suite
 from learngene_zoo.tasks.catalogue import built_in as built_in
 from learngene_zoo.tasks.catalogue import find_entry as find_entry
+from learngene_zoo.tasks.catalogue import is_own_data as is_own_data
 from learngene_zoo.tasks.catalogue import open_task as open_task
 from learngene_zoo.tasks.catalogue import split_sizes as split_sizes
 from learngene_zoo.tasks.folders import Files as Files

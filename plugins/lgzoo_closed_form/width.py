@@ -1,0 +1,103 @@
+"""A narrower residual stream in which LayerNorm stays exact.
+
+Let U (D, d - 1) hold the principal directions of all streams, each token centred over its D channels and divided by their standard
+deviation, as LayerNorm does. U is orthogonal to the vector of ones, so with V (d, d - 1), an orthonormal basis of what is
+orthogonal to the ones of the narrow space, P = V U' maps a stream so that its narrow channels have mean 0, too. As far as a
+centred token lies in the span of U, it keeps its length, and
+
+    P LayerNorm_D(x) = sqrt(D / d) LayerNorm_d(P x).
+
+What reads the stream through a LayerNorm takes the factor, the norm's weight and its bias into its own weights; what writes into
+the stream is multiplied by P. Of a layer scale one number is left for all channels, its root mean square. The model stays a plain one. What is lost is the variance outside of U.
+
+Shapes: D width, d narrow width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from learngene_zoo.plugin import Spec, StateDict, select, table_of
+from lgzoo_closed_form.streams import Streams
+
+
+def directions(streams: Streams, weights_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The principal directions (D, D), columns by falling variance, the last the vector of ones; and these variances, in sum 1."""
+    width = streams.before[0].shape[1]
+    moment_DD = torch.zeros(width, width, dtype=torch.float64)
+    for stream_RD in (*streams.before, *streams.middle):
+        rows = stream_RD.double()
+        rows = rows - rows.mean(dim=1, keepdim=True)
+        rows = rows / (rows.var(dim=1, keepdim=True, unbiased=False) + 1e-6).sqrt()
+        moment_DD += rows.T @ (rows * weights_R[:, None])
+    variances, columns = torch.linalg.eigh(moment_DD)
+    order = variances.argsort(descending=True)
+    variances, columns = variances[order].clamp_min(0), columns[:, order]
+    signs = columns.gather(0, columns.abs().argmax(dim=0)[None]).sign()  # eigenvectors have no sign of their own
+    return columns * signs, variances / variances.sum()
+
+
+def projection(columns_DD: torch.Tensor, narrow: int) -> torch.Tensor:
+    """P (d, D), float64, from the principal directions, made orthonormal again: they may have been stored in half precision."""
+    columns = columns_DD[:, : narrow - 1].double()
+    exact, triangle = torch.linalg.qr(columns - columns.mean(dim=0))
+    return complement(narrow) @ (exact * triangle.diagonal().sign()).T
+
+
+def complement(narrow: int) -> torch.Tensor:
+    """V (d, d - 1): orthonormal columns, each of sum 0 (the rows of a Helmert matrix)."""
+    made = torch.zeros(narrow, narrow - 1, dtype=torch.float64)
+    for column in range(narrow - 1):
+        made[: column + 1, column] = 1.0
+        made[column + 1, column] = -(column + 1.0)
+        made[:, column] /= ((column + 1.0) * (column + 2.0)) ** 0.5
+    return made
+
+
+def narrowed(
+    block: Mapping[str, torch.Tensor], spec: Spec, P_dD: torch.Tensor, heads: Sequence[int], neurons: Sequence[int]
+) -> StateDict:
+    """A block's tensors, by their names within the block, for the narrow stream; its norms of the stream are plain there."""
+    table, scale = table_of(spec), (spec.width / len(P_dD)) ** 0.5
+    full = {table.block_name(0, inner): tensor for inner, tensor in block.items()}
+    cut = select(full, spec, {"heads": heads, "hidden": neurons})
+    made = {table.inner_name(name): tensor.double() for name, tensor in cut.items()}
+    for norm, readers in (("norm1", "attn."), ("norm2", "mlp.")):
+        gain, shift = made.pop(f"{norm}.weight"), made.pop(f"{norm}.bias")
+        for name in [name for name in made if name.startswith(readers) and name.endswith(".weight")]:
+            axes = table.find(table.block_name(0, name))
+            if axes is not None and axes.axes[-1] == ("width",):
+                bias = name.removesuffix("weight") + "bias"
+                if bias in made:
+                    made[bias] = made[bias] + made[name] @ shift
+                made[name] = scale * (made[name] * gain) @ P_dD.T
+    for scale_name, writer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
+        for name in (f"{writer}.weight", f"{writer}.bias"):
+            if name in made:
+                made[name] = torch.tensordot(P_dD, _scaled(made[name], made.get(scale_name)), dims=1)
+        if scale_name in made:
+            made[scale_name] = made[scale_name].square().mean().sqrt().expand(len(P_dD)).clone()
+    return {name: tensor.float() for name, tensor in made.items()}
+
+
+def _scaled(tensor: torch.Tensor, gamma: torch.Tensor | None) -> torch.Tensor:
+    """A writer's tensor times the layer scale that follows, as far as it differs from channel to channel."""
+    if gamma is None:
+        return tensor
+    relative = gamma / gamma.square().mean().sqrt()
+    return tensor * (relative[:, None] if tensor.dim() == 2 else relative)
+
+
+def narrowed_stem(state: StateDict, spec: Spec, P_dD: torch.Tensor) -> StateDict:
+    """The stem's tensors, all of which write into the stream, for the narrow one."""
+    table, made = table_of(spec), {}
+    for name in state:
+        if table.is_stem(name):
+            kind = table.find(name)
+            assert kind is not None
+            axis = kind.axes.index(("width",))
+            moved = torch.tensordot(state[name].double(), P_dD, dims=([axis], [1])).movedim(-1, axis)
+            made[name] = moved.float().contiguous()
+    return made

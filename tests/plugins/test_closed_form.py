@@ -1,0 +1,285 @@
+"""Closed-form descendants: the programme, the ridge, the narrow stream, and the laws of what is built."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import learngene_zoo as lg
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.family import load_family
+from learngene_zoo.families.tensors import take_blocks
+from learngene_zoo.method import Target
+from learngene_zoo.runs.run import Run
+from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
+from lgzoo_closed_form.closed_form import CLOSED_FORM, DIRECTIONS, Calibration, Measure, Solve
+from lgzoo_closed_form.depth import cuts, monotone
+from lgzoo_closed_form.ridge import MOST_SUBSETS, Ridge, best_heads, best_neurons
+from lgzoo_closed_form.width import complement, narrowed, projection
+
+SPEC = load_family("vit").examples[0].with_(layers=4)
+
+
+def test_contract() -> None:
+    check_method(CLOSED_FORM)
+
+
+def random_costs(seed: int, layers: int = 7) -> list[list[float]]:
+    generator = np.random.default_rng(seed)
+    return [[0.0, *generator.random(layers - 1 - first).tolist()] for first in range(layers)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_programme_finds_the_best_cut_and_never_rises(seed: int) -> None:
+    costs = random_costs(seed)
+    hard = monotone(costs)
+
+    def objective(starts: Sequence[int]) -> float:
+        ends = [*starts[1:], len(costs)]
+        return sum(hard[first][end - 1 - first] for first, end in zip(starts, ends))
+
+    found = cuts(costs)
+    for runs, (starts, value) in enumerate(found, start=1):
+        tried = [(0, *others) for others in combinations(range(1, len(costs)), runs - 1)]
+        assert value == pytest.approx(min(objective(one) for one in tried))
+        assert objective(starts) == pytest.approx(value)
+    values = [value for _, value in found]
+    assert values == sorted(values, reverse=True)
+    assert values[-1] == 0
+
+
+def test_a_run_is_as_hard_as_its_hardest_part() -> None:
+    hard = monotone([[0.0, 0.5, 0.1], [0.0, 0.2], [0.0]])
+    assert hard == [[0.0, 0.5, 0.5], [0.0, 0.2], [0.0]]
+
+
+def regression(rho: float) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets, start = (torch.randn(*shape, generator=generator) for shape in ((60, 5), (60, 3), (3, 5)))
+    weights = torch.rand(60, generator=generator).double() + 0.1
+    bias = torch.zeros(3)
+    weight, offset = Ridge.on(inputs, weights, rho).solve(targets, start, bias)
+    assert offset is not None
+    return inputs.double(), targets.double(), start.double(), weights, weight, offset
+
+
+def test_ridge_without_penalty_is_weighted_least_squares() -> None:
+    inputs, targets, _, weights, weight, offset = regression(0.0)
+    root = weights.sqrt()[:, None]
+    wide = torch.cat([inputs, torch.ones(60, 1, dtype=torch.float64)], dim=1)
+    expected = torch.linalg.lstsq(root * wide, root * targets).solution
+    torch.testing.assert_close(torch.cat([weight.T, offset[None]]), expected)
+
+
+def test_ridge_minimises_its_objective() -> None:
+    rho = 0.3
+    inputs, targets, start, weights, weight, offset = regression(rho)
+    mean = (inputs * weights[:, None]).sum(dim=0) / weights.sum()
+    penalty = rho * ((inputs - mean).square() * weights[:, None]).sum(dim=0).mean()
+    weight, offset = weight.clone().requires_grad_(), offset.clone().requires_grad_()
+    missed = ((inputs @ weight.T + offset - targets).square().sum(dim=1) * weights).sum()
+    (missed + penalty * (weight - start).square().sum()).backward()
+    torch.testing.assert_close(weight.grad, torch.zeros_like(weight), atol=1e-9, rtol=0)
+    torch.testing.assert_close(offset.grad, torch.zeros_like(offset), atol=1e-9, rtol=0)
+
+
+def test_a_strong_ridge_keeps_the_start() -> None:
+    *_, start, _, weight, _ = regression(1e12)
+    torch.testing.assert_close(weight, start)
+
+
+def test_heads_are_chosen_by_what_they_explain() -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(200, 8, generator=generator)
+    outputs[:, 4:6] = outputs[:, 0:2] + 0.01 * torch.randn(200, 2, generator=generator)  # head 2 says what head 0 says
+    reader = torch.randn(6, 8, generator=generator)
+    reader[:, 2:4] *= 0.01  # head 1 is hardly read
+    found = best_heads(outputs, reader, torch.ones(200).double(), 2, 4)
+    assert 3 in found
+    assert len({0, 2} & set(found)) == 1
+
+
+def test_many_heads_are_dropped_one_by_one() -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs, reader = torch.randn(100, 24, generator=generator), torch.randn(5, 24, generator=generator)
+    reader[:, [3, 7, 20]] *= 100
+    assert MOST_SUBSETS < 2024
+    assert best_heads(outputs, reader, torch.ones(100).double(), 3, 24) == [3, 7, 20]
+
+
+def test_neurons_are_chosen_by_variance_and_by_what_reads_them() -> None:
+    generator = torch.Generator().manual_seed(0)
+    outputs = torch.randn(100, 4, generator=generator) * torch.tensor([1.0, 10.0, 2.0, 1.0]) + 50
+    reader = torch.tensor([[1.0, 0.01, 1.0, 5.0]])
+    assert best_neurons(outputs, reader, torch.ones(100).double(), 2) == [2, 3]
+
+
+@pytest.mark.parametrize("narrow", [2, 7, 32])
+def test_the_narrow_basis_is_orthonormal_and_of_mean_zero(narrow: int) -> None:
+    columns = complement(narrow)
+    torch.testing.assert_close(columns.T @ columns, torch.eye(narrow - 1, dtype=torch.float64))
+    torch.testing.assert_close(columns.sum(dim=0), torch.zeros(narrow - 1, dtype=torch.float64))
+
+
+def test_layer_norm_stays_exact_in_the_narrow_stream() -> None:
+    generator = torch.Generator().manual_seed(0)
+    wide, narrow = 24, 9
+    raw = torch.randn(wide, wide, generator=generator, dtype=torch.float64)
+    columns, _ = torch.linalg.qr(raw - raw.mean(dim=0))  # its first 23 columns are orthogonal to the ones
+    P_dD = projection(columns, narrow)
+    inside = torch.randn(5, narrow - 1, generator=generator, dtype=torch.float64) @ columns[:, : narrow - 1].T
+    tokens = inside + torch.randn(5, 1, generator=generator, dtype=torch.float64)  # any mean
+    norm = torch.nn.functional.layer_norm
+    expected = norm(tokens, (wide,), eps=0.0) @ P_dD.T
+    torch.testing.assert_close((wide / narrow) ** 0.5 * norm(tokens @ P_dD.T, (narrow,), eps=0.0), expected)
+
+
+def test_a_layer_scale_becomes_one_number() -> None:
+    generator = torch.Generator().manual_seed(0)
+    spec = SPEC.with_(layer_scale=0.1)
+    state = tiny_ancestry(spec=spec).state
+    block = {name.removeprefix("blocks.0."): state[name] for name in state if name.startswith("blocks.0.")}
+    gamma = torch.rand(spec.width, generator=generator)
+    P_dD = torch.randn(spec.head_width, spec.width, generator=generator, dtype=torch.float64)
+    made = narrowed({**block, "ls1.gamma": gamma}, spec, P_dD, [1], range(spec.hidden // 2))
+    expected = P_dD.float() @ (gamma[:, None] * block["attn.proj.weight"])[:, spec.head_width :]
+    torch.testing.assert_close(made["ls1.gamma"][:, None] * made["attn.proj.weight"], expected)
+    assert made["ls1.gamma"].unique().numel() == 1
+
+
+@pytest.fixture(scope="module")
+def learngene() -> lg.Learngene:
+    ancestry = tiny_ancestry(spec=SPEC)
+    made = Measure(each=Calibration(images=24))([ancestry], [tiny_task()], Run(seed=1))
+    return made.with_config(ancestries=(ancestry.record,))
+
+
+@pytest.fixture(autouse=True)
+def tiny_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learngene_zoo.tasks.catalogue._named", lambda name, offline: tiny_task(name))
+
+
+def test_the_full_size_is_the_ancestry_model(learngene: lg.Learngene) -> None:
+    made = lg.expand(learngene, layers=SPEC.layers)
+    for name in made.inherited:
+        torch.testing.assert_close(made.state[name], learngene.state[name], atol=1e-6, rtol=0)
+    assert len(made.inherited) == len(learngene.state) - 1
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_without_solving_blocks_are_selected(learngene: lg.Learngene, layers: int) -> None:
+    runs = learngene.config.details["runs"][layers - 1]
+    made = lg.expand(learngene, layers=layers, expander=Solve(solve=False))
+    taken = take_blocks({n: learngene.state[n] for n in learngene.state if n != DIRECTIONS}, SPEC, runs)
+    assert made.inherited == set(taken)
+    assert all(torch.equal(made.state[name], taken[name]) for name in taken)
+    first = lg.expand(learngene, layers=layers, expander=Solve(cut="first", solve=False))
+    assert torch.equal(
+        first.state[f"blocks.{layers - 1}.mlp.fc2.weight"], learngene.state[f"blocks.{layers - 1}.mlp.fc2.weight"]
+    )
+
+
+def missed(learngene: lg.Learngene, expander: Solve) -> float:
+    """How far the stream after the last block is from the ancestry model's, on the calibration images."""
+    from lgzoo_closed_form.closed_form import _input_format, teacher_of
+    from lgzoo_closed_form.streams import pictures, record
+
+    state = {name: learngene.state[name] for name in learngene.state if name != DIRECTIONS}
+    settings, form, run = Calibration(images=24), _input_format(learngene.config), Run(seed=0)
+    teacher = teacher_of(state, SPEC, settings, tiny_task(), form, run)
+    made = lg.expand(learngene, layers=2, expander=expander, run=run).model()
+    shown = pictures(tiny_task(), 1, SPEC.patches, form, run, images=24, tokens=64, weight=4.0)
+    difference = record(made, shown).before[-1] - teacher.streams.before[-1]
+    return float((difference.square().sum(dim=1) * shown.weights).sum())
+
+
+def test_solving_comes_nearer_to_the_ancestry_model(learngene: lg.Learngene) -> None:
+    assert missed(learngene, Solve()) < 0.5 * missed(learngene, Solve(solve=False))
+
+
+def test_other_pictures_give_another_model(learngene: lg.Learngene) -> None:
+    one, other = (lg.expand(learngene, layers=2, expander=Solve(calibration=name)) for name in ("a", "b"))
+    assert not torch.equal(one.state["blocks.1.mlp.fc2.weight"], other.state["blocks.1.mlp.fc2.weight"])
+    assert other.provenance["calibration"] == "b"
+
+
+def test_pictures_of_the_learngenes_maker_are_not_opened_unasked(learngene: lg.Learngene, tmp_path: Path) -> None:
+    details = {**learngene.config.details, "task": "folder:theirs"}
+    with pytest.raises(WrongCall, match="calibrated on folder:theirs, which is opened only if you name it"):
+        lg.expand(learngene.with_config(details=details), layers=2)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            pixels = np.random.default_rng(number).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    made = lg.expand(learngene.with_config(details=details), layers=2, calibration=f"folder:{tmp_path}")
+    assert made.spec.layers == 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"layers": 5}, "layers is 5; the ancestry model has 4"),
+        ({"width": 2 * SPEC.width}, f"this learngene has heads of {SPEC.head_width}: choose width"),
+        ({"width": SPEC.head_width, "heads": 2}, "choose width"),
+    ],
+)
+def test_sizes_that_cannot_be_solved_are_refused(learngene: lg.Learngene, sizes: dict[str, int], said: str) -> None:
+    with pytest.raises(WrongCall, match=said):
+        lg.expand(learngene, target=Target(**sizes))  # type: ignore[arg-type]
+
+
+def test_a_stream_that_no_layer_norm_reads_keeps_its_width() -> None:
+    config = Measure().outline([SPEC.with_(pre_norm=True)])
+    members = Solve().family(config)
+    assert {member.spec.width for member in members} == {SPEC.width}
+    with pytest.raises(WrongCall, match="norms after attention and MLP"):
+        Measure().outline([SPEC.with_(post_norm=True)])
+
+
+@pytest.mark.parametrize("runs", [[], [[0], [1, 2]], [[0], [0, 0]]])
+def test_runs_that_cannot_be_are_refused(learngene: lg.Learngene, runs: list[list[int]]) -> None:
+    details = {**learngene.config.details, "runs": runs}
+    with pytest.raises(BadFile, match="runs has"):
+        lg.expand(learngene.with_config(details=details), layers=2)
+
+
+def test_missing_directions_are_refused(learngene: lg.Learngene) -> None:
+    state = {name: learngene.state[name] for name in learngene.state if name != DIRECTIONS}
+    with pytest.raises(BadFile, match="lacks the tensor directions"):
+        lg.expand(replace(learngene, state=state), layers=2, width=SPEC.head_width)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"mlp": "swiglu"}, {"mlp": "swiglu_packed"}, {"qk_norm": True}, {"layer_scale": 0.1}]
+)
+def test_other_blocks_are_solved(changes: dict[str, object]) -> None:
+    spec = SPEC.with_(**changes)
+    ancestry = tiny_ancestry(spec=spec)
+    made = Measure(each=Calibration(images=24))([ancestry], [tiny_task()], Run(seed=1))
+    whole = lg.expand(made, layers=spec.layers)
+    torch.testing.assert_close(
+        whole.state["blocks.3.mlp.fc2.weight"], ancestry.state["blocks.3.mlp.fc2.weight"], atol=1e-5, rtol=0
+    )
+    small = lg.expand(made, layers=2, width=spec.head_width)
+    assert small.spec.width == spec.head_width
+    assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
+
+
+def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
+    run = Run(seed=1)
+    made = [
+        lg.extract("closed_form", extractor=Measure(store=store, each=Calibration(images=8)), run=run)
+        for store in (True, False)
+    ]
+    assert set(made[1].state) == {DIRECTIONS}
+    one, other = (lg.expand(gene, layers=2, width=32, run=run) for gene in made)
+    assert one.inherited == other.inherited
+    assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
+    with pytest.raises(WrongCall, match="neither stores nor records"):
+        lg.expand(made[1].with_config(ancestries=()), layers=2)
