@@ -80,12 +80,13 @@ def build(method: Method) -> click.Command:
         print_made(job.out, job, f"{advice}   (all: lgzoo show {place})")
 
     task = task_option(TASK_HELP, multiple=True)
+    own = " --task folder:mine" if method.tasks != "none" else ""
     return SettingsCommand(
         method.name,
         callback=extract,
         help=f"{method.title[:1].upper()}{method.title[1:]}.\n\n{method.paper}",
         epilog=f"\b\nExamples:\n  lgzoo extract {method.name}\n"
-        f"  lgzoo extract {method.name} --ancestry timm:deit_small_patch16_224 -o small",
+        f"  lgzoo extract {method.name} --ancestry timm:deit_small_patch16_224{own} -o small",
         params=[
             *options_of(method.extractor),
             ancestry_option(),

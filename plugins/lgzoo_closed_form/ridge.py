@@ -111,7 +111,8 @@ def best_heads(
         while len(chosen) > count:
             chosen = max([tuple(head for head in chosen if head != dropped) for dropped in chosen], key=explained)
         subsets = [chosen]
-    return list(max(subsets, key=explained))
+    best = max(subsets, key=explained)
+    return list(best)
 
 
 def best_neurons(outputs_RH: torch.Tensor, reader_DH: torch.Tensor, weights_R: torch.Tensor, count: int) -> list[int]:
