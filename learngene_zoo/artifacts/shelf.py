@@ -190,6 +190,11 @@ def entry(folder: Path) -> Entry | None:
         raise BadFile(f"{path} does not describe a learngene: {error}; create or download it again") from error
 
 
+def may_be_on_hub(text: str) -> bool:
+    """Whether a reference that is no folder may be meant for a repository on the Hub."""
+    return _HUB.fullmatch(text) is not None and not text.startswith(".")
+
+
 def find(reference: str | Path, *, offline: bool = False) -> Path:
     """The folder that a path, the name of a card (`lsamd-mini`) or of a method (`lsamd`), or a repository on the Hub stands for.
 
@@ -214,8 +219,8 @@ def find(reference: str | Path, *, offline: bool = False) -> Path:
         return fetch_repository(repository, offline=offline).folder
     if text.startswith((".", "/", "~")) or (isinstance(reference, Path) and len(path.parts) > 1):
         raise WrongCall(f"no folder {path}; make a learngene with `lgzoo extract`, or see `lgzoo list learngenes`")
-    if _HUB.fullmatch(text):
-        raise WrongCall(f"no folder {text}; on the Hub it would be {SCHEME}{text}")
+    if may_be_on_hub(text):
+        raise WrongCall(f"no folder {text}; on the Hub it would be {SCHEME}{text} or {text}@main")
     raise unknown("folder or learngene", text, learngenes())
 
 

@@ -8,12 +8,13 @@ import click
 
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.cli.bench import bench_options, executor_for
-from learngene_zoo.cli.job import Job, advise, job_of, print_lines, print_row, print_rows
+from learngene_zoo.cli.job import Job, advise, job_of, print_lines, print_row, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.errors import TrainingFailed
-from learngene_zoo.settings import Json
+from learngene_zoo.text import human_count
 
 COLUMNS = ("layers", "params", "flops", "lsamd", "shuffled", "scratch_timm", "scratch_fan_in")
+HEADS = (*COLUMNS[:5], "scratch timm", "scratch fan_in")
 
 
 def demo(full: bool, workers: int | None, **given: Any) -> None:
@@ -25,7 +26,7 @@ def demo(full: bool, workers: int | None, **given: Any) -> None:
     if job.as_json:
         print_rows([{**line, "path": str(job.out)} for line in lines], as_json=True)
         return
-    print_rows([_for_people(line) for line in lines], as_json=False, title="accuracy on digits, %")
+    print_table(HEADS, [_for_people(line) for line in lines], [True] * len(HEADS), "accuracy on digits, %")
     print_lines([sentence(line) for line in lines])
     print_row({"report": str(job.out / "report.html"), "numbers": str(job.out / "results.jsonl")}, as_json=False)
     advise(f"lgzoo expand {job.out / 'learngene'} --layers 7", job.quiet)
@@ -50,10 +51,10 @@ def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
     return rows
 
 
-def _for_people(line: dict[str, Json]) -> dict[str, Json]:
-    """Accuracies in per cent; the gains are in the sentences below the table."""
-    shown = {name: line[name] for name in COLUMNS}
-    return {name: f"{100 * value:.1f}" if isinstance(value, float) else value for name, value in shown.items()}
+def _for_people(line: dict[str, Any]) -> list[str]:
+    """A row of the table, with accuracies in per cent; the gains are in the sentences below it."""
+    accuracies = [f"{100 * line[name]:.1f}" for name in COLUMNS[3:]]
+    return [str(line["layers"]), human_count(line["params"]), human_count(line["flops"]), *accuracies]
 
 
 command = click.Command(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,7 +13,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.hub import reference_to_hub
 from learngene_zoo.artifacts.records import CONTROLS, Control
 from learngene_zoo.artifacts.shelf import read_config
-from learngene_zoo.cli.job import job_of, job_options, json_option, on_task, print_lines, print_made, print_row
+from learngene_zoo.cli.job import job_of, job_options, json_option, on_task, print_lines, print_made, print_row, say
 from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
     SettingsCommand,
@@ -25,7 +25,10 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import Budget, Method, Target, method_of
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import human_count, shell_word
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
 
 DEFAULT = Path("learngene")
 MOST = 2  # times the layers of the ancestry model, beyond which a descendant gets a remark
@@ -108,16 +111,19 @@ def expand(
     """Build one descendant and write it."""
     job, target = job_of(given), chosen(Target())
     folder, method = click.get_current_context().meta[FOUND]
+    budget = Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency)
     made = lifecycle.expand(
         folder,
         target=target,
-        budget=Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency),
+        budget=budget,
         expander=chosen(method.expander),
         control=control,
         out=job.out,
         run=replace(job.run, ancestry=ancestry),
         force=job.force,
     )
+    if budget:
+        say(_size(made), job)
     own = read_config(folder).spec.layers
     if made.spec.layers > MOST * own and not job.quiet:
         note(
@@ -125,6 +131,14 @@ def expand(
         )
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
     print_made(job.out, job, f"lgzoo finetune{where}{on_task(made.task)}")
+
+
+def _size(made: Descendant) -> str:
+    """What a budget has led to."""
+    from learngene_zoo.families.family import cost
+
+    found = cost(made.spec)
+    return f"{made.spec.layers} layers, {human_count(found.params)} parameters, {human_count(found.flops)} FLOPs"
 
 
 command = ExpandCommand(

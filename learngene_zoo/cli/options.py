@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 from click.core import ParameterSource
 
-from learngene_zoo.artifacts.hub import reference_to_hub
+from learngene_zoo.artifacts.hub import SCHEME, reference_to_hub
 from learngene_zoo.artifacts.models import is_timm_source
-from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes
+from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, may_be_on_hub
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.method import METHODS, Method, Target
@@ -309,6 +309,10 @@ def model_of(named: str | None, *places: str, offline: bool = False) -> Path:
     if folder is None:
         searched = " or ".join(f"./{place}" for place in places)
         raise WrongCall(f"there is no model at {searched}; build one with `lgzoo expand --layers 7`, or name a folder")
+    if folder.is_file():
+        raise WrongCall(f"{folder} is a file; name a model's folder, such as `lgzoo finetune` writes")
+    if not folder.is_dir() and may_be_on_hub(str(named)):
+        raise WrongCall(f"there is no model at {folder}; on the Hub it would be {SCHEME}{folder} or {folder}@main")
     if not folder.is_dir():
         raise WrongCall(f"there is no model at {folder}; build one with `lgzoo expand --layers 7 -o {folder}`")
     if kind_of(folder) == "learngene":

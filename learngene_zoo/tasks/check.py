@@ -29,6 +29,7 @@ from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.streams.facts import cache_folder, progress
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 from learngene_zoo.tasks.transforms import checked
+from learngene_zoo.text import shell_word
 
 FEW = 10  # training images of a class
 SECONDS = 30.0  # before a training, for each task in a process
@@ -219,7 +220,8 @@ def _named(broken: Sequence[Picture], task: Task) -> str:
         return f"{broken[0].where}: {broken[0].problem}"
     more = "" if len(broken) <= NAMED else f"; and {len(broken) - NAMED} more"
     each = "; ".join(f"{picture.where}: {picture.problem}" for picture in broken[:NAMED])
-    return f"{len(broken)} images of {task.name} cannot be used: {each}{more} (lgzoo doctor --check-images lists all)"
+    all_of_them = f"lgzoo doctor --check-images --task {shell_word(task.name)}"
+    return f"{len(broken)} images of {task.name} cannot be used: {each}{more} ({all_of_them} lists all)"
 
 
 class _Unknown:

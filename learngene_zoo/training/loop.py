@@ -146,7 +146,7 @@ def train(
     engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
     with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
         done = engine.begin()
-        watched = progress_bar if run.progress or not lines else epoch_lines
+        watched = progress_bar if run.progress or not lines else partial(epoch_lines, epochs=recipe.epochs)
         bar = watched(run, label, done, engine.steps)
         outlets = (metrics_file(run.folder, done), tracking(engine.accelerator, run, label), bar)
         logs = [stack.enter_context(outlet) for outlet in outlets]

@@ -102,7 +102,7 @@ def say(run: Run, text: str) -> None:
 
 
 @contextmanager
-def epoch_lines(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
+def epoch_lines(run: Run, label: str, done: int, steps: int, epochs: int) -> Iterator[Log]:
     """A function that says one line of an epoch when the next one begins; of short epochs, one every few seconds."""
     title = f"{run.name}: {label}" if run.name else label
     began = said = time.monotonic()
@@ -114,7 +114,7 @@ def epoch_lines(run: Run, label: str, done: int, steps: int) -> Iterator[Log]:
         shown = values if step == steps else last if ended else None
         if shown is not None:
             said = time.monotonic()
-            say(run, f"{title}: epoch {shown['epoch'] + 1}, loss {shown['loss']:.4f}, {said - began:.0f} s")
+            say(run, f"{title}: epoch {shown['epoch'] + 1} of {epochs}: loss {shown['loss']:.4f}, {said - began:.0f} s")
         last = values
 
     yield watch

@@ -144,8 +144,13 @@ def test_a_model_that_is_named_comes_before_those_at_the_usual_places(
     assert model_of(None, "none", "usual", "last") == Path("usual")
     with pytest.raises(WrongCall, match=r"there is no model at \./none or \./gone"):
         model_of(None, "none", "gone")
-    with pytest.raises(WrongCall, match="there is no model at none"):
+    with pytest.raises(WrongCall, match="there is no model at none; build one"):
         model_of("none", "usual")
+    with pytest.raises(WrongCall, match="no model at me/vit; on the Hub it would be hf-hub:me/vit or me/vit@main"):
+        model_of("me/vit", "usual")
+    Path("model.onnx").touch()
+    with pytest.raises(WrongCall, match=r"model\.onnx is a file; name a model's folder"):
+        model_of("model.onnx", "usual")
 
 
 def test_quantities_are_read_as_people_write_them() -> None:

@@ -150,7 +150,7 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("learngene_zoo.cli.demo._measured", lambda job, full, workers: [])
     monkeypatch.setattr("learngene_zoo.bench.demo.demo_rows", lambda rows: [line])
     result = call("demo", "-o", "story")
-    for words in ("91.3", "700.00K", "+1.3 points over the stronger scratch", "within its interval", "report.html"):
+    for words in ("91.3", "scratch fan_in", "700.00K", "+1.3 points over the stronger scratch", "within its interval", "report.html"):
         assert words in result.stdout
     assert result.stderr.splitlines()[-1].startswith("next: lgzoo expand")
     assert json.loads(call("demo", "--json", "-q").stdout) == [{**line, "path": "demo"}]
