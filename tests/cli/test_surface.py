@@ -150,7 +150,14 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("learngene_zoo.cli.demo._measured", lambda job, full, workers: [])
     monkeypatch.setattr("learngene_zoo.bench.demo.demo_rows", lambda rows: [line])
     result = call("demo", "-o", "story")
-    for words in ("91.3", "scratch fan_in", "700.00K", "+1.3 points over the stronger scratch", "within its interval", "report.html"):
+    for words in (
+        "91.3",
+        "scratch fan_in",
+        "700.00K",
+        "+1.3 points over the stronger scratch",
+        "within its interval",
+        "report.html",
+    ):
         assert words in result.stdout
     assert result.stderr.splitlines()[-1].startswith("next: lgzoo expand")
     assert json.loads(call("demo", "--json", "-q").stdout) == [{**line, "path": "demo"}]
@@ -180,6 +187,13 @@ def test_a_depth_far_beyond_the_ancestrys_gets_a_remark(tmp_path: Path) -> None:
     for layers, told in ((12, False), (40, True)):
         made = call("expand", "lsamd", "--layers", str(layers), "-o", str(tmp_path / str(layers)))
         assert ("note: 40 layers repeat those of an ancestry model of 12" in made.stderr) == told
+
+
+def test_a_budget_says_what_it_has_led_to(tmp_path: Path) -> None:
+    made = call("expand", "lsamd", "--max-params", "900K", "-o", str(tmp_path / "fitting"))
+    assert made.stderr.splitlines()[0] == "7 layers, 834.95K parameters, 14.00M FLOPs"
+    made = call("expand", "lsamd", "--max-params", "900K", "-q", "-o", str(tmp_path / "quiet"))
+    assert "parameters" not in made.stderr
 
 
 def test_a_picture_is_named_as_its_learngene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

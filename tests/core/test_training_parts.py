@@ -299,3 +299,12 @@ def test_a_long_title_leaves_room_for_the_numbers_of_a_bar():
     short = _cut("search/folder:a-long-name-of-a-data-set: super net", 21)
     assert (len(short), short[:7], short[-9:]) == (21, "search/", "super net")
     assert len(_cut("x" * 50, -5)) == 15
+
+
+def test_a_line_of_an_epoch_says_how_many_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    from learngene_zoo.runs.run import Run
+    from learngene_zoo.training.trackers import epoch_lines
+
+    with epoch_lines(Run(lines=True, name="search/digits"), "super net", done=0, steps=6, epochs=3) as watch:
+        watch({"epoch": 2, "loss": 0.5}, 6)
+    assert capsys.readouterr().err == "search/digits: super net: epoch 3 of 3: loss 0.5000, 0 s\n"

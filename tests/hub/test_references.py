@@ -112,7 +112,9 @@ def test_a_mistyped_path_never_contacts_the_hub(reference: str, published: Stand
 
 
 def test_a_path_that_may_have_meant_the_hub_says_how_to_say_so(published: StandIn) -> None:
-    with pytest.raises(WrongCall, match="no folder me/learngene; on the Hub it would be hf-hub:me/learngene or me/learngene@main"):
+    with pytest.raises(
+        WrongCall, match="no folder me/learngene; on the Hub it would be hf-hub:me/learngene or me/learngene@main"
+    ):
         shelf.find(NAME)
 
 
