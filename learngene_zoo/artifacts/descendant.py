@@ -75,6 +75,11 @@ class Descendant:
         return self.spec.classes
 
     @property
+    def width(self) -> int:
+        """The width of its tokens; of a stitched model, where they are widest."""
+        return max(segment.width for segment in self.spec.segments)
+
+    @property
     def dense(self) -> bool:
         """Whether it gives every pixel a class."""
         return self.spec.dense

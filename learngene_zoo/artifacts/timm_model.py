@@ -88,6 +88,11 @@ class TimmModel:
     dense = False
 
     @property
+    def width(self) -> int:
+        """The number of features that timm says it has, before the head: of a Vision Transformer the width of its tokens."""
+        return int(_created(self.architecture, self.arguments).num_features)
+
+    @property
     def identity(self) -> Json:
         """What distinguishes its function from that of other models."""
         settings = [self.architecture, dict(self.arguments), dict(self.images), self.classes]

@@ -51,7 +51,7 @@ def options_of(
 ) -> list[click.Option]:
     """One option for every leaf of a settings instance; its values are the defaults that the help shows."""
     found = [setting for setting in settings_of(settings) if setting.name not in without]
-    return [_option(setting, (helps or {}).get(setting.name, ""), kind) for setting in found]
+    return [_option(one, (helps or {}).get(one.name, ""), kind, default=one.default) for one in found]
 
 
 def size_options(*without: str) -> list[click.Option]:
@@ -91,21 +91,29 @@ class SettingsCommand(click.Command):
                     formatter.write_dl(records)
 
 
-def auto_options_of(settings: Any, names: Container[str]) -> list[click.Option]:
-    """As `options_of`, for these leaves only; each also takes the word `auto`, which `typed` hands on."""
+def auto_options_of(settings: Any, names: Container[str], **defaults: str) -> list[click.Option]:
+    """As `options_of`, for these leaves only; each also takes the word `auto`, which `typed` hands on.
+
+    `defaults` has, by name, the words for defaults that are no plain values.
+    """
     return [
-        _option(one, f"{one.help}, or auto", SettingOption, AutoType)
+        _option(one, f"{one.help}, or auto", SettingOption, AutoType, default=defaults.get(one.name, one.default))
         for one in settings_of(settings)
         if one.name in names
     ]
 
 
 def _option(
-    setting: Setting, help_text: str, kind: type[SettingOption], type_of: type[SettingType] | None = None
+    setting: Setting,
+    help_text: str,
+    kind: type[SettingOption],
+    type_of: type[SettingType] | None = None,
+    *,
+    default: Any,
 ) -> SettingOption:
     """No default is given to click: a preset chosen on the command line may have another one."""
     limits = f" ({setting.bounds})" if setting.bounds else ""
-    text = f"{help_text if type_of else setting.help or help_text}{limits}{_shown(setting.default)}"
+    text = f"{help_text if type_of else setting.help or help_text}{limits}{_shown(default)}"
     if setting.kind is bool:
         return kind([f"--{setting.option}/{_opposite(setting.option)}", _parameter(setting)], default=None, help=text)
     value = (type_of or SettingType)(setting)

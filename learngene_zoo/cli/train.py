@@ -113,6 +113,8 @@ def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "metric": metric, "value": value, "low": low, "high": high, "images": images}
 
 
+# What --help says of `lifecycle.rate_for`.
+RATE = f"{lifecycle.FINETUNE.lr:g}; of models more than {lifecycle.FULL_RATE} wide, {lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width"
 finetune_command = SettingsCommand(
     "finetune",
     callback=finetune,
@@ -129,7 +131,7 @@ finetune_command = SettingsCommand(
             help="Task to train on (default: the task of the catalogue that the model was built for; else digits, if its ancestry model is the bundled one).",
         ),
         *options_of(lifecycle.Tuning()),
-        *auto_options_of(lifecycle.FINETUNE, lifecycle.FOUND),
+        *auto_options_of(lifecycle.FINETUNE, lifecycle.FOUND, lr=RATE),
         *options_of(lifecycle.FINETUNE, without=lifecycle.FOUND),
         *job_options("finetuned"),
     ],

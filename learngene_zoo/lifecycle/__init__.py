@@ -13,9 +13,11 @@ from learngene_zoo.lifecycle.learngenes import plot as plot
 from learngene_zoo.lifecycle.learngenes import returned as returned
 from learngene_zoo.lifecycle.models import FINETUNE as FINETUNE
 from learngene_zoo.lifecycle.models import FOUND as FOUND
+from learngene_zoo.lifecycle.models import FULL_RATE as FULL_RATE
 from learngene_zoo.lifecycle.models import TRAIN as TRAIN
 from learngene_zoo.lifecycle.models import Tuning as Tuning
 from learngene_zoo.lifecycle.models import evaluate as evaluate
 from learngene_zoo.lifecycle.models import export as export
 from learngene_zoo.lifecycle.models import finetune as finetune
+from learngene_zoo.lifecycle.models import rate_for as rate_for
 from learngene_zoo.lifecycle.models import train as train

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 # Not augmented: the attributes of the source task would not be true of images that were moved.
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
-FINETUNE = Recipe(epochs=20, batch_size=64, lr=1e-3, warmup=1.0)
+FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)
+FULL_RATE = (
+    96  # the largest width that has FINETUNE's learning rate unless another is named; see benchmarks/finetune_lr.py
+)
 AUTO, FOUND = "auto", ("batch_size", "lr")
 
 
@@ -87,7 +90,7 @@ def finetune(
     model: str | Path | Descendant | TimmModel,
     *,
     task: str | None = None,
-    recipe: Recipe = FINETUNE,
+    recipe: Recipe | None = None,
     tuning: Tuning = Tuning(),
     out: str | Path | None = None,
     run: Run | None = None,
@@ -97,22 +100,28 @@ def finetune(
     """Train a model on a task (default: the one it was built for), with a fresh head if it needs one.
 
     Every epoch is validated, and the weights of the best one are kept; what they do on the test images is in the provenance and in
-    `report.html`. The fields of `recipe` and of `tuning` can also be given by name (`epochs=5, patience=3`); `batch_size` and `lr`
-    may be "auto": see `training.automatic`.
+    `report.html`. The fields of `recipe` (default: `FINETUNE`, with the learning rate of `rate_for` the model's width) and of
+    `tuning` can also be given by name (`epochs=5, patience=3`); `batch_size` and `lr` may be "auto": see `training.automatic`.
 
     A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
     and the model was built for data that only the caller may choose (`folder:mine`), or for none.
     """
     from learngene_zoo.training.automatic import settled
+    from learngene_zoo.training.trackers import say
     from learngene_zoo.training.tuning import tune
 
     run = run or own_run()
-    recipe, tuning, found = _named_settings(recipe, tuning, settings)
+    usual = recipe is None and "lr" not in settings
+    recipe, tuning, found = _named_settings(recipe or FINETUNE, tuning, settings)
     start = open_model(model, offline=run.offline)
+    if usual:
+        recipe = replace(recipe, lr=rate_for(start.width))
     data = open_task(task or own_task(start, "finetune"), offline=run.offline)
     asked = {"recipe": {**to_json(recipe), **found}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
+        if usual:
+            say(run, f"learning rate {recipe.lr:g}, the default of models {start.width} wide")
         head = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=head, dense=data.dense)
         resolved, tried = settled(fresh, data, recipe, run, found)
@@ -121,6 +130,14 @@ def finetune(
 
     plan = {"model": start.identity, "task": to_json(data.record), **asked}
     return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
+
+
+def rate_for(width: int) -> float:
+    """The learning rate that `finetune` takes for a model of this width if none is named: 3e-3 up to 96, beyond in inverse proportion.
+
+    Adam's best rate falls about as 1/width (Yang et al. 2022, arXiv:2203.03466, table 3); docs/training.md has what was measured.
+    """
+    return float(f"{FINETUNE.lr * min(1, FULL_RATE / width):.3g}")
 
 
 def _named_settings(

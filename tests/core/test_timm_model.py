@@ -55,6 +55,11 @@ def answers(model: torch.nn.Module, size: int = 32) -> torch.Tensor:
         return model.eval()(images)
 
 
+@pytest.mark.parametrize(("name", "width"), [("convnext_atto", 8), ("test_resnet", 96), ("test_vit", 64)])
+def test_its_width_is_that_of_its_features(name: str, width: int, tmp_path: Path) -> None:
+    assert load_timm_model(written(tmp_path / name, name, **KINDS[name])).width == width
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_folder_of_timms_is_the_same_model_here_and_back_in_timm(name: str, tmp_path: Path) -> None:
     theirs = written(tmp_path / "theirs", name, **KINDS[name])

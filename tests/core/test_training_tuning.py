@@ -17,6 +17,7 @@ import torch
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
@@ -233,6 +234,30 @@ def test_the_test_images_decide_nothing(monkeypatch: pytest.MonkeyPatch) -> None
     assert set(asked) == {"validation"}
 
 
+@pytest.mark.parametrize(("width", "rate"), [(32, 3e-3), (96, 3e-3), (192, 1.5e-3), (384, 7.5e-4), (768, 3.75e-4)])
+def test_the_usual_learning_rate_falls_with_the_width(width: int, rate: float) -> None:
+    assert lifecycle.rate_for(width) == rate
+
+
+def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.FULL_RATE", 4)
+    wider_first = START.spec.with_(layers=3, front=(Segment(layers=1, width=16, heads=2),))
+    assert (START.width, assemble(wider_first, {}, seed=0).width) == (8, 16)
+
+    def taken(**named: Any) -> float:
+        made: Any = lifecycle.finetune(START, task="tiny", run=replace(RUN, lines=True), **named)
+        return float(made.provenance["recipe"]["lr"])
+
+    assert taken(epochs=1) == 1.5e-3
+    assert "learning rate 0.0015, the default of models 8 wide\n" in capsys.readouterr().err
+    assert taken(epochs=1, lr=0.01) == 0.01
+    assert taken(recipe=replace(lifecycle.FINETUNE, epochs=1)) == 3e-3
+    assert "learning rate" not in capsys.readouterr().err
+
+
 def test_settings_may_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
     made = lifecycle.finetune(START, task="tiny", epochs=1, batch_size=16, patience=3, run=RUN)
@@ -240,7 +265,7 @@ def test_settings_may_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
         **made.provenance["recipe"],
         "epochs": 1,
         "batch_size": 16,
-        "lr": lifecycle.FINETUNE.lr,
+        "lr": 3e-3,
     }
     with pytest.raises(WrongCall, match="no setting named 'epoch'; did you mean epochs"):
         lifecycle.finetune(START, task="tiny", epoch=1, run=RUN)
