@@ -120,12 +120,12 @@ def finetune(
     asked = {"recipe": {**to_json(recipe), **found}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
-        if usual:
-            say(run, f"learning rate {recipe.lr:g}, the default of models {start.width} wide")
         head = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=head, dense=data.dense)
         resolved, tried = settled(fresh, data, recipe, run, found)
         made = tune(fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience)
+        if usual:
+            say(run, f"the learning rate was {recipe.lr:g}, the default of models {start.width} wide")
         return replace(made, provenance={**made.provenance, "found": tried}) if tried else made
 
     plan = {"model": start.identity, "task": to_json(data.record), **asked}

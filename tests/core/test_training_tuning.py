@@ -252,7 +252,7 @@ def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
         return float(made.provenance["recipe"]["lr"])
 
     assert taken(epochs=1) == 1.5e-3
-    assert "learning rate 0.0015, the default of models 8 wide\n" in capsys.readouterr().err
+    assert "the learning rate was 0.0015, the default of models 8 wide\n" in capsys.readouterr().err
     assert taken(epochs=1, lr=0.01) == 0.01
     assert taken(recipe=replace(lifecycle.FINETUNE, epochs=1)) == 3e-3
     assert "learning rate" not in capsys.readouterr().err
