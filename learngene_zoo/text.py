@@ -76,7 +76,6 @@ def spreadsheet(value: Any) -> Any:
 
 
 GAP = "   "
-PADDED = 32  # where nothing is folded, shorter cells are filled up to this width at most
 LEAST = 8  # columns are folded to this width at least
 
 
@@ -90,22 +89,20 @@ def text_table(
     """A heading, a rule and a line per row.
 
     right: numbers of the columns that are aligned to the right. width: fold cells so that lines have at most this many
-    characters, as far as that is possible; None: never, and single long cells widen their own line only.
+    characters, as far as that is possible; None: never, and columns are as wide as their widest cell.
     """
     widths = [max(map(len, cells)) for cells in zip(columns, *rows)]
-    if width is None:
-        widths[:-1] = [min(most, max(PADDED, len(name))) for most, name in zip(widths[:-1], columns)]
     while width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > LEAST:
         widths[widths.index(max(widths))] -= 1
-    lines = [line for row in [columns, *rows] for line in _folded(row, widths, right, width is not None)]
-    heading = len(_folded(columns, widths, right, width is not None))
+    lines = [line for row in [columns, *rows] for line in _folded(row, widths, right)]
+    heading = len(_folded(columns, widths, right))
     rule = "─" * (sum(widths) + len(GAP) * (len(widths) - 1))
     return "\n".join([*([title] if title else []), *lines[:heading], rule, *lines[heading:]])
 
 
-def _folded(row: Sequence[str], widths: Sequence[int], right: Collection[int], fold: bool) -> list[str]:
-    """The lines of one row; without `fold` it is one, whose longer cells push the others to the right."""
-    cells = [wrap(text, width) if fold and len(text) > width else [text] for text, width in zip(row, widths)]
+def _folded(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
+    """The lines of one row."""
+    cells = [wrap(text, width) if len(text) > width else [text] for text, width in zip(row, widths)]
     aligned = [
         [part.rjust(width) if index in right else part.ljust(width) for part in cell] or [" " * width]
         for index, (cell, width) in enumerate(zip(cells, widths))
