@@ -58,6 +58,17 @@ class LazyGroup(click.Group):
             self.refuse(args[0])
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """What the named command returns. What its parser refuses belongs to that command, whose help the error names."""
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            name = ctx.invoked_subcommand
+            command = self.get_command(ctx, name) if name and error.ctx is None else None
+            if command is not None:
+                error.ctx = click.Context(command, parent=ctx, info_name=name)
+            raise
+
     def refuse(self, name: str) -> NoReturn:
         """Raises `WrongCall` for a name that is not in the table."""
         raise unknown(self.kind, name, self.table)

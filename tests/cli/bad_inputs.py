@@ -63,6 +63,9 @@ PICKLE = pickle.dumps({"blocks.0.norm1.weight": [1.0]})
 LYING_HEADER = struct.pack("<Q", 2**40) + b"{}"
 
 CALLS = [
+    Case("publish learngene me/x --tag", WRONG, ("--tag", "see lgzoo publish --help")),
+    Case("expand learngene --layers", WRONG, ("--layers", "see lgzoo expand --help")),
+    Case("extract lsamd --keep", WRONG, ("--keep", "see lgzoo extract lsamd --help")),
     Case("exract lsamd", WRONG, ("no command named 'exract'", "did you mean extract?")),
     Case("extract lsmd", WRONG, ("no method named 'lsmd'", "did you mean lsamd?")),
     Case("plan lsmd", WRONG, ("no method named 'lsmd'", "did you mean lsamd?")),
