@@ -255,7 +255,7 @@ def caption(name: str) -> str:
         return (
             "Models by their parameters, with the smallest and the largest budget: average over tasks, with 95 % intervals over "
             "three or more seeds. "
-            "Arms of one size are drawn slightly apart; an arm whose average lacks a task is not drawn."
+            "Arms of one size are drawn slightly apart; an average that lacks a task is not drawn."
         )
     if kind == "cost":
         return (

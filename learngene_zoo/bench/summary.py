@@ -99,7 +99,9 @@ def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
         condition = Condition(row.layers, row.width, row.size, row.epochs, row.split, row.metric)
         conditions.setdefault(condition, {}).setdefault(row.arm, []).append(row)
     order = list(dict.fromkeys(row.arm for row in rows))
-    lines = [line for condition in sorted(conditions) for line in _lines(condition, conditions[condition], order)]
+    usual = {condition: _usual_tasks(arms) for condition, arms in conditions.items()}
+    found = (_lines(condition, conditions[condition], usual[condition], order) for condition in sorted(conditions))
+    lines = [_with_gaps(line, usual) for lines in found for line in lines]
     failures = tuple(row for row in rows if row.error is not None)
     return Summary(lines=tuple(lines), failures=failures, missing=missing, rows=good, read=tuple(rows))
 
@@ -114,13 +116,26 @@ def _newest(rows: Iterable[Row]) -> list[Row]:
     return list(found.values())
 
 
-def _lines(condition: Condition, arms: Mapping[str, Sequence[Row]], order: Sequence[str]) -> list[Line]:
+def _with_gaps(line: Line, usual: Mapping[Condition, frozenset[str]]) -> Line:
+    """An average with the tasks that it lacks: those of the same split and metric that are in the averages of some size and budget.
+
+    A bench that is not finished has not reached all sizes and budgets of its last task.
+    """
+    if line.task is not None:
+        return line
+    kind = (line.condition.split, line.condition.metric)
+    tasks = max((usual[one] for one in sorted(usual) if (one.split, one.metric) == kind), key=len)
+    return replace(line, lacks=tuple(sorted(tasks - set(line.value.tasks))))
+
+
+def _lines(
+    condition: Condition, arms: Mapping[str, Sequence[Row]], usual: frozenset[str], order: Sequence[str]
+) -> list[Line]:
     """The lines of one size and budget: for each arm its tasks, then their average."""
     values: dict[str, Values] = {
         arm: {(row.task, row.layers, row.seed): row.value or 0.0 for row in rows} for arm, rows in arms.items()
     }
     scratch, chosen = _strongest({arm: values[arm] for arm, rows in arms.items() if rows[0].method == SCRATCH})
-    usual = _usual_tasks(arms)
     found = []
     for arm in (arm for arm in order if arm in arms):
         rivals = {} if arms[arm][0].method == SCRATCH else scratch
@@ -128,8 +143,7 @@ def _lines(condition: Condition, arms: Mapping[str, Sequence[Row]], order: Seque
             rows = [row for row in arms[arm] if row.task == task or (task is None and row.task in usual)]
             over = _gain(values[arm], rivals, task)
             knows = _gain(values[arm], values.get(f"{arm} {CONTROL}", {}), task)
-            line = _line(condition, rows or arms[arm], task, over, chosen.get(task) if over else None, knows)
-            found.append(replace(line, lacks=tuple(sorted(usual - set(line.value.tasks)))) if task is None else line)
+            found.append(_line(condition, rows or arms[arm], task, over, chosen.get(task) if over else None, knows))
     return found
 
 

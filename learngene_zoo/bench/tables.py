@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from learngene_zoo.bench.statistics import Average, extremes
-from learngene_zoo.bench.summary import Condition, Line, Summary
+from learngene_zoo.bench.summary import SCRATCH, Condition, Line, Summary
 from learngene_zoo.text import counted, human_count, human_seconds
 from learngene_zoo.text import markdown as escaped
 
@@ -136,12 +136,15 @@ def without_one(summary: Summary) -> Table | None:
 
 
 def costs(summary: Summary) -> Table:
-    """What each extraction took, what must be stored, and what one fine-tuning takes with the largest budget."""
+    """What each extraction took (scratch has none), what must be stored, and what one fine-tuning takes with the largest budget."""
     rows = []
     for line in _of_methods(summary):
         size = (line.condition.named, human_count(line.params), human_count(line.flops))
-        stored, images = human_count(line.stored_params), human_count(line.extraction_images)
-        rows.append((line.arm, *size, stored, images, duration(line.extraction_seconds), duration(line.seconds)))
+        extraction = (NONE, NONE, NONE)
+        if line.method != SCRATCH:
+            counts = map(human_count, (line.stored_params, line.extraction_images))
+            extraction = (*counts, duration(line.extraction_seconds))
+        rows.append((line.arm, *size, *extraction, duration(line.seconds)))
     columns = ("arm", "layers", "params", "FLOPs", "stored params", "extraction images", "extraction", "fine-tuning")
     return Table("per arm and size, with the largest budget", columns, tuple(rows))
 

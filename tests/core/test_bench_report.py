@@ -16,7 +16,7 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench import tables
-from learngene_zoo.bench.pictures import pareto_front
+from learngene_zoo.bench.pictures import pareto_front, pictures
 from learngene_zoo.bench.report import GRID, csv_text, json_text, overview, read_summary, write_report
 from learngene_zoo.bench.results import RESULTS, Row
 from learngene_zoo.bench.statistics import average, complete
@@ -230,6 +230,24 @@ def test_the_compact_table_says_what_was_measured() -> None:
 
 def test_the_pareto_front_keeps_what_nothing_beats() -> None:
     assert pareto_front([(2, 0.5), (1, 0.4), (3, 0.45), (2, 0.6), (4, 0.9)]) == [(1, 0.4), (2, 0.6), (4, 0.9)]
+
+
+def test_no_line_joins_means_of_different_tasks() -> None:
+    """As when a bench is interrupted: of 12 layers `signs` is not measured yet, and it is the harder task."""
+    later = [replace(row, key=f"later {row.key}", layers=12) for row in rows() if row.task == "digits"]
+    drawn = pictures(summarise([*rows(), *later]))
+    points = {line.get_label(): len(line.get_xdata()) for line in drawn["pareto"].axes[0].get_lines()}
+    assert points["lsamd"] == points["Pareto front"] == 1
+    assert sorted(drawn) == ["curves-12", "curves-9", "pareto"]
+    assert [panel.get_title() for panel in drawn["curves-12"].axes] == ["digits"]
+
+
+def test_scratch_has_no_costs_of_an_extraction() -> None:
+    found = {row[0]: row[4:] for row in tables.costs(summarise(rows())).rows}
+    assert found == {
+        "lsamd": ("600.00K", "3.00K", "30.0s", "2.0s"),
+        **{f"scratch {name}": ("-", "-", "-", "2.0s") for name in ("timm", "fan_in")},
+    }
 
 
 # The folder
