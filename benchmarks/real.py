@@ -184,6 +184,7 @@ def main(arguments: Sequence[str]) -> None:
     usual = "bf16" if run.device_name.startswith("cuda") else "fp32"
     job = Job(asked, ANCESTRIES.get(asked.ancestry, asked.ancestry), replace(run, precision=asked.precision or usual))
     try:
+        print(real_plan.announced(job, asked.seen.split(","), asked.publish), flush=True)
         print(real_plan.text(job, asked.seen.split(","), asked.speed), flush=True)
         if asked.plan or not asked.yes:
             return print("nothing is started without --yes")

@@ -9,15 +9,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
+from urllib.parse import urlsplit
 
 from learngene_zoo.artifacts.hub import Repository, asking
+from learngene_zoo.artifacts.publication import machine_paths
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.extraction import planned
 from learngene_zoo.errors import ZooError
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.runs.run import Run, open_device
-from learngene_zoo.tasks.catalogue import entries, suite_of
+from learngene_zoo.settings import to_json
+from learngene_zoo.tasks.catalogue import entries, open_task, suite_of
 from learngene_zoo.tasks.task import Entry
 from learngene_zoo.text import human_count, human_seconds, text_table
 
@@ -50,6 +53,26 @@ def text(job: Planned, seen: Sequence[str], speed: float | None) -> str:
         f"at {speed:.3g} training images of the ancestry model per second ({said})\n"
         f"to download, unless it is here already: {', '.join([weights, *data])}"
     )
+
+
+def announced(job: Planned, seen: Sequence[str], repository: str | None) -> str:
+    """Who will be contacted, for what, and what becomes public if `repository` names where to publish."""
+    from huggingface_hub import HfApi
+
+    tasks = list(dict.fromkeys((*seen, *tasks_of(job.grid))))
+    sources = {task: suite_of(entry_of(task)).hub(entry_of(task)) for task in tasks}
+    kind, _, name = job.source.partition(":")
+    model = {"timm": [f"timm/{name}"], "hf-hub": [name]}.get(kind, [])
+    found = [*model, *dict.fromkeys(source.reference for source in sources.values() if source)]
+    host = urlsplit(HfApi().endpoint).netloc.rpartition("@")[2]
+    lines = [f"contacts {host} for {', '.join(found)}" if found and not job.run.offline else "contacts nobody to read"]
+    if repository:
+        own = [to_json(open_task(task, offline=True).record) for task, source in sources.items() if source is None]
+        paths = ", ".join(sorted(set(machine_paths([job.source, *own])))) or "none"
+        lines.append(
+            f"publishes {repository} on {host}, for everyone to read; paths of this machine on its card: {paths}"
+        )
+    return "\n".join(lines)
 
 
 def stages(job: Planned, seen: Sequence[str]) -> Iterator[tuple[str, str, int, float]]:

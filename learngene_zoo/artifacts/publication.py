@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.card import Place, descendant_card, learngene_card, notes_of
@@ -21,7 +21,7 @@ from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, man
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import Refused, WrongCall
-from learngene_zoo.settings import to_json
+from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS
 
 if TYPE_CHECKING:
@@ -97,6 +97,9 @@ def publication(
         note = f"`{name}` is this folder: `lgzoo fetch {_reference(replace(repository, inside=name))} -o {name}`."
         within = replace(place, learngene=repository.name, timm=f"local-dir:{name}", note=note)
         files |= _files(model.folder, f"{name}/", descendant_card(model.config(), within))
+    configs = [
+        to_json(one.config if isinstance(one, Learngene) else one.config()) for one in (opened, *inside.values())
+    ]
     contents = {path: _content(source) for path, source in files.items()}
     records = {path: FileRecord(sha256=found.sha256, bytes=found.bytes) for path, found in contents.items()}
     manifest = manifest_of(records)
@@ -106,7 +109,7 @@ def publication(
         title=_title(opened, inside),
         files={**contents, MANIFEST: _content(text.encode())},
         manifest=manifest,
-        paths=sorted({path for artifact in (opened, *inside.values()) for path in _paths(artifact)}),
+        paths=sorted(set(machine_paths(configs))),
     )
 
 
@@ -181,16 +184,12 @@ def _content(source: Path | bytes) -> Content:
     return Content(source=source, bytes=size, sha256=whole.hexdigest(), git=git.hexdigest())
 
 
-def _paths(artifact: Learngene | Descendant) -> list[str]:
-    """Absolute paths in a config, where sources of data and ancestry models stand."""
-    waiting: list[Any] = [to_json(artifact.config if isinstance(artifact, Learngene) else artifact.config())]
-    found = []
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, str) and re.match(r"([a-z-]+:)?[/~]", value):
-            found.append(value)
-        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return found
+def machine_paths(value: Json) -> list[str]:
+    """Absolute paths of this machine that data such as a config names, where sources of data and ancestry models stand."""
+    if isinstance(value, str):
+        return [value] if re.match(r"([a-z-]+:)?[/~]", value) else []
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [path for one in inside for path in machine_paths(one)]
 
 
 def _reference(repository: Repository) -> str:

@@ -82,6 +82,19 @@ def test_the_size_of_data_is_what_the_hub_lists(
     assert (size("pets", False), size("cars", True), len(asked)) == ("not from the Hub", "size unknown", 2)
 
 
+def test_who_is_contacted_and_which_paths_become_public_is_told_first(
+    real: ModuleType, hub: StandIn, data: None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    real.main([*SMALL, "--speed", "10", "--publish", "me/real"])
+    reads, publishes, *rest = capsys.readouterr().out.splitlines()
+    host = hub.url.removeprefix("http://")
+    assert reads == f"contacts {host} for timm/{MODEL}"
+    paths = f"folder:{tmp_path / 'dtd'}, folder:{tmp_path / 'pets'}"
+    assert publishes == f"publishes me/real on {host}, for everyone to read; paths of this machine on its card: {paths}"
+    assert rest[-1] == "nothing is started without --yes"
+    assert hub.repos == {}, "nothing was published"
+
+
 @pytest.mark.slow
 def test_what_it_takes_is_told_for_every_ancestry_model(
     real: ModuleType, data: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
