@@ -142,8 +142,8 @@ def costs(summary: Summary) -> Table:
         size = (line.condition.named, human_count(line.params), human_count(line.flops))
         extraction = (NONE, NONE, NONE)
         if line.method != SCRATCH:
-            counts = map(human_count, (line.stored_params, line.extraction_images))
-            extraction = (*counts, duration(line.extraction_seconds))
+            stored, images = human_count(line.stored_params), human_count(line.extraction_images)
+            extraction = (stored, images, duration(line.extraction_seconds))
         rows.append((line.arm, *size, *extraction, duration(line.seconds)))
     columns = ("arm", "layers", "params", "FLOPs", "stored params", "extraction images", "extraction", "fine-tuning")
     return Table("per arm and size, with the largest budget", columns, tuple(rows))
