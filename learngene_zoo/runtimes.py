@@ -266,7 +266,8 @@ def _measured(
         yield model(images_BCHW)
         yield runner(images_BCHW)
 
-    module, file = evaluate_each(answers, model, task, "validation", descendant.input_format, run)
+    judged = evaluate_each(answers, model, task, "validation", descendant.input_format, run)
+    module, file = (one.evaluation for one in judged)
     if module.value - file.value > max_drop:
         raise Refused(
             f"in int8 the {file.metric} on {file.images} validation images of {task.name} falls from {module.value:.3f} to "

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
 Resolution = Literal["resized", "original"]
 
 
-class Rows(Protocol):
-    """What is counted of every image."""
-
-    def rows(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """int64 (B, R)."""
-
-    def batch_size(self, image_size: int) -> int:
-        """How many images are evaluated at once."""
-
-
 class Classifier(Protocol):
     """What is asked of a model before it is evaluated."""
 
@@ -100,32 +90,10 @@ def evaluate(
     module keeps its mode, no gradient is touched. `images` evaluates on the first N only. Raises `TrainingFailed` for
     logits that are not finite, `BadData` for an empty split.
     """
-
-    def answers(images_BCHW: torch.Tensor) -> tuple[torch.Tensor]:
-        return (model(images_BCHW),)
-
-    return evaluate_each(answers, model, task, split, input_format, run, batch_size=batch_size, images=images)[0]
-
-
-def evaluate_each(
-    answers: Callable[[torch.Tensor], Iterable[torch.Tensor]],
-    model: nn.Module,
-    task: Task,
-    split: str,
-    input_format: InputFormat,
-    run: Run,
-    *,
-    batch_size: int | None = None,
-    images: int | None = None,
-) -> tuple[Evaluation, ...]:
-    """`evaluate` for several models at once: `answers` yields the logits of each for a batch, always in one order.
-
-    Every image is read once for all of them, and one set of logits is in memory at a time. `model` holds the
-    parameters.
-    """
-    metric = metric_for(task)
-    found = rows_of_each(answers, metric, model, task, split, input_format, run, batch_size=batch_size, images=images)
-    return tuple(summary(task.name, split, metric, rows_NR) for rows_NR in found)
+    (judged,) = evaluate_each(
+        _alone(model), model, task, split, input_format, run, batch_size=batch_size, images=images
+    )
+    return judged.evaluation
 
 
 @dataclass(frozen=True)
@@ -146,22 +114,18 @@ class Answers:
         shares_B2 = logits.float().softmax(dim=1).gather(1, pairs_B2)
         return torch.cat([pairs_B2, (shares_B2 * 1e6).round().long()], dim=1)
 
-    def batch_size(self, image_size: int) -> int:
-        """As for accuracies."""
-        return Accuracy().batch_size(image_size)
-
 
 def judge(model: nn.Module, task: Task, split: str, input_format: InputFormat, run: Run) -> Judged:
     """`evaluate`, with what is known of every image."""
-    metric, counted = metric_for(task), MeanIoU(task.classes) if task.dense else Answers()
-    (rows_NR,) = rows_of_each(lambda images_BCHW: (model(images_BCHW),), counted, model, task, split, input_format, run)
-    right_NR = rows_NR if task.dense else (rows_NR[:, :1] == rows_NR[:, 1:2]).astype(np.int64)
-    return Judged(summary(task.name, split, metric, right_NR), rows_NR)
+    return evaluate_each(_alone(model), model, task, split, input_format, run)[0]
 
 
-def rows_of_each(
+def _alone(model: nn.Module) -> Callable[[torch.Tensor], tuple[torch.Tensor]]:
+    return lambda images_BCHW: (model(images_BCHW),)
+
+
+def evaluate_each(
     answers: Callable[[torch.Tensor], Iterable[torch.Tensor]],
-    metric: Rows,
     model: nn.Module,
     task: Task,
     split: str,
@@ -170,13 +134,15 @@ def rows_of_each(
     *,
     batch_size: int | None = None,
     images: int | None = None,
-) -> list[np.ndarray]:
-    """What `metric.rows` says of every image, int64 (N, R), in the order of the split: an array for each of the answers.
+) -> tuple[Judged, ...]:
+    """`judge` for several models at once: `answers` yields the logits of each for a batch, always in one order.
 
-    Raises as `evaluate`.
+    Every image is read once for all of them, and one set of logits is in memory at a time. `model` holds the
+    parameters. Raises as `evaluate`.
     """
     from learngene_zoo.tasks.loader import Loader
 
+    metric, counted = metric_for(task), MeanIoU(task.classes) if task.dense else Answers()
     device = open_device(run)
     join(run.device_name)
     size = batch_size or metric.batch_size(input_format.image_size)
@@ -188,13 +154,19 @@ def rows_of_each(
             if len(batch.images):
                 labels, indices = batch.labels.to(device), batch.indices.tolist()
                 for answer, logits in enumerate(answers(batch.images.to(device))):
-                    rows_BR = metric.rows(logits, labels).cpu()
+                    rows_BR = counted.rows(logits, labels).cpu()
                     finite_B = torch.isfinite(logits).flatten(1).all(dim=1).cpu()
                     marks += zip([answer] * len(indices), indices, finite_B.tolist(), rows_BR.tolist())
     every = sorted(mark for part in gathered(marks) for mark in part)
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
-    return [rows_in(task.name, [*own]) for _, own in groupby(every, key=itemgetter(0))]
+    found = [rows_in(task.name, [*own]) for _, own in groupby(every, key=itemgetter(0))]
+    return tuple(_judged(task, split, metric, rows_NR) for rows_NR in found)
+
+
+def _judged(task: Task, split: str, metric: Metric, rows_NR: np.ndarray) -> Judged:
+    right_NR = rows_NR if task.dense else (rows_NR[:, :1] == rows_NR[:, 1:2]).astype(np.int64)
+    return Judged(summary(task.name, split, metric, right_NR), rows_NR)
 
 
 @contextmanager

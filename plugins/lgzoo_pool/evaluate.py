@@ -57,7 +57,7 @@ def evaluate_paths(
     order = sorted(range(len(paths)), key=lambda number: paths[number].first)
     answers = along_each(network, [paths[number] for number in order])
     found = evaluate_each(answers, network, task, split, input_format, run, batch_size=batch_size, images=images)
-    return tuple(found[order.index(number)] for number in range(len(paths)))
+    return tuple(found[order.index(number)].evaluation for number in range(len(paths)))
 
 
 def along_each(network: StitchedNetwork, paths: Sequence[Path]) -> Callable[[torch.Tensor], Iterator[torch.Tensor]]:
