@@ -84,7 +84,7 @@ def _print(rows: list[Row], as_json: bool) -> None:
 
 def _checked(task: str, sheet: Path | None, workers: int | None, force: bool, offline: bool) -> list[Row]:
     """Every image of a task read; with `sheet`, those that can be read are drawn."""
-    from learngene_zoo.tasks.check import findings
+    from learngene_zoo.tasks.findings import findings
     from learngene_zoo.tasks.sheet import check_sheet, write_sheet
 
     if sheet is not None:

@@ -1,8 +1,8 @@
-"""Every picture of a task read once: which are broken or too large, which stand in two splits, which classes have few.
+"""Pictures of a task read once before they are trained on; those that cannot be read are named.
 
-`findings` reads all of them for `lgzoo doctor`. A training reads what it can in half a minute before its first step: the headers of
-all pictures, then the pictures themselves. What was found whole is remembered in the folder LGZOO_CACHE (else
-~/.cache/learngene_zoo) by size and time of change, so the next training goes on where this one stopped.
+A training reads what it can in half a minute before its first step: the headers of all pictures, then the pictures themselves. What was
+found whole is remembered in the folder LGZOO_CACHE (else ~/.cache/learngene_zoo) by size and time of change, so the next training goes on
+where this one stopped. `lgzoo doctor` reads all of them, see findings.py.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ import numpy as np
 import torch
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.errors import BadData, WrongCall, ZooError
+from learngene_zoo.errors import BadData, ZooError
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.tasks.images import decoded, decoded_mask, header
 from learngene_zoo.tasks.loader import Feeder
 from learngene_zoo.tasks.splits import DecodedSplit
-from learngene_zoo.tasks.streams.facts import cache_folder, progress
+from learngene_zoo.tasks.streams.facts import cache_folder
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 from learngene_zoo.tasks.transforms import checked
 from learngene_zoo.text import shell_word
 
-FEW = 10  # training images of a class
 SECONDS = 30.0  # before a training, for each task in a process
 CHUNK = 16  # pictures that a worker reads at a time
 NAMED = 3  # broken pictures in an error
-Row = Mapping[str, str]
 Place = tuple[str, int]  # a split and an index in it
 _spent: defaultdict[str, float] = defaultdict(float)
 
@@ -97,96 +95,11 @@ def _hash(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _pictures(reader: Reader, places: Iterable[Sequence[Place]], workers: int) -> Iterator[Picture]:
+def read_pictures(reader: Reader, places: Iterable[Sequence[Place]], workers: int) -> Iterator[Picture]:
+    """What `reader` finds at some places, in their order, in this process or in `workers` others."""
     read = Feeder(reader, places, workers) if workers else (reader[some] for some in places)
     for some in read:
         yield from some
-
-
-def _chunks(splits: Mapping[str, Split]) -> list[list[Place]]:
-    return [
-        [(name, index) for index in range(first, min(first + CHUNK, len(split)))]
-        for name, split in splits.items()
-        for first in range(0, len(split), CHUNK)
-    ]
-
-
-# For `lgzoo doctor`.
-
-
-def findings(task: Task, workers: int) -> tuple[list[Row], Task]:
-    """A row `what status found` for each split and for whatever is wrong, and the task without what cannot be read.
-
-    Raises `WrongCall` for a streamed task.
-    """
-    if task.open_stream is not None:
-        raise WrongCall(f"{task.name} is streamed; the images of folder:, parquet: and hf: data can be checked")
-    splits = {name: task.split(name) for name in SPLITS}
-    chunks = _chunks(splits)
-    reader = Reader(replace(task, open_split=splits.__getitem__), splits)
-    pictures = list(_pictures(reader, progress(chunks, f"reading {task.name}"), workers))
-    good = [picture for picture in pictures if not picture.problem]
-    _remember(task, [_stamp(splits[picture.split], picture.number) for picture in good])
-    rows = [_summary(name, good, splits[name]) for name in splits]
-    rows += [_row(picture.where, "bad", picture.problem) for picture in pictures if picture.problem]
-    rows += [*_twice(task, splits, good), *_few(task, splits["train"], good)]
-    return rows, _without_broken(task, splits, good)
-
-
-def _row(what: str, status: str, found: str) -> Row:
-    return {"what": what, "status": status, "found": found}
-
-
-def _summary(name: str, good: Sequence[Picture], split: Split) -> Row:
-    sizes = [picture.size for picture in good if picture.split == name]
-    least, most = (
-        f"{w} x {h}" for w, h in (min(sizes, default=(0, 0), key=_area), max(sizes, default=(0, 0), key=_area))
-    )
-    extent = f"of {least} pixels" if least == most else f"of {least} to {most} pixels"
-    return _row(
-        name, "ok" if len(sizes) == len(split) else "bad", f"{len(sizes)} of {len(split)} images read, {extent}"
-    )
-
-
-def _area(size: tuple[int, int]) -> int:
-    return size[0] * size[1]
-
-
-def _twice(task: Task, splits: Mapping[str, Split], good: Sequence[Picture]) -> Iterator[Row]:
-    """Pictures whose stored bytes are those of one before, in another split or with another class."""
-    first: dict[str, Picture] = {}
-    for picture in good:
-        before = first.setdefault(picture.content, picture) if picture.content else picture
-        names = [task.class_names[int(splits[one.split].labels[one.number])] for one in (before, picture)]
-        if before.split != picture.split:
-            yield _row(
-                picture.where, "info", f"in {picture.split}, is the same file as {before.where} in {before.split}"
-            )
-        elif names[0] != names[1] and not task.dense:
-            yield _row(picture.where, "info", f"of class {names[1]}, is the same file as {before.where} of {names[0]}")
-
-
-def _few(task: Task, train: Split, good: Sequence[Picture]) -> Iterator[Row]:
-    if task.dense:
-        return
-    read = [picture.number for picture in good if picture.split == "train"]
-    counts = np.bincount(np.asarray(train.labels)[read], minlength=task.classes)
-    for name, count in zip(task.class_names, counts.tolist()):
-        if count < FEW:
-            yield _row(f"class {name}", "info", f"has {count} training images; with fewer than {FEW} little is learnt")
-
-
-def _without_broken(task: Task, splits: Mapping[str, Split], good: Sequence[Picture]) -> Task:
-    left: dict[str, Split] = {}
-    for name, split in splits.items():
-        read = [picture.number for picture in good if picture.split == name]
-        if isinstance(split, DecodedSplit):
-            split = replace(split, members=split.members[read], labels=split.labels[read])
-        left[name] = split
-    return replace(task, open_split=left.__getitem__)
-
-
-# Before a training.
 
 
 def check_before_training(task: Task, used: Sequence[int] | np.ndarray, workers: int) -> None:
@@ -201,16 +114,16 @@ def check_before_training(task: Task, used: Sequence[int] | np.ndarray, workers:
     splits = {name: task.split(name) for name in SPLITS}
     reader = Reader(replace(task, open_split=splits.__getitem__), splits, headers=True)
     new = _Unknown(splits, used, _remembered(task), deadline)
-    broken = [picture for picture in _pictures(reader, new, workers) if picture.problem]
+    broken = [picture for picture in read_pictures(reader, new, workers) if picture.problem]
     if not broken:
         in_time = (chunk for chunk in new.met if time.monotonic() < deadline)
-        for picture in _pictures(replace(reader, headers=False), in_time, workers):
+        for picture in read_pictures(replace(reader, headers=False), in_time, workers):
             if picture.problem:
                 broken.append(picture)
             else:
-                good.append(_stamp(splits[picture.split], picture.number))
+                good.append(stamp(splits[picture.split], picture.number))
     _spent[task.name] += time.monotonic() - began
-    _remember(task, good)
+    remember(task, good)
     if broken:
         raise BadData(_named(broken, task))
 
@@ -239,14 +152,14 @@ class _Unknown:
             for chunk in np.split(indices, range(CHUNK, len(indices), CHUNK)):
                 if time.monotonic() > self.deadline:
                     return
-                stamps = np.array([_stamp(split, int(index)) for index in chunk], dtype=np.uint64)
+                stamps = np.array([stamp(split, int(index)) for index in chunk], dtype=np.uint64)
                 places = [(name, int(index)) for index in chunk[~np.isin(stamps, self.known)]]
                 if places:
                     self.met.append(places)
                     yield places
 
 
-def _stamp(split: Split, index: int) -> int:
+def stamp(split: Split, index: int) -> int:
     """A hash of where a stored picture is, its size and its time of change; 0 where that is not known."""
     if not isinstance(split, DecodedSplit):
         return 0
@@ -279,7 +192,8 @@ def _remembered(task: Task) -> np.ndarray:
     return np.empty(0, dtype=np.uint64)
 
 
-def _remember(task: Task, stamps: Iterable[int]) -> None:
+def remember(task: Task, stamps: Iterable[int]) -> None:
+    """Add the stamps of pictures that were found whole to those remembered."""
     new = np.array([stamp for stamp in stamps if stamp], dtype=np.uint64)
     if len(new) and is_first():
         known = np.union1d(new, _remembered(task))

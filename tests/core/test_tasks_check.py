@@ -20,7 +20,8 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import check
 from learngene_zoo.tasks.catalogue import open_task
-from learngene_zoo.tasks.check import check_before_training, findings
+from learngene_zoo.tasks.check import check_before_training
+from learngene_zoo.tasks.findings import findings
 from learngene_zoo.training.objectives import training_images
 
 VIEW = InputFormat(image_size=16, mean=(0.5,) * 3, std=(0.5,) * 3)
