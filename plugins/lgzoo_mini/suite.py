@@ -175,6 +175,11 @@ OTHERS = (
         "Contours, and of the nine tasks of mini classes that are held out, with attributes; in ImageNet's place.",
         licence=FONT_LICENCE, source=f"generated, in part from {FONTS}",
     ),
+    _row(
+        "forms", 1_286, (3_500_000, 4_000, 4_000), "The larger source task",
+        "Gestures, silhouettes, fractals and composites, and of `source` all but wings and petals; drawn by formula.",
+        licence=FONT_LICENCE, source=f"generated, in part from {FONTS}",
+    ),
     Entry(
         name="scenes", title="Landscapes with things in them", kind="segmentation", classes=6,
         sizes=split_sizes(2_000, 300, 500), licence="Apache-2.0", flip=True, source="generated",
