@@ -1,0 +1,293 @@
+"""The second gate of an ancestry model: what its features say before any training, against pixels and against no training at all.
+
+    python benchmarks/probe_gate.py                         the bundled one; its table is kept in benchmarks/results
+    python benchmarks/probe_gate.py ancestry/ --out FILE    any other one
+    python benchmarks/probe_gate.py ancestry.run/ --out FILE     one that is being trained: its newest checkpoint
+    python benchmarks/probe_gate.py --table                 the table again, from the results
+
+On 1,000 training images of a task, two probes are fitted: a ridge regression onto the classes and the nearest class mean, both of
+standardised features. They are judged on up to 1,000 validation images; no test image is read. Features: the 3,072 pixels; or of
+a ViT, after some of its blocks, every token normalised, the class token and the mean of the patches side by side. Random
+ViTs have the ancestry model's shape and weights of standard deviation 1/sqrt(fan_in).
+
+The gate is passed if on every real task and every left-out family, by both probes, the last block is above pixels and above
+the random ViTs at their best depth (mean of the seeds), and is clearly above the third: its interval over images lies above 0.
+A left-out family counts as such only for a model that was not trained on it, as the table says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import machine
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch.nn import functional
+
+from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.artifacts.descendant import filled
+from learngene_zoo.families.tensors import Model, model_of
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.intervals import paired_gain
+from learngene_zoo.method import BUNDLED
+from learngene_zoo.settings import from_json
+from learngene_zoo.tasks.catalogue import open_task, suite
+from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.task import Task
+from learngene_zoo.training.checkpoint import PREFIX, TENSORS, newest_step
+from learngene_zoo.training.evaluate import PENALTIES
+
+NAME = "probe_gate"
+REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
+TASKS = (*REAL, *LEFT_OUT, *(name for name in suite("mini").tasks if name not in LEFT_OUT))
+DEPTHS, EARLY = (0, 1, 2, 3, 4, 6, 8, 10, 12), 3
+IMAGES, JUDGED, SEEDS, DRAW = 1_000, 1_000, (0, 1, 2), 0
+TOKENS = ("both", "class", "patches")  # of a ViT's features; `both` decides
+
+Arrays = tuple[np.ndarray, np.ndarray]  # of training images and of validation images
+
+
+class Judged(NamedTuple):
+    """The ViT that is judged, and what is known of it."""
+
+    name: str
+    model: Model
+    spec: ViTSpec
+    source: str  # the task it was trained on
+    images: int | None  # seen, of a training that is not finished
+
+
+# Models
+
+
+def bundled_or_own(source: str) -> Judged:
+    """An ancestry model as every command opens it, or the newest checkpoint of a run's folder."""
+    if (Path(source) / "run.json").is_file():
+        return unfinished(Path(source))
+    found = open_ancestry(source)
+    ours = getattr(found.record, "task", None)
+    assert isinstance(found.spec, ViTSpec)
+    return Judged(source, found.model(), found.spec, ours or ("source" if source == BUNDLED else "unknown"), None)
+
+
+def unfinished(run: Path) -> Judged:
+    """The weights in the newest checkpoint of a training."""
+    settings, step = json.loads((run / "run.json").read_text(encoding="utf-8"))["settings"], newest_step(run)
+    spec = from_json(ViTSpec, settings["spec"], "run.json")
+    flat, prefix = load_file(run / f"{PREFIX}{step}" / TENSORS), "weights/model."
+    state = {name.removeprefix(prefix): tensor for name, tensor in flat.items() if name.startswith(prefix)}
+    seen = step * settings["recipe"]["batch_size"]
+    return Judged(f"{run.name}, step {step}", model_of(spec, state), spec, settings["task"]["name"], seen)
+
+
+def untrained(spec: ViTSpec, seed: int) -> Model:
+    """A ViT of this shape with random weights."""
+    return model_of(spec, filled(spec, {}, seed, "fan_in"))
+
+
+# Features
+
+
+def split_batches(task: Task, split: str, images: int) -> tuple[torch.Tensor, np.ndarray]:
+    """Normalised pictures float32 (N, 3, H, W), balanced over the classes, and their labels (N,)."""
+    count = min(images, len(task.split(split)))
+    loader = Loader(task, split, task.input_format, batch_size=250, seed=DRAW, images=count)
+    batches = list(loader.epoch(0))
+    return torch.cat([batch.images for batch in batches]), torch.cat([batch.labels for batch in batches]).numpy()
+
+
+@torch.no_grad()
+def by_block(model: Any, pictures: torch.Tensor) -> dict[int, np.ndarray]:
+    """After each of `DEPTHS` blocks, float32 (N, 2, D): the class token and the mean of the patches, normalised tokens."""
+    found: dict[int, list[torch.Tensor]] = {depth: [] for depth in DEPTHS if depth <= len(model.blocks)}
+    for part in pictures.split(250):
+        tokens = model.norm_pre(model._pos_embed(model.patch_embed(part)))
+        for depth in range(len(model.blocks) + 1):
+            if depth:
+                tokens = model.blocks[depth - 1](tokens)
+            if depth in found:
+                normal = functional.layer_norm(tokens, tokens.shape[-1:], eps=1e-6)
+                first = model.num_prefix_tokens
+                found[depth].append(torch.stack([normal[:, 0], normal[:, first:].mean(dim=1)], dim=1))
+    return {depth: torch.cat(parts).numpy() for depth, parts in found.items()}
+
+
+def chosen(features_N2D: np.ndarray, tokens: str) -> np.ndarray:
+    """(N, D) or, of both, (N, 2 D)."""
+    wanted = {"both": slice(None), "class": slice(0, 1), "patches": slice(1, 2)}[tokens]
+    return features_N2D[:, wanted].reshape(len(features_N2D), -1)
+
+
+# Probes
+
+
+def standardised(train: np.ndarray, validation: np.ndarray) -> Arrays:
+    """Both by the mean and standard deviation of the training images; what does not vary becomes 0."""
+    mean, std = train.mean(axis=0, dtype=np.float64), train.std(axis=0, dtype=np.float64)
+    scale = np.where(std > 1e-5, 1 / np.maximum(std, 1e-5), 0)
+    return (train - mean) * scale, (validation - mean) * scale
+
+
+def ridge(train: np.ndarray, labels: np.ndarray, validation: np.ndarray) -> np.ndarray:
+    """The class of each validation image; the penalty has the least squared error on left-out training images."""
+    known, numbers = np.unique(labels, return_inverse=True)
+    targets = np.eye(len(known))[numbers]
+    mean = targets.mean(axis=0)
+    basis, singular, directions = np.linalg.svd(train, full_matrices=False)
+    projected, best, least = basis.T @ targets, None, np.inf
+    for penalty in PENALTIES:
+        kept = singular**2 / (singular**2 + penalty * len(train))
+        fitted = mean + basis @ (kept[:, None] * projected)
+        leverage = 1 / len(train) + (basis**2 * kept).sum(axis=1)
+        squared = float((((targets - fitted) / (1 - leverage)[:, None]) ** 2).sum())
+        if squared < least:
+            shrunk = kept / np.maximum(singular, 1e-9)
+            best, least = directions.T @ (shrunk[:, None] * projected), squared
+    return known[(validation @ best + mean).argmax(axis=1)]
+
+
+def nearest_mean(train: np.ndarray, labels: np.ndarray, validation: np.ndarray) -> np.ndarray:
+    """The class whose mean each validation image is nearest to."""
+    known = np.unique(labels)
+    means = np.stack([train[labels == one].mean(axis=0) for one in known])
+    return known[(validation @ means.T - (means**2).sum(axis=1) / 2).argmax(axis=1)]
+
+
+PROBES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "ridge": ridge,
+    "nearest_mean": nearest_mean,
+}
+
+
+# The gate
+
+
+def judged(task: Task, ancestry: Judged) -> dict[str, dict[str, Any]]:
+    """By probe: accuracies of pixels, of random ViTs and of the ancestry model by depth, and its gains."""
+    (train, labels), (validation, wanted) = (
+        split_batches(task, "train", IMAGES),
+        split_batches(task, "validation", JUDGED),
+    )
+    pixels = standardised(train.flatten(1).numpy(), validation.flatten(1).numpy())
+    models = [ancestry.model, *(untrained(ancestry.spec, seed) for seed in SEEDS)]
+    seen = [(by_block(model, train), by_block(model, validation)) for model in models]
+    found = {}
+    for probe, classify in PROBES.items():
+
+        def right(arrays: Arrays) -> np.ndarray:
+            return np.asarray(classify(arrays[0], labels, arrays[1]) == wanted)  # noqa: B023
+
+        def at(number: int, depth: int, tokens: str = "both") -> np.ndarray:
+            return right(standardised(*(chosen(part[depth], tokens) for part in seen[number])))
+
+        ours = {depth: at(0, depth) for depth in seen[0][0]}
+        random = {depth: [at(1 + place, depth) for place in range(len(SEEDS))] for depth in ours}
+        singles = {kind: {depth: float(at(0, depth, kind).mean()) for depth in ours} for kind in TOKENS[1:]}
+        found[probe] = summary(right(pixels), random, ours, singles)
+    return found
+
+
+def summary(
+    pixels: np.ndarray,
+    random: Mapping[int, Sequence[np.ndarray]],
+    ours: Mapping[int, np.ndarray],
+    singles: Mapping[str, Mapping[int, float]],
+) -> dict[str, Any]:
+    """Accuracies, the gains with their 95 % intervals over images, and whether all of them are as the gate asks."""
+    means = {depth: float(np.mean(runs)) for depth, runs in random.items()}
+    last, best = max(ours), max(means, key=lambda depth: means[depth])
+    rivals = {"pixels": [pixels], "random": random[best], f"block_{EARLY}": [ours[EARLY]]}
+    gains = {name: paired_gain([ours[last].tolist()], [run.tolist() for run in runs]) for name, runs in rivals.items()}
+    passed = gains["pixels"].value > 0 and gains["random"].value > 0 and gains[f"block_{EARLY}"].low > 0
+    return {
+        "pixels": float(pixels.mean()),
+        "random": means,
+        "random_best": best,
+        "ancestry": {depth: float(flags.mean()) for depth, flags in ours.items()},
+        **singles,
+        "gains": {name: gain._asdict() for name, gain in gains.items()},
+        "passed": bool(passed),
+    }
+
+
+def measured(ancestry: Judged, tasks: Sequence[str]) -> dict[str, Any]:
+    """All tasks in turn, and the verdict."""
+    rows = []
+    for name in tasks:
+        task = open_task(name)
+        rows.append({"task": name, "probes": judged(task, ancestry)})
+        print(line(rows[-1]), file=sys.stderr, flush=True)
+    deciding = [row for row in rows if row["task"] in (*REAL, *LEFT_OUT)]
+    passed = [row["task"] for row in deciding if all(probe["passed"] for probe in row["probes"].values())]
+    return {
+        "ancestry": ancestry.name,
+        "trained_on": ancestry.source,
+        "images_seen": ancestry.images,
+        "split": "validation",
+        "left_out": {name: left_out(name, ancestry.source) for name in LEFT_OUT},
+        "passed": len(passed) == len(REAL + LEFT_OUT),
+        "passed_on": passed,
+        "rows": rows,
+    }
+
+
+def left_out(family: str, source: str) -> bool:
+    """Whether a model trained on this task never saw the family: only `forms` is known to leave these out."""
+    return source == "forms" and family in LEFT_OUT
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """One row of the table, in per cent and points: the ridge, then the nearest mean."""
+    cells = []
+    for probe in row["probes"].values():
+        ours, best = probe["ancestry"], str(probe["random_best"])
+        ours, random = ({str(depth): value for depth, value in part.items()} for part in (ours, probe["random"]))
+        depths = " ".join(f"{100 * value:.0f}" for value in ours.values())
+        gains = (
+            f"{100 * g['value']:+.1f} ({100 * g['low']:+.1f} {100 * g['high']:+.1f})" for g in probe["gains"].values()
+        )
+        cells += [f"{100 * probe['pixels']:.1f}", f"{100 * random[best]:.1f}", depths, *gains]
+        cells.append("yes" if probe["passed"] else "no")
+    return f"| `{row['task']}` | {' | '.join(cells)} |"
+
+
+def table(kept: Mapping[str, Any]) -> str:
+    """Markdown."""
+    depths = ", ".join(str(depth) for depth in DEPTHS)
+    one = ("pixels", "random", f"blocks {depths}", "over pixels", "over random", f"over block {EARLY}", "passed")
+    heads = ["task", *(f"{name} {head}" for name in ("ridge:", "mean:") for head in one)]
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1), *map(line, kept["rows"])]
+    verdict = "passed" if kept["passed"] else f"not passed (only on: {', '.join(kept['passed_on']) or 'none'})"
+    saw = [name for name, out in kept["left_out"].items() if not out]
+    note = f"; {' and '.join(saw)} were not left out of its training" if saw else ""
+    return "\n".join([*lines, "", f"{kept['ancestry']}: {verdict}{note}."])
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("ancestry", nargs="?", default=BUNDLED)
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", action="store_true")
+    given = parser.parse_args()
+    if given.table:
+        print(table(machine.read(NAME)))
+        return
+    torch.set_num_threads(1)
+    found = measured(bundled_or_own(given.ancestry), given.tasks)
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    elif given.ancestry == BUNDLED and tuple(given.tasks) == TASKS:
+        machine.write(NAME, found)
+    print(table(json.loads(json.dumps(found))))
+
+
+if __name__ == "__main__":
+    main()
