@@ -55,7 +55,8 @@ def spread(draws: np.random.Generator, maps: np.ndarray, chances: np.ndarray) ->
         points = (chosen[:, :, :2] * points[:, None, :]).sum(axis=2) + chosen[:, :, 2]
     low, high = np.percentile(points, 2, axis=0), np.percentile(points, 98, axis=0)
     centre, scale = (low + high) / 2, float((high - low).max() / 2)
-    touched, _, _ = np.histogram2d(*((points - centre) / scale).T, bins=12, range=[[-1, 1]] * 2)
+    x, y = ((points - centre) / scale).T
+    touched, _, _ = np.histogram2d(x, y, bins=12, range=[[-1, 1]] * 2)
     return centre, scale, float((touched > 0).mean())
 
 

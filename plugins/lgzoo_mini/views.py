@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lgzoo_mini.canvas import Dice, any_colour, apart, blur, clutter, finish, gradient, hills, mix, over, shade, stripes
-from lgzoo_mini.shapes import PICTURE, Frame, Number, cover, frame, half_plane, wide
+from lgzoo_mini.shapes import PICTURE, Frame, cover, frame, half_plane, wide
 
 _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)  # how light a colour looks (ITU-R BT.601)
 
@@ -96,5 +96,5 @@ def developed(dice: Dice, picture: np.ndarray, grain: np.ndarray) -> torch.Tenso
     picture = (
         picture * ((1 + light) * wide(dice.between(0.75, 1.15)))[:, None] + wide(dice.between(-0.08, 0.12))[:, None]
     )
-    soft: Number = dice.share()
+    soft = dice.share()
     return finish(blur(picture, soft * soft * np.float32(0.7)), grain, sometimes(dice, 0.6, 0.2))
