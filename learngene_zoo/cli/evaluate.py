@@ -200,11 +200,19 @@ def _paths(images: Sequence[str]) -> Iterator[str]:
     """The files that the words name: a file, all pictures below a folder, and for `-` a path in every line of stdin."""
     for word in images:
         if word == "-":
-            yield from (line.rstrip("\n") for line in sys.stdin if line.strip())
+            yield from _lines_of_stdin()
         elif Path(word).is_dir():
             yield from _below(Path(word))
         else:
             yield word
+
+
+def _lines_of_stdin() -> Iterator[str]:
+    """The lines that say something. Raises `WrongCall` at the first one that is no path."""
+    for line in filter(str.strip, sys.stdin):
+        if "\0" in line:
+            raise WrongCall("stdin is not text; - reads paths, one a line, and no pictures: give the picture's path")
+        yield line.rstrip("\n")
 
 
 def _below(folder: Path) -> list[str]:

@@ -83,6 +83,14 @@ def test_files_folders_and_stdin(pictures: Path, monkeypatch: pytest.MonkeyPatch
     assert named == [*(f"bee/{number}.png" for number in (1, 3, 5, 7, 9)), "ant/0.png", "ant/2.png", "ant/4.png"]
 
 
+def test_a_picture_on_stdin_is_refused(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pictures)
+    MODEL.save(pictures / "model")
+    code, out, errors = call("-", stdin="a.png\0\nb.png\n")
+    assert (code, out) == (2, "")
+    assert [line[:30] for line in errors] == ["error: stdin is not text; - re"]
+
+
 def test_a_broken_picture_is_one_line_and_the_rest_goes_on(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(pictures)
     MODEL.save(pictures / "model")
