@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pytest
 import torch
+from contract_toy import TOY, TRAINS, Keep, Train, breaks, extracting, trained
 
-from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadPlugin, WrongCall
-from learngene_zoo.families.tensors import take_blocks, without_head
 from learngene_zoo.method import METHODS, Extractor, Member, Method
 from learngene_zoo.runs.cache import Part, once
 from learngene_zoo.runs.run import Run
@@ -22,7 +20,6 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from learngene_zoo.testing.expansion import BUILT, sampled
 from learngene_zoo.testing.laws import HOT
-from learngene_zoo.training.fit import fit
 from learngene_zoo.training.loop import Engine
 
 NAMES = sorted(METHODS.references())
@@ -35,95 +32,6 @@ def test_the_method_keeps_the_contract(name: str) -> None:
 
 def test_there_are_methods() -> None:
     assert {"lsamd", "scratch", "pretrain_finetune", "distillation"} <= set(NAMES)
-
-
-# A method that keeps the contract, and what becomes of it when one of its parts is another.
-
-
-SCRATCH = METHODS.load("scratch")
-Shape, Draw = type(SCRATCH.extractor), type(SCRATCH.expander)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Keep(Shape):  # type: ignore[misc, valid-type]
-    """Keep every block."""
-
-    def outline(self, ancestries: Any) -> Any:
-        return replace(super().outline(ancestries), method="toy")
-
-    def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
-        return Learngene(
-            config=self.outline([ancestries[0].spec]), state=without_head(ancestries[0].state, ancestries[0].spec)
-        )
-
-
-BRIEF = Recipe(epochs=2, batch_size=16, augment="none")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Train(Keep):
-    """Train the kept blocks on a task."""
-
-    training: Recipe = BRIEF
-
-    def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
-        learngene = super().__call__(ancestries, tasks, run)
-        spec = ancestries[0].spec.with_(classes=tasks[0].classes)
-        start = assemble(spec, learngene.state, seed=run.seed)
-        part = once(run.part("blocks"), trained, self.training, [start, tasks[0]])
-        return replace(learngene, state=without_head(part.state, spec))
-
-
-def trained(recipe: Recipe, start: Descendant, task: Any, run: Run) -> Any:
-    return fit(start, task, recipe, run).state, {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Take(Draw):  # type: ignore[misc, valid-type]
-    """Take the first blocks, and draw a head."""
-
-    axes = frozenset({"layers", "classes"})
-
-    def family(self, config: Any) -> Any:
-        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, config.spec.layers + 1)]
-
-    def __call__(self, learngene: Any, target: Any, run: Run) -> Any:
-        spec = target.apply(learngene.config.spec)
-        if spec.layers > learngene.config.spec.layers:
-            return Draw()(learngene, replace(target, layers=10**9), run)  # a `WrongCall`
-        return assemble(spec, take_blocks(learngene.state, learngene.config.spec, range(spec.layers)), seed=run.seed)
-
-
-TOY = replace(SCRATCH, name="toy", inherits=True, expander=Take(), presets={"mini": Keep(), "smoke": Keep()})
-TRAINS = replace(TOY, tasks="one", presets={"mini": Train(), "smoke": Train()})
-
-
-def extracting(kind: type = Keep, **members: Any) -> Method:
-    """The toy with another extractor, of which these attributes are given."""
-    extractor = type("Odd", (kind,), {"__module__": __name__, **members})()
-    return replace(TRAINS if kind is Train else TOY, presets={"mini": extractor, "smoke": extractor})
-
-
-def expanding(**members: Any) -> Method:
-    """The toy with another expander, of which these attributes are given."""
-    return replace(TOY, expander=type("Odd", (Take,), {"__module__": __name__, **members})())
-
-
-def changed(change: Callable[[Descendant], Any]) -> Method:
-    """The toy, whose descendants are changed before it returns them."""
-    return expanding(__call__=lambda self, learngene, target, run: change(Take()(learngene, target, run)))
-
-
-@pytest.fixture
-def breaks(monkeypatch: pytest.MonkeyPatch) -> Callable[[Method, str], None]:
-    """Whether the contract of a method, as if it were registered, fails with a message like this."""
-
-    def check(method: Method, says: str) -> None:
-        monkeypatch.setitem(METHODS.__dict__, "load", lambda name: method)
-        with pytest.raises(AssertionError, match=says):
-            check_method(method)
-
-    return check
 
 
 @pytest.mark.parametrize("method", [TOY, TRAINS], ids=["without training", "with training"])
@@ -174,7 +82,7 @@ def test_a_wrong_record_cannot_be_made(changes: dict[str, Any], says: str) -> No
         (Renaming(), "shadows the common option num_classes"),
     ],
 )
-def test_a_setting_that_shadows_a_common_option_is_caught(breaks: Any, settings: Extractor, says: str) -> None:
+def test_a_setting_that_shadows_a_common_option_is_caught(settings: Extractor, says: str) -> None:
     breaks(replace(TOY, presets={"mini": settings, "smoke": settings}), says)
 
 
@@ -216,18 +124,18 @@ def warm(self: Any, ancestries: Any) -> Any:
         ({"outline": lambda self, ancestries: None}, "outlines None; expected a LearngeneConfig"),
     ],
 )
-def test_a_wrong_extraction_is_caught(breaks: Any, members: dict[str, Any], says: str) -> None:
+def test_a_wrong_extraction_is_caught(members: dict[str, Any], says: str) -> None:
     breaks(extracting(**members), says)
 
 
-def test_an_outline_that_is_not_what_is_written_is_caught(breaks: Any) -> None:
+def test_an_outline_that_is_not_what_is_written_is_caught() -> None:
     def written(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
         return Keep()(ancestries, tasks, run)
 
     breaks(extracting(outline=boasting, __call__=written), "outlines ViTSpec.*but writes ViTSpec")
 
 
-def test_details_that_their_type_cannot_read_are_caught(breaks: Any) -> None:
+def test_details_that_their_type_cannot_read_are_caught() -> None:
     @dataclass(frozen=True, kw_only=True)
     class Details:
         kept: int
@@ -247,7 +155,7 @@ def forgetful(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
     return replace(learngene, state={**learngene.state, "steps": torch.tensor(float(len(STEPS)))})
 
 
-def test_a_training_that_a_kill_changes_is_caught(breaks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_training_that_a_kill_changes_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     step = Engine._step
     monkeypatch.setattr(Engine, "_step", lambda self, *arguments: (STEPS.append(1), step(self, *arguments))[1])
     breaks(
@@ -264,7 +172,7 @@ class Hiding(Recipe):
         return [self.epochs, self.batch_size]
 
 
-def test_a_setting_that_a_parts_key_does_not_show_is_caught(breaks: Any) -> None:
+def test_a_setting_that_a_parts_key_does_not_show_is_caught() -> None:
     def extracted(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
         start = assemble(ancestries[0].spec.with_(classes=tasks[0].classes), {}, seed=run.seed)
         part = once(run, trained, Hiding(epochs=1, batch_size=16), [start, tasks[0]])
@@ -277,127 +185,12 @@ def loose(settings: dict[str, Any], run: Run) -> Any:
     return {"x": torch.zeros(1)}, {}
 
 
-def test_settings_of_a_part_that_are_not_a_frozen_record_are_caught(breaks: Any) -> None:
+def test_settings_of_a_part_that_are_not_a_frozen_record_are_caught() -> None:
     def extracted(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
         part: Part = once(run, loose, {"lr": 1})
         return replace(Keep()(ancestries, tasks, run), state=part.state)
 
     breaks(extracting(__call__=extracted), "passes {'lr': 1} to its part loose; expected a frozen dataclass")
-
-
-# Its expansion.
-
-
-def endless(self: Any, config: Any) -> Any:
-    while True:
-        yield Member(spec=config.spec)
-
-
-CALLS: list[int] = []
-
-
-def fickle(self: Any, config: Any) -> Any:
-    CALLS.append(1)
-    return [Member(spec=config.spec.with_(layers=1 + len(CALLS) % 2))]
-
-
-def stubborn(self: Any, config: Any) -> Any:
-    return [Member(spec=config.spec.with_(classes=7))]
-
-
-def smaller(self: Any, learngene: Any, target: Any, run: Run) -> Any:
-    return Take()(learngene, replace(target, layers=1), run)
-
-
-def greedy(self: Any, learngene: Any, target: Any, run: Run) -> Any:
-    learngene.state["norm.weight"].mul_(2)
-    return Take()(learngene, target, run)
-
-
-def seedless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
-    return Take()(learngene, target, replace(run, seed=0))
-
-
-def in_the_middle(self: Any, learngene: Any, target: Any, run: Run) -> Any:
-    made = Take()(learngene, target, run)
-    if target.layers != 2:
-        return made
-    return made.with_state({**made.state, "head.bias": torch.rand(made.spec.classes)})
-
-
-def heads_as_well(self: Any, learngene: Any, target: Any, run: Run) -> Any:
-    """Ignores every size but the layers."""
-    return Take()(learngene, replace(target, heads=None), run)
-
-
-def careless(self: Any, learngene: Any, target: Any, run: Run) -> Any:
-    """Mends a target that cannot be built."""
-    spec = learngene.config.spec
-    return Take()(learngene, replace(target, layers=min(target.layers or spec.layers, spec.layers)), run)
-
-
-@pytest.mark.parametrize(
-    ("members", "says"),
-    [
-        ({"family": lambda self, config: []}, "plans no descendant|has an empty family"),
-        ({"family": endless}, "family of more than"),
-        ({"family": lambda self, config: None}, "has the family None; expected members"),
-        ({"family": lambda self, config: [config.spec]}, "has ViTSpec.* in its family; expected a Member"),
-        ({"family": fickle}, "family that changes from call to call"),
-        ({"family": stubborn}, "member without the classes of its config"),
-        ({"__call__": smaller}, "built a model with layers 1 instead of 2"),
-        ({"__call__": greedy}, "changes the learngene that it expands: tensor norm.weight"),
-        ({"__call__": seedless}, "ignores the seed of an expansion"),
-        (
-            {"__call__": in_the_middle},
-            "builds two different models of a model with 2 layers.* with one seed: tensor head.bias",
-        ),
-        ({"__call__": lambda self, *_: None}, "Odd returned NoneType; expected Descendant"),
-        ({"__call__": heads_as_well, "axes": Take.axes | {"heads"}}, "built a model with heads 2 instead of"),
-        ({"__call__": careless}, "built a model with layers 3 instead of 6"),
-    ],
-)
-def test_a_wrong_expansion_is_caught(breaks: Any, members: dict[str, Any], says: str) -> None:
-    breaks(expanding(**members), says)
-
-
-def zeroed(made: Descendant) -> Descendant:
-    return made.with_state({**made.state, "norm.weight": torch.zeros_like(made.state["norm.weight"])})
-
-
-def drawn_anew(made: Descendant) -> Descendant:
-    return made.with_state({**made.state, "norm.weight": torch.rand(32, generator=torch.Generator().manual_seed(1))})
-
-
-def not_a_number(made: Descendant) -> Descendant:
-    return made.with_state({**made.state, "norm.weight": made.state["norm.weight"] * torch.nan})
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (zeroed, "records tensor norm.weight as inherited, although it is all zeros"),
-        (drawn_anew, "records tensor norm.weight as inherited, but it is the same for another learngene"),
-        (not_a_number, "builds a tensor norm.weight with values that are not finite"),
-        (
-            lambda made: replace(made, inherited=made.inherited | {"stem"}),
-            r"records \['stem'\] as inherited, which a model",
-        ),
-        (
-            lambda made: replace(made, inherited=made.inherited - {"norm.weight"}),
-            "takes tensor norm.weight from the learngene",
-        ),
-    ],
-)
-def test_an_inherited_tensor_that_the_record_does_not_explain_is_caught(
-    breaks: Any, change: Callable[[Descendant], Descendant], says: str
-) -> None:
-    breaks(changed(change), says)
-
-
-def test_whether_anything_is_inherited_is_as_declared(breaks: Any) -> None:
-    breaks(replace(TOY, inherits=False), "declares `inherits=False`, but its descendants inherit")
-    breaks(replace(TOY, expander=Draw()), "inherits nothing; if that is meant, declare")
 
 
 def refused(self: Any, ancestries: Any) -> Any:
@@ -424,7 +217,7 @@ def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(mon
         check_method(unrefusing)
 
 
-def test_an_ancestry_model_that_is_refused_only_after_its_outline_is_caught(breaks: Any) -> None:
+def test_an_ancestry_model_that_is_refused_only_after_its_outline_is_caught() -> None:
     def late(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
         refused(self, [ancestries[0].spec])
         return Keep()(ancestries, tasks, run)

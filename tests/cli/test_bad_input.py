@@ -21,7 +21,8 @@ from typing import Any
 
 import pytest
 from bad_folders import tar
-from bad_inputs import CASES, FAILED, WRONG, Case, outside
+from bad_inputs import FAILED, WRONG, Case, outside
+from bad_inputs_of_verbs import EVERY_CASE
 from click.testing import CliRunner
 
 from learngene_zoo import lifecycle
@@ -124,7 +125,7 @@ def check(line: str, code: int, words: tuple[str, ...], root: Path, leaves: str 
     assert {name: kind for name, kind in after.items() if name in before or name.split("/")[0] != leaves} == before
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", EVERY_CASE, ids=lambda case: case.name)
 def test_bad_input(case: Case, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if case.change is not None:
         case.change(folder)
@@ -179,7 +180,7 @@ def test_values_that_a_setting_cannot_have(line: str, template: Path, monkeypatc
 
 
 def test_there_are_enough_cases() -> None:
-    assert len({(case.line, case.words, case.change) for case in CASES}) >= 400
+    assert len({(case.line, case.words, case.change) for case in EVERY_CASE}) >= 400
     assert sum(map(len, GENERATED.values())) >= 1000
 
 

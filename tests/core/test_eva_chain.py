@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import timm
 import torch
-from safetensors.torch import save_file
-from torch import nn
+from chain_toy import RUN, Start, differences, images, kept, searched, started
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import Ancestry, open_ancestry
@@ -23,10 +17,8 @@ from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.families.eva.names import ARCHITECTURES
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.tensors import initial
-from learngene_zoo.method import METHODS
-from learngene_zoo.runs.run import Run
 from learngene_zoo.runtimes import export_descendant
-from learngene_zoo.settings import Recipe, with_settings
+from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from lgzoo_lsamd.blocks import base_blocks
 from lgzoo_lsamd.supernet import super_net, with_head
@@ -44,7 +36,6 @@ KINDS = [
     "vit_small_patch16_rope_224",
     "vit_small_patch16_rope_mixed_ape_224",
 ]
-RUN = Run(threads=1)
 BRIEF = Recipe(epochs=1, images=32, batch_size=16, warmup=0.0)
 
 
@@ -56,17 +47,6 @@ def small(name: str) -> EvaSpec:
     )
 
 
-@dataclass(frozen=True)
-class Start:
-    """A pretrained model as timm saves one, and its learngene that keeps every block."""
-
-    name: str
-    folder: Path
-    model: nn.Module
-    spec: EvaSpec
-    learngene: Learngene
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where all kinds write their models."""
@@ -75,36 +55,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=KINDS)
 def start(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Start:
-    name, folder = request.param, tmp_path_factory.mktemp("ancestry")
-    spec = small(name)
-    torch.manual_seed(0)
+    spec = small(request.param)
     args = {"depth": 3, "embed_dim": spec.width, "num_heads": 2, "img_size": spec.image_size}
-    model = timm.create_model(name, **args, num_classes=10).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():  # timm's own start hides most of a block
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-    timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True)
-    keep = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2, 3)})
-    learngene = lifecycle.extract("lsamd", ancestries=[str(folder)], extractor=keep, out=folder / "learngene", run=RUN)
-    return Start(name=name, folder=folder, model=model, spec=spec, learngene=learngene)
-
-
-def images(spec: EvaSpec, count: int = 2) -> torch.Tensor:
-    return torch.randn(count, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0))
-
-
-def kept(model: Any, place: Path) -> Path:
-    """The model's folder, with images and what the model makes of them."""
-    model.save(place)
-    with torch.no_grad():
-        wanted = model.model()(images(model.spec))
-    save_file({"images": images(model.spec), "wanted": wanted}, place / "case.safetensors")
-    return place
+    found = started(request.param, tmp_path_factory.mktemp("ancestry"), args)
+    assert found.spec == spec
+    return found
 
 
 def test_all_blocks_together_are_the_ancestry_model(start: Start, made: Path) -> None:
     ancestry = open_ancestry(str(start.folder))
-    assert ancestry.spec == start.spec
     whole = lifecycle.expand(start.learngene, layers=3, classes=10, run=RUN)
     whole = whole.with_state({**whole.state, **{name: ancestry.state[name] for name in ("head.weight", "head.bias")}})
     kept(whole, made / f"{start.name}-whole")
@@ -132,14 +91,7 @@ def test_other_depths_and_images_fine_tune_and_come_out_as_timms(start: Start, m
 
 
 def test_a_search_is_at_home(start: Start) -> None:
-    search = METHODS.load("lsamd").presets["smoke"]
-    found = lifecycle.extract("lsamd", ancestries=[str(start.folder)], tasks=["digits"], extractor=search, run=RUN)
-    assert found.config.details["kept"]
-    layers = len(found.config.details["kept"])
-    for control in (None, "shuffled", "stem"):
-        built = lifecycle.expand(found, layers=layers, classes=3, control=control, run=RUN)
-        with torch.no_grad():
-            assert built.model()(images(built.spec)).isfinite().all()
+    searched(start)
 
 
 @pytest.mark.parametrize("name", [KINDS[0], "vit_pe_core_tiny_patch16_384"])
@@ -177,28 +129,9 @@ def test_int8_files_answer_as_the_model_does(name: str, tmp_path: Path) -> None:
     assert made.value == pytest.approx(made.model_value, abs=0.1)
 
 
-ALONE = """
-import sys
-
-class Blocked:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "learngene_zoo":
-            raise ImportError("blocked")
-
-sys.meta_path.insert(0, Blocked())
-import json, pathlib, timm, torch
-from safetensors.torch import load_file
-
-torch.set_num_threads(1)
-found = {}
-for place in sorted(pathlib.Path(sys.argv[1]).iterdir()):
-    case = load_file(place / "case.safetensors")
-    model = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
-    with torch.no_grad():
-        found[place.name] = (model(case["images"]) - case["wanted"]).abs().max().item()
-    images = timm.data.resolve_model_data_config(model)
-    assert images["input_size"][1:] == tuple(case["images"].shape[2:]) or model.dynamic_img_size, images
-print(json.dumps(found))
+OPENED = """
+images = timm.data.resolve_model_data_config(model)
+assert images["input_size"][1:] == tuple(case["images"].shape[2:]) or model.dynamic_img_size, images
 """
 
 
@@ -206,9 +139,5 @@ def test_timm_opens_all_of_them_without_this_package(made: Path) -> None:
     """After the tests above: what they wrote."""
     if not any(made.iterdir()):
         pytest.skip("the tests above write the models")
-    done = subprocess.run([sys.executable, "-c", ALONE, str(made)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found == dict.fromkeys(
-        [f"{name}-{kind}" for name in sorted(KINDS) for kind in ("deeper", "tuned", "whole")], 0.0
-    )
+    wanted = [f"{name}-{kind}" for name in sorted(KINDS) for kind in ("deeper", "tuned", "whole")]
+    assert differences(made, OPENED) == dict.fromkeys(wanted, 0.0)

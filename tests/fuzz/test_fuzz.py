@@ -21,8 +21,9 @@ from typing import Any
 
 import pytest
 import torch
-from targets import Target, lgzoo, targets, templates
+from targets import Target, lgzoo, targets
 from watching import watched
+from whole_files import templates
 
 from learngene_zoo.errors import ZooError
 

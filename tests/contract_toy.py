@@ -1,0 +1,100 @@
+"""A method that keeps the contract, and what becomes of it when one of its parts is another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.families.tensors import take_blocks, without_head
+from learngene_zoo.method import METHODS, Member, Method
+from learngene_zoo.runs.cache import once
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
+from learngene_zoo.testing import check_method
+from learngene_zoo.training.fit import fit
+
+SCRATCH = METHODS.load("scratch")
+Shape, Draw = type(SCRATCH.extractor), type(SCRATCH.expander)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep(Shape):  # type: ignore[misc, valid-type]
+    """Keep every block."""
+
+    def outline(self, ancestries: Any) -> Any:
+        return replace(super().outline(ancestries), method="toy")
+
+    def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
+        return Learngene(
+            config=self.outline([ancestries[0].spec]), state=without_head(ancestries[0].state, ancestries[0].spec)
+        )
+
+
+BRIEF = Recipe(epochs=2, batch_size=16, augment="none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(Keep):
+    """Train the kept blocks on a task."""
+
+    training: Recipe = BRIEF
+
+    def __call__(self, ancestries: Any, tasks: Any, run: Run) -> Any:
+        learngene = super().__call__(ancestries, tasks, run)
+        spec = ancestries[0].spec.with_(classes=tasks[0].classes)
+        start = assemble(spec, learngene.state, seed=run.seed)
+        part = once(run.part("blocks"), trained, self.training, [start, tasks[0]])
+        return replace(learngene, state=without_head(part.state, spec))
+
+
+def trained(recipe: Recipe, start: Descendant, task: Any, run: Run) -> Any:
+    return fit(start, task, recipe, run).state, {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Take(Draw):  # type: ignore[misc, valid-type]
+    """Take the first blocks, and draw a head."""
+
+    axes = frozenset({"layers", "classes"})
+
+    def family(self, config: Any) -> Any:
+        return [Member(spec=config.spec.with_(layers=layers)) for layers in range(1, config.spec.layers + 1)]
+
+    def __call__(self, learngene: Any, target: Any, run: Run) -> Any:
+        spec = target.apply(learngene.config.spec)
+        if spec.layers > learngene.config.spec.layers:
+            return Draw()(learngene, replace(target, layers=10**9), run)  # a `WrongCall`
+        return assemble(spec, take_blocks(learngene.state, learngene.config.spec, range(spec.layers)), seed=run.seed)
+
+
+TOY = replace(SCRATCH, name="toy", inherits=True, expander=Take(), presets={"mini": Keep(), "smoke": Keep()})
+TRAINS = replace(TOY, tasks="one", presets={"mini": Train(), "smoke": Train()})
+
+
+def extracting(kind: type = Keep, **members: Any) -> Method:
+    """The toy with another extractor, of which these attributes are given."""
+    extractor = type("Odd", (kind,), {"__module__": __name__, **members})()
+    return replace(TRAINS if kind is Train else TOY, presets={"mini": extractor, "smoke": extractor})
+
+
+def expanding(**members: Any) -> Method:
+    """The toy with another expander, of which these attributes are given."""
+    return replace(TOY, expander=type("Odd", (Take,), {"__module__": __name__, **members})())
+
+
+def changed(change: Callable[[Descendant], Any]) -> Method:
+    """The toy, whose descendants are changed before it returns them."""
+    return expanding(__call__=lambda self, learngene, target, run: change(Take()(learngene, target, run)))
+
+
+def breaks(method: Method, says: str) -> None:
+    """Assert that the contract of a method, as if it were registered, fails with a message like this."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(METHODS.__dict__, "load", lambda name: method)
+        with pytest.raises(AssertionError, match=says):
+            check_method(method)

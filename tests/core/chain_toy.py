@@ -1,0 +1,108 @@
+"""What the chains of both families share: a pretrained model as timm saves one, its learngene, and models that timm opens alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.method import METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import with_settings
+
+RUN = Run(threads=1)
+
+
+@dataclass(frozen=True)
+class Start:
+    """A pretrained model as timm saves one, and its learngene that keeps every block."""
+
+    name: str
+    folder: Path
+    model: nn.Module
+    spec: Spec
+    learngene: Learngene
+
+
+def started(name: str, folder: Path, args: dict[str, int]) -> Start:
+    """timm's model of that name with random weights, three blocks and ten classes, saved to `folder`."""
+    torch.manual_seed(0)
+    model = timm.create_model(name, **args, num_classes=10).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # timm's own start hides most of a block
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    timm.models.save_for_hf(model, folder, model_args=args, safe_serialization=True)
+    keep = with_settings(METHODS.load("lsamd").extractor, {"keep": (1, 2, 3)})
+    learngene = lifecycle.extract("lsamd", ancestries=[str(folder)], extractor=keep, out=folder / "learngene", run=RUN)
+    return Start(name=name, folder=folder, model=model, spec=open_ancestry(str(folder)).spec, learngene=learngene)
+
+
+def images(spec: Spec, count: int = 2) -> torch.Tensor:
+    return torch.randn(count, 3, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0))
+
+
+def kept(model: Any, place: Path) -> Path:
+    """The model's folder, with images and what the model makes of them."""
+    model.save(place)
+    with torch.no_grad():
+        wanted = model.model()(images(model.spec))
+    save_file({"images": images(model.spec), "wanted": wanted}, place / "case.safetensors")
+    return place
+
+
+def searched(start: Start) -> Any:
+    """What a brief search on `start` finds, expanded as it is and under both controls; the last of these models."""
+    search = METHODS.load("lsamd").presets["smoke"]
+    found = lifecycle.extract("lsamd", ancestries=[str(start.folder)], tasks=["digits"], extractor=search, run=RUN)
+    assert found.config.details["kept"]
+    for control in (None, "shuffled", "stem"):
+        layers = len(found.config.details["kept"])
+        built = lifecycle.expand(found, layers=layers, classes=3, control=control, run=RUN)
+        with torch.no_grad():
+            assert built.model()(images(built.spec)).isfinite().all()
+    return built
+
+
+ALONE = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "learngene_zoo":
+            raise ImportError("blocked")
+
+sys.meta_path.insert(0, Blocked())
+import json, pathlib, timm, torch
+from safetensors.torch import load_file
+
+torch.set_num_threads(1)
+found = {}
+for place in sorted(pathlib.Path(sys.argv[1]).iterdir()):
+    case = load_file(place / "case.safetensors")
+    model = timm.create_model(f"local-dir:{place}", pretrained=True).eval()
+    with torch.no_grad():
+        found[place.name] = (model(case["images"]) - case["wanted"]).abs().max().item()
+    CHECK
+print(json.dumps(found))
+"""
+
+
+def differences(made: Path, check: str) -> dict[str, float]:
+    """Of each model in `made`, by how much its logits differ where timm opens it without this package; `check` is code run on each."""
+    code = ALONE.replace("CHECK", check.strip().replace("\n", "\n    "))
+    done = subprocess.run([sys.executable, "-c", code, str(made)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
