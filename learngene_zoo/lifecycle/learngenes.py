@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, Purpose, versions
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.atomic import claim, digest_of, new_file
-from learngene_zoo.errors import BadPlugin, WrongCall
+from learngene_zoo.atomic import claim, digest_of, new_file, resolved
+from learngene_zoo.errors import BadPlugin, Refused, WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.method import (
     METHODS,
@@ -117,6 +117,8 @@ def extract(
     method = METHODS.load(name)
     extractor = extractor or method.preset(preset)
     named, sources = _listed(tasks), method.sources(_listed(ancestries))
+    if out is not None:
+        _check_apart(out, *map(Path, sources))
     references = method.references(named, sources) if named or extractor.needs_tasks() else []
     served = partial(check_family, method)
     opened = [
@@ -180,6 +182,7 @@ def expand(
     expander = expander or method_of(gene.config, gene.folder or "it").expander
     target, budget, expander = named_sizes(target or Target(), budget or Budget(), expander, sizes)
     if out is not None:
+        _check_apart(out, gene.folder)
         claim(Path(out), force or run.resume)
     named = target.task
     target, class_names = _for_task(target, expander, gene.config, run)
@@ -229,6 +232,13 @@ def returned(function: Extractor | Expander, kind: type[T], made: object) -> T:
         name = f"{type(function).__module__}.{type(function).__qualname__}"
         raise BadPlugin(f"{name} returned {type(made).__name__}; expected {kind.__name__}")
     return made
+
+
+def _check_apart(out: str | Path, *sources: Path | None) -> None:
+    """Raises `Refused` if `out` is what is read: with `force`, what took longer to make would be gone."""
+    for source in sources:
+        if source is not None and resolved(Path(out)) == resolved(source):
+            raise Refused(f"{out} is also what this command reads; choose another place with -o")
 
 
 def _check_distinct(tasks: Sequence[Task]) -> None:

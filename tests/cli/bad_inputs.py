@@ -149,6 +149,11 @@ PLACES = [
     Case("expand learngene --layers 2 -o notes/new", FAILED, ("notes is a file", "-o"), write("notes", "mine")),
     Case("expand learngene --layers 2 -o . --force", FAILED, ("the current folder", "-o")),
     Case(
+        "expand learngene --layers 2 -o learngene --force", FAILED, ("learngene is also what this command reads", "-o")
+    ),
+    Case("expand ./learngene --layers 2 -o x/../learngene --force", FAILED, ("also what this command reads", "-o")),
+    Case("extract scratch --ancestry ancestry -o ancestry --force", FAILED, ("also what this command reads", "-o")),
+    Case(
         f"finetune model --task folder:photos {BRIEF} -o new",
         FAILED,
         ("unfinished run is in new.run", "--resume", "--force"),
