@@ -28,7 +28,7 @@ from learngene_zoo.settings import Json, fingerprint
 from learngene_zoo.storage import read_json, write_json
 
 RECORD, LOCK, HOLDER = "run.json", "run.lock", "holder.json"
-_FILES = (RECORD, "metrics.jsonl", NOTE)
+_FILES = ("metrics.jsonl", NOTE, RECORD)
 
 
 class Artifact(Protocol):
@@ -190,14 +190,17 @@ def finish(folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove everything of a run from its folder; what a tracker or the user put there stays."""
+    """Remove everything of a run from its folder; what a tracker or the user put there stays.
+
+    Its record goes last: by it the next call knows the folder, and goes on, if this one is killed.
+    """
+    if _resumable(folder) and (folder / RECORD).is_file():
+        _write(folder, {"finished": True})  # half a checkpoint is nothing to resume
     for rest in _resumable(folder):
         shutil.rmtree(rest)
-    places = list(_places(folder))
-    for place in places:
+    for place in reversed(list(_places(folder))):
         for name in _FILES:
             (place / name).unlink(missing_ok=True)
-    for place in reversed(places):
         if place != folder and not any(place.iterdir()):
             place.rmdir()
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,29 @@ def test_what_the_user_put_into_a_run_folder_stays(tmp_path: Path) -> None:
     call(whole, out, force=True)
     assert (folder / "thesis.txt").read_text() == "mine"
     assert (folder / "tensorboard" / "metrics.jsonl").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("kept", range(5))
+def test_clearing_that_is_killed_is_finished_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    out, folder = tmp_path / "out", tmp_path / "out.run"
+    with pytest.raises(KeyboardInterrupt):
+        call(half, out)
+    (folder / "metrics.jsonl").touch()
+    (folder / "checkpoint-1" / "checkpoint.json").touch()
+    remove, left = os.unlink, iter(range(kept))
+
+    def killed(path: Any, *args: Any, **kwargs: Any) -> None:
+        if str(path).endswith((".json", ".jsonl")) and "holder" not in str(path) and next(left, None) is None:
+            raise KeyboardInterrupt
+        remove(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr("os.unlink", killed)
+        call(half, out, force=True)
+    assert call(whole, out, run=Run(resume=True)).text == "0"
+    assert names(folder) == ["run.json"]
 
 
 def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
