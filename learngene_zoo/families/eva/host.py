@@ -28,7 +28,6 @@ from learngene_zoo.families.dense import dense_forward, dense_head
 from learngene_zoo.families.eva import FAMILY
 from learngene_zoo.families.eva.names import ARCHITECTURES, REGISTERED
 from learngene_zoo.families.eva.spec import EvaSpec
-from learngene_zoo.families.tensors import empty
 from learngene_zoo.storage import StateDict
 
 
@@ -209,6 +208,8 @@ def _ratio(width: int, hidden: int) -> float:
 
 def _first_difference(model: Eva, spec: EvaSpec) -> str | None:
     """Where the module is not the one that `spec` builds: any other layer, any other setting of a layer."""
+    from learngene_zoo.families.tensors import empty  # `import learngene_zoo.timm` needs this module, but not that one
+
     ours, theirs = _described(empty(spec)), _described(model)
     for name in [*theirs, *(name for name in ours if name not in theirs)]:
         if theirs.get(name) != ours.get(name):
