@@ -115,7 +115,7 @@ HERE = "learngene_zoo.cli"
 TABLE = {
     "list": (f"{HERE}.listing:command", "List methods, learngenes, tasks and ancestries."),
     "show": (f"{HERE}.show:command", "Show a method, learngene, model, task or suite."),
-    "recommend": (f"{HERE}.recommend:command", "Rank what could be built for given pictures."),
+    "recommend": (f"{HERE}.plan:recommend_command", "Rank what could be built for given pictures."),
     "plan": (f"{HERE}.plan:command", "List every size that a method would build, with its cost."),
     "train": (f"{HERE}.train:command", "Train an ancestry model, or a model of any size, from scratch."),
     "extract": (f"{HERE}.extract:command", "Condense an ancestry model into a learngene."),
