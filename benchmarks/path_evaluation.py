@@ -19,8 +19,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
 from learngene_zoo.training.evaluate import Evaluation, evaluate
 from lgzoo_pool.details import StitchedDetails
-from lgzoo_pool.evaluate import along_each, evaluate_paths
-from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
+from lgzoo_pool.network import StitchedNetwork, along_each, anchors_state, evaluate_paths, initial_stitches, network_of
 from lgzoo_pool.paths import Path
 
 IMAGES, REPEATS = 128, 1

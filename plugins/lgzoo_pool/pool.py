@@ -3,10 +3,10 @@
 Shi, Xia, Yang, Chen, Kou and Geng, Building Variable-Sized Models via Learngene Pool, AAAI 2024, algorithm 1:
 
 1. Two auxiliary models of l blocks, a narrow one and one as wide as the ancestry, are distilled from the frozen ancestry
-   model (`distil`; the losses are in `imitation.py`). Their 2 l blocks are the learngene instances.
+   model (`distil`; the losses are in `objectives.py`). Their 2 l blocks are the learngene instances.
 2. Stitches lead from blocks of the narrow model to blocks of the wide one (`paths.py`). They start from the
-   transformation matrices that the distillation learned (`imitation.py`).
-3. The pool is fine-tuned: every step trains one path, sampled anew (`fine_tune`, `sampled_paths.py`).
+   transformation matrices that the distillation learned (`objectives.py`).
+3. The pool is fine-tuned: every step trains one path, sampled anew (`fine_tune`, `objectives.py`).
 
 A descendant is one path: `low` blocks of the narrow model, a stitch, `high` blocks of the wide one; or one of the two
 models. Block j of the narrow model leads to a block k of the wide one with |j - k| <= 1, so that low + high is l - 1, l
@@ -102,7 +102,7 @@ def distil(
         state_of,
         train,
     )
-    from lgzoo_pool.imitation import Imitation
+    from lgzoo_pool.objectives import Imitation
 
     model = assemble(spec, {}, seed=derive_seed(run.seed, "init"), scheme=settings.init).model()
     batches = images.batches(settings.training, run)
@@ -135,11 +135,9 @@ def fine_tune(
 ) -> tuple[StateDict, Json]:
     """Steps 2 and 3: start the stitches, train one path in every step, and evaluate all of them."""
     from learngene_zoo.plugin import Teacher, open_device, state_of, train
-    from lgzoo_pool.evaluate import path_metrics
-    from lgzoo_pool.imitation import matrix_stitches
     from lgzoo_pool.least_squares import fit_of, moments, solve, some_images
-    from lgzoo_pool.network import anchors_state, initial_stitches, network_of, under
-    from lgzoo_pool.sampled_paths import SampledPaths
+    from lgzoo_pool.network import anchors_state, initial_stitches, network_of, path_metrics, under
+    from lgzoo_pool.objectives import SampledPaths, matrix_stitches
 
     layout, device, recipe = StitchedDetails.of(specs).layout, open_device(run), settings.paths.recipe
     anchors = anchors_state([under("model.", model.state) for model in models])

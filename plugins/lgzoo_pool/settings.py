@@ -34,7 +34,7 @@ POOL_TRAINING = replace(TRAINING, lr=1e-3)
 
 @dataclass(frozen=True, kw_only=True)
 class PathSettings:
-    """The training of all paths of a network, one in each step: see `sampled_paths.py`."""
+    """The training of all paths of a network, one in each step: see `objectives.py`."""
 
     recipe: Recipe
     guidance: TeacherTargets
@@ -185,7 +185,7 @@ class PoolSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ImitationSettings:
-    """How an auxiliary model imitates the ancestry model: see `imitation.py`."""
+    """How an auxiliary model imitates the ancestry model: see `objectives.py`."""
 
     levels: int
     alpha: float

@@ -8,7 +8,7 @@ wide. With f_1 .. f_l the blocks of an anchor, between its stem and its head, th
 1. `paths.py` says where stitches lie and which share a layer; every path through the anchors is a configuration.
 2. The layers start from least squares over the features of a few images (`least_squares`).
 3. Every step samples one configuration and trains it, on labels and on the answers of a teacher (`train_network`,
-   `sampled_paths.py`).
+   `objectives.py`).
 
 The paper's teacher is a RegNetY-16GF (`--teacher timm:regnety_160.deit_in1k`); without one it is the widest anchor as it came,
 fine-tuned first if it was trained for another task. Configurations are numbered as in the released code: the anchors,
@@ -199,9 +199,8 @@ def train_network(
     `start` has the stitches, or is the seed of random ones; `fresh` says that heads are new.
     """
     from learngene_zoo.plugin import guide, state_of, train, training_images
-    from lgzoo_pool.evaluate import path_metrics
-    from lgzoo_pool.network import stitched_anchors
-    from lgzoo_pool.sampled_paths import SampledPaths, freeze_anchors
+    from lgzoo_pool.network import path_metrics, stitched_anchors
+    from lgzoo_pool.objectives import SampledPaths, freeze_anchors
 
     recipe, input_format = settings.paths.recipe, anchors[-1].input_format
     network = stitched_anchors(anchors, layout, start if isinstance(start, int) else start.state)

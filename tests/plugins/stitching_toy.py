@@ -26,8 +26,8 @@ from learngene_zoo.training.objectives import training_images
 from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.least_squares import moments, solve, some_images
 from lgzoo_pool.network import StitchedNetwork, anchors_state, initial_stitches, network_of
+from lgzoo_pool.objectives import SampledPaths
 from lgzoo_pool.paths import Path as NetworkPath
-from lgzoo_pool.sampled_paths import SampledPaths
 from lgzoo_pool.settings import PathSettings
 
 SIZES = [{"width": 16, "heads": 1}, {"width": 32, "heads": 2}, {"width": 48, "heads": 3}]

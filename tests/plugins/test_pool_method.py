@@ -26,8 +26,8 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training import distillation
 from learngene_zoo.training.distillation import teacher_for
 from lgzoo_pool.details import read_details
-from lgzoo_pool.imitation import stitch_weight
 from lgzoo_pool.network import network_of, under
+from lgzoo_pool.objectives import stitch_weight
 from lgzoo_pool.pool import POOL, FillPool, TakePath, distil
 from lgzoo_pool.settings import PoolImages, PoolSettings
 
@@ -185,10 +185,10 @@ def test_finished_parts_are_not_repeated(tmp_path: Path, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("lgzoo_pool.sampled_paths.SampledPaths.forward", killed)
+        patch.setattr("lgzoo_pool.objectives.SampledPaths.forward", killed)
         with pytest.raises(KeyboardInterrupt):
             made(run)
-    monkeypatch.setattr("lgzoo_pool.imitation.Imitation.forward", killed)
+    monkeypatch.setattr("lgzoo_pool.objectives.Imitation.forward", killed)
     assert same(made(run).state, whole.state)
 
 
@@ -202,11 +202,11 @@ def test_arms_that_share_parts_compute_the_auxiliary_models_once(
         raise AssertionError("trained again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lgzoo_pool.imitation.Imitation.forward", repeated)
+        patch.setattr("lgzoo_pool.objectives.Imitation.forward", repeated)
         second = made(Run(folder=tmp_path / "ls", **shared), stitch="ls")  # type: ignore[arg-type]
     assert first.config.metrics["low"] == second.config.metrics["low"]
     assert not same(first.state, second.state)
-    monkeypatch.setattr("lgzoo_pool.imitation.Imitation.forward", repeated)
+    monkeypatch.setattr("lgzoo_pool.objectives.Imitation.forward", repeated)
     with pytest.raises(AssertionError, match="trained again"):
         made(Run(folder=tmp_path / "tau", **shared), tau=2.0)  # type: ignore[arg-type]
 

@@ -24,8 +24,8 @@ from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.distillation import Teacher, divergence
 from lgzoo_pool.network import StitchedNetwork
+from lgzoo_pool.objectives import SampledPaths, freeze_anchors, path_of_step
 from lgzoo_pool.paths import Layout
-from lgzoo_pool.sampled_paths import SampledPaths, freeze_anchors, path_of_step
 from lgzoo_pool.settings import PathSettings
 
 TOY = Path(__file__).with_name("stitching_toy.py")
