@@ -2,6 +2,8 @@
 
 It is what descendants are compared with. Sources: `timm:NAME[.TAG]`, `hf-hub:organisation/name[@revision]`, and a folder in timm's
 layout. Its own folder is one as well; what this package adds is the key `learngene` of its config.json.
+
+`open_model` opens any model: one of these, or a descendant of ours.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.artifacts.ancestry import sha256
-from learngene_zoo.artifacts.hub import fetch_from_hub, licence_on_card, parse_repository
+from learngene_zoo.artifacts.hub import SCHEME, fetch_from_hub, licence_on_card, parse_repository
 from learngene_zoo.artifacts.records import FORMAT, check_format, read_provenance
+from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.artifacts.sources import pretrained_of_timm
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import nn
+
+    from learngene_zoo.artifacts.descendant import Descendant
 
 # Keys of timm's pretrained_cfg that say what images a model takes and which layer is its head; the others say where weights are.
 IMAGES = [
@@ -284,3 +289,46 @@ def _seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+# Any model: a descendant of ours, or a classifier of timm's.
+
+
+def is_timm_source(reference: object) -> bool:
+    """Whether a reference names a model of timm's or of the Hub, and no folder."""
+    return isinstance(reference, str) and reference.startswith(("timm:", "hf-hub:"))
+
+
+def open_model(model: Descendant | TimmModel | Path | str, *, offline: bool = False) -> Descendant | TimmModel:
+    """A model as it is, a descendant from what `find` finds, or any classifier of timm's, by name (`timm:NAME`,
+    `hf-hub:organisation/name`) or from a folder in timm's layout.
+    """
+    if not isinstance(model, (str, Path)):
+        return model
+    if is_timm_source(model) and not _is_ours(str(model), offline):
+        return open_timm_model(str(model), offline=offline)
+    return load_model(find(model, offline=offline))
+
+
+def load_model(folder: Path) -> Descendant | TimmModel:
+    """The model in a folder: a descendant, or a classifier of timm's, trained here or not. Raises as both do."""
+    from learngene_zoo.artifacts.descendant import load_descendant
+
+    if (folder / CONFIG).is_file():
+        config = read_json(folder / CONFIG)
+        ours = config.get("learngene", {"method": "timm"})
+        if "architecture" in config and isinstance(ours, dict) and ours.get("method") == "timm":
+            return load_timm_model(folder)
+    return load_descendant(folder)
+
+
+def _is_ours(source: str, offline: bool) -> bool:
+    """Whether `hf-hub:organisation/name` was published by this package."""
+    if not source.startswith(SCHEME):
+        return False
+    repository = parse_repository(source)
+    if repository.inside:
+        return True
+    config = read_json(fetch_from_hub(repository, CONFIG, offline=offline).path)
+    ours = config.get("learngene", config if "method" in config else None)
+    return isinstance(ours, dict) and ("spec" in ours)

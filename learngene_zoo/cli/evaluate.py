@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.models import open_model
+from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.atomic import new_file
 from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, print_row, print_rows, say
 from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument

@@ -14,8 +14,8 @@ import click
 from click.core import ParameterSource
 
 from learngene_zoo.artifacts.hub import SCHEME, reference_to_hub
-from learngene_zoo.artifacts.models import is_timm_source
 from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, may_be_on_hub
+from learngene_zoo.artifacts.timm_model import is_timm_source
 from learngene_zoo.cli.main import LazyGroup
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.method import METHODS, Method, Target

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.models import open_model
+from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
 from learngene_zoo.lifecycle.models import own_run, own_task

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.models import load_model, open_model
 from learngene_zoo.artifacts.records import versions
+from learngene_zoo.artifacts.timm_model import load_model, open_model
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.runs.folder import produce

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
-from learngene_zoo.artifacts.models import open_model
+from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run, open_device

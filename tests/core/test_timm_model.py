@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from timm.models import save_for_hf
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts import models
+from learngene_zoo.artifacts import timm_model
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.timm_model import TimmModel, load_timm_model
 from learngene_zoo.cli.main import main
@@ -63,14 +63,14 @@ def test_its_width_is_that_of_its_features(name: str, width: int, tmp_path: Path
 @pytest.mark.parametrize("name", KINDS)
 def test_a_folder_of_timms_is_the_same_model_here_and_back_in_timm(name: str, tmp_path: Path) -> None:
     theirs = written(tmp_path / "theirs", name, **KINDS[name])
-    opened = models.open_model(theirs)
+    opened = timm_model.open_model(theirs)
     assert isinstance(opened, TimmModel)
     assert (opened.classes, opened.input_format.image_size, opened.input_format.mean) == (3, 32, (0.1, 0.2, 0.3))
     expected = answers(timm.create_model(f"local-dir:{theirs}", pretrained=True))
     assert torch.equal(answers(opened.model()), expected)
     tuned = opened.for_task("new", ("a", "b"), seed=1)
     tuned.save(tmp_path / "ours")
-    again = models.open_model(tmp_path / "ours")
+    again = timm_model.open_model(tmp_path / "ours")
     assert (again.task, again.class_names) == ("new", ("a", "b"))
     assert torch.equal(answers(again.model()), answers(tuned.model()))
 
@@ -81,7 +81,7 @@ def test_what_was_trained_here_needs_nothing_of_ours(resnet: Path, tmp_path: Pat
     alone = f"import timm, torch; m = timm.create_model('local-dir:{tmp_path}/ours', pretrained=True).eval()"
     alone += "; x = torch.linspace(-1, 1, 6144).view(2, 3, 32, 32); print(m(x).tolist())"
     done = subprocess.run([sys.executable, "-P", "-c", alone], capture_output=True, text=True, check=True, env={})
-    expected = answers(models.open_model(tmp_path / "ours").model())
+    expected = answers(timm_model.open_model(tmp_path / "ours").model())
     assert torch.allclose(torch.tensor(json.loads(done.stdout)), expected, atol=1e-6)
 
 
@@ -136,14 +136,14 @@ def test_a_name_of_timms_is_pinned_as_ancestries_are(tmp_path: Path, monkeypatch
     written(place, size=160, classes=1000)
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda repo_id, filename, **_: str(place / filename))
     (place / "README.md").write_text("---\nlicense: cc-by-4.0\n---\n")
-    opened = models.open_model("timm:test_resnet")
+    opened = timm_model.open_model("timm:test_resnet")
     assert opened.provenance["origin"]["revision"] == COMMIT
     assert opened.provenance["origin"]["sha256"]
     assert opened.licence == "cc-by-4.0"
     assert (opened.classes, opened.input_format.image_size) == (1000, 160)
-    assert models.open_model("hf-hub:timm/test_resnet.r160_in1k").provenance["origin"]["revision"] == COMMIT
+    assert timm_model.open_model("hf-hub:timm/test_resnet.r160_in1k").provenance["origin"]["revision"] == COMMIT
     with pytest.raises(WrongCall, match="no timm model named 'tast_resnet'; did you mean test_resnet"):
-        models.open_model("timm:tast_resnet")
+        timm_model.open_model("timm:tast_resnet")
 
 
 @pytest.mark.parametrize(
