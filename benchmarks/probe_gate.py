@@ -37,6 +37,7 @@ from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.intervals import paired_gain
 from learngene_zoo.method import BUNDLED
 from learngene_zoo.settings import from_json
+from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks.catalogue import open_task, suite
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task
@@ -71,9 +72,16 @@ def bundled_or_own(source: str) -> Judged:
     if (Path(source) / "run.json").is_file():
         return unfinished(Path(source))
     found = open_ancestry(source)
-    ours = getattr(found.record, "task", None)
     assert isinstance(found.spec, ViTSpec)
-    return Judged(source, found.model(), found.spec, ours or ("source" if source == BUNDLED else "unknown"), None)
+    return Judged(source, found.model(), found.spec, trained_on(source), None)
+
+
+def trained_on(source: str) -> str:
+    """The task that a model of `lgzoo train` was trained on, as its config.json says."""
+    if source == BUNDLED:
+        return "source"
+    own = read_json(Path(source) / CONFIG).get("learngene", {}) if (Path(source) / CONFIG).is_file() else {}
+    return str(own.get("task") or "unknown")
 
 
 def unfinished(run: Path) -> Judged:

@@ -7,14 +7,16 @@ Attributes are further labels of a picture. A number lies between -1 and 1, a ca
 meaning (the lobes of a texture) its value is NaN, and the losses leave it out. Shapes: N pictures, A attributes.
 """
 
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from learngene_zoo.plugin import Attribute, Entry, Samples, Task, built_in, derive_seed
-from lgzoo_mini.suite import SIZE, Drawn, Generator, generator
+from lgzoo_mini.suite import SIZE, Drawn, Generator, Picture, generator
 
 # Of twenty pictures in a row, how many each family has: more where there are more classes or more to learn. The bundled ancestry
 # model was trained on these families in this order; generators that are added later do not join.
@@ -52,45 +54,63 @@ class Timetable(NamedTuple):
     classes: np.ndarray
 
 
-@cache
-def families() -> tuple[Generator, ...]:
-    """The generators, in the order of their labels."""
-    return tuple(generator(name) for name in TURNS)
+@dataclass(frozen=True)
+class Mixture:
+    """The held-out classes of several families by a fixed timetable: of `sum(turns)` pictures in a row, `turns[family]` each."""
+
+    name: str
+    turns: Mapping[str, int]
+
+    @cached_property
+    def families(self) -> tuple[Generator, ...]:
+        """The generators, in the order of their labels."""
+        return tuple(generator(name) for name in self.turns)
+
+    @cached_property
+    def class_names(self) -> tuple[str, ...]:
+        """`family/class` of every label."""
+        return tuple(f"{family.name}/{name}" for family in self.families for name in family.held_out)
+
+    @cached_property
+    def timetable(self) -> Timetable:
+        """Computed once; a label is then arithmetic."""
+        classes, turns = (
+            np.array([len(family.held_out) for family in self.families]),
+            np.array(list(self.turns.values())),
+        )
+        family = np.repeat(np.arange(len(turns)), turns)
+        rank = np.concatenate([np.arange(count) for count in turns])
+        return Timetable(family, rank, turns[family], (np.cumsum(classes) - classes)[family], classes[family])
+
+    def labels_of(self, indices_N: np.ndarray) -> np.ndarray:
+        """The class at every index, int64 (N,). The classes of one family are equally frequent."""
+        table = self.timetable
+        round_N, turn_N = np.divmod(indices_N, len(table.family))
+        return table.first[turn_N] + (round_N * table.turns[turn_N] + table.rank[turn_N]) % table.classes[turn_N]
+
+    def parts(self, split: str, indices_N: np.ndarray) -> Iterator[tuple[np.ndarray, Picture]]:
+        """The pictures at these indices, each family's made together: with their places among the indices, int64."""
+        labels_N, table = self.labels_of(indices_N), self.timetable
+        turns_N = indices_N % len(table.family)
+        for number in np.unique(table.family[turns_N]):
+            family, places = self.families[number], np.flatnonzero(table.family[turns_N] == number)
+            local = labels_N[places] - table.first[turns_N[places]] + len(family.classes)
+            yield places, family.pictures(local, derive_seed(0, self.name, split, family.name), indices_N[places])
 
 
-@cache
-def class_names() -> tuple[str, ...]:
-    """`family/class` of every label."""
-    return tuple(f"{family.name}/{name}" for family in families() for name in family.held_out)
-
-
-@cache
-def timetable() -> Timetable:
-    """Computed once; a label is then arithmetic."""
-    classes = np.array([len(family.held_out) for family in families()])
-    turns = np.array(list(TURNS.values()))
-    family = np.repeat(np.arange(len(turns)), turns)
-    rank = np.concatenate([np.arange(count) for count in turns])
-    return Timetable(family, rank, turns[family], (np.cumsum(classes) - classes)[family], classes[family])
+SOURCE = Mixture("source", TURNS)
 
 
 def labels_of(indices_N: np.ndarray) -> np.ndarray:
-    """The class at every index, int64 (N,). The classes of one family are equally frequent."""
-    table = timetable()
-    round_N, turn_N = np.divmod(indices_N, len(table.family))
-    return table.first[turn_N] + (round_N * table.turns[turn_N] + table.rank[turn_N]) % table.classes[turn_N]
+    """The class at every index, int64 (N,)."""
+    return SOURCE.labels_of(indices_N)
 
 
 def draw(split: str, indices_N: np.ndarray) -> Samples:
-    """uint8 (N, 3, SIZE, SIZE) with attributes (N, A). Each family's pictures are made together, then put in order."""
-    labels_N, table = labels_of(indices_N), timetable()
-    turns_N = indices_N % len(table.family)
+    """uint8 (N, 3, SIZE, SIZE) with attributes (N, A)."""
     images = torch.empty(len(indices_N), 3, SIZE, SIZE, dtype=torch.uint8)
     attributes_NA = np.full((len(indices_N), len(ATTRIBUTES)), np.nan, dtype=np.float32)
-    for number in np.unique(table.family[turns_N]):
-        family, places = families()[number], np.flatnonzero(table.family[turns_N] == number)
-        local = labels_N[places] - table.first[turns_N[places]] + len(family.classes)
-        made = family.pictures(local, derive_seed(0, "source", split, family.name), indices_N[places])
+    for places, made in SOURCE.parts(split, indices_N):
         images[torch.from_numpy(places)] = made.images
         for name, values in made.attributes.items():
             attributes_NA[places, COLUMN[name]] = values
@@ -100,5 +120,5 @@ def draw(split: str, indices_N: np.ndarray) -> Samples:
 def open_task(entry: Entry) -> Task:
     """The task of its catalogue entry. Nothing is drawn yet."""
     return built_in(
-        entry, class_names(), lambda name: Drawn(name, entry.sizes[name], draw, labels_of), attributes=ATTRIBUTES
+        entry, SOURCE.class_names, lambda name: Drawn(name, entry.sizes[name], draw, labels_of), attributes=ATTRIBUTES
     )

@@ -12,7 +12,7 @@ import torch
 from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_mini import composites, fractals, gestures, silhouettes, source
 from lgzoo_mini.canvas import Dice
-from lgzoo_mini.forms import TURNS, class_names, draw, families, labels_of
+from lgzoo_mini.forms import FORMS, TURNS, draw, labels_of
 from lgzoo_mini.suite import GRAIN, generator
 
 KINDS: dict[str, ModuleType] = {
@@ -39,17 +39,17 @@ def features(kind: str) -> np.ndarray:
 
 def test_wings_and_petals_are_left_out_and_all_other_families_of_the_source_are_there() -> None:
     assert set(TURNS) == {*KINDS, *source.TURNS} - {"wings", "petals"}
-    assert [family.name for family in families()] == list(TURNS)
+    assert [family.name for family in FORMS.families] == list(TURNS)
     assert sum(TURNS[kind] for kind in KINDS) / sum(TURNS.values()) == 0.625
-    shown = set(class_names())
+    shown = set(FORMS.class_names)
     assert not any(name.startswith(("wings/", "petals/")) for name in shown)
-    assert {name for name in source.class_names() if not name.startswith(("wings/", "petals/"))} < shown
-    assert len(shown) == len(class_names()) == open_task("forms").classes == 1_286
+    assert {name for name in source.SOURCE.class_names if not name.startswith(("wings/", "petals/"))} < shown
+    assert len(shown) == len(FORMS.class_names) == open_task("forms").classes == 1_286
 
 
 def test_no_target_class_is_shown() -> None:
-    targets = {f"{family.name}/{name}" for family in families() for name in family.classes}
-    assert not targets & set(class_names())
+    targets = {f"{family.name}/{name}" for family in FORMS.families for name in family.classes}
+    assert not targets & set(FORMS.class_names)
 
 
 @pytest.mark.parametrize("kind", SLOW)
@@ -100,8 +100,8 @@ def test_a_picture_does_not_depend_on_which_others_are_asked_for() -> None:
 def test_every_family_has_its_share_and_its_classes_are_equally_frequent() -> None:
     turns = sum(TURNS.values())
     labels, first = labels_of(np.arange(turns * 1_200)), 0
-    counts = np.bincount(labels, minlength=len(class_names()))
-    for family, share in zip(families(), TURNS.values()):
+    counts = np.bincount(labels, minlength=len(FORMS.class_names))
+    for family, share in zip(FORMS.families, TURNS.values()):
         own = counts[first : first + len(family.held_out)]
         assert own.sum() == 1_200 * share
         assert own.max() - own.min() <= 1

@@ -13,7 +13,7 @@ from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.transforms import checked
 from lgzoo_mini import contours, source
 from lgzoo_mini.contours import CONTOURS
-from lgzoo_mini.source import ATTRIBUTES, class_names, draw, families, labels_of
+from lgzoo_mini.source import ATTRIBUTES, SOURCE, draw, labels_of
 from lgzoo_mini.suite import MINI, Drawn, generator
 
 TRAIN = Drawn("train", 1_000_000, draw, labels_of)
@@ -40,16 +40,16 @@ def test_the_source_shows_contours_and_all_nine_families() -> None:
         "petals",
     ]  # later tasks do not join
     assert set(source.TURNS) == {"contours", *nine} <= {"contours", *MINI.tasks}
-    assert [family.name for family in families()] == list(source.TURNS)
+    assert [family.name for family in SOURCE.families] == list(source.TURNS)
     assert all(turns >= 1 for turns in source.TURNS.values())
 
 
 def test_no_target_class_and_no_digit_is_among_the_sources_classes() -> None:
     targets = {f"{name}/{one}" for name in MINI.tasks for one in generator(name).classes}
-    shown = class_names()
-    assert len(set(shown)) == len(shown) == sum(len(family.held_out) for family in families())
+    shown = SOURCE.class_names
+    assert len(set(shown)) == len(shown) == sum(len(family.held_out) for family in SOURCE.families)
     assert not targets & set(shown)
-    assert all(len(family.held_out) >= 2 for family in families())
+    assert all(len(family.held_out) >= 2 for family in SOURCE.families)
     for name in shown:
         if name.startswith(("glyphs/", "numbers/", "signs/")):
             assert not any(unicodedata.category(sign) in ("Nd", "No") for sign in name.partition("/")[2].split()[0])
@@ -57,13 +57,13 @@ def test_no_target_class_and_no_digit_is_among_the_sources_classes() -> None:
 
 def test_a_label_names_the_held_out_class_that_is_painted() -> None:
     got, labels = TRAIN.__getitems__(SAMPLE.tolist()), labels_of(SAMPLE)
-    first = np.cumsum([0] + [len(family.held_out) for family in families()])
+    first = np.cumsum([0] + [len(family.held_out) for family in SOURCE.families])
     seen = set()
     for place, (index, label) in enumerate(zip(SAMPLE, labels)):
         number = int(np.searchsorted(first, label, side="right")) - 1
-        family = families()[number]
+        family = SOURCE.families[number]
         local = np.array([len(family.classes) + label - first[number]])
-        assert class_names()[label] == f"{family.name}/{family.held_out[label - first[number]]}"
+        assert SOURCE.class_names[label] == f"{family.name}/{family.held_out[label - first[number]]}"
         key = source.derive_seed(0, "source", "train", family.name)
         assert torch.equal(family.pictures(local, key, [index]).images[0], got.images[place])
         seen.add(family.name)
@@ -88,8 +88,8 @@ def test_every_family_has_its_share_and_its_classes_are_equally_frequent() -> No
     labels, first = TRAIN.labels, 0
     assert labels.dtype == np.int64
     assert len(labels) == len(TRAIN) == 1_000_000
-    counts, turns = np.bincount(labels, minlength=len(class_names())), sum(source.TURNS.values())
-    for family, share in zip(families(), source.TURNS.values()):
+    counts, turns = np.bincount(labels, minlength=len(SOURCE.class_names)), sum(source.TURNS.values())
+    for family, share in zip(SOURCE.families, source.TURNS.values()):
         own = counts[first : first + len(family.held_out)]
         assert own.sum() == 1_000_000 * share // turns
         assert own.max() - own.min() <= 1
