@@ -19,6 +19,7 @@ from learngene_zoo.cli.show import show
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import to_json
+from learngene_zoo.storage import write_json
 
 
 @pytest.fixture
@@ -127,6 +128,24 @@ def test_an_entry_is_what_the_whole_config_says(tmp_path: Path) -> None:
         tasks=("signs", "glyphs"),
         licence=config.licence,
     )
+
+
+def test_the_measurements_of_a_card_are_not_read_for_a_list(tmp_path: Path) -> None:
+    folder = put(tmp_path / "toy-mini", {})
+    write_json(folder / "config.json", learngene(card={"rows": [12345, 2]}))
+    whole = (folder / "config.json").read_bytes()
+    found = shelf.entry(folder)
+    (folder / "config.json").write_bytes(whole.replace(b"12345", b"?????"))
+    assert shelf.entry(folder) == found
+
+
+@pytest.mark.parametrize("cut", [3, 20, 60])
+def test_a_card_that_ends_too_early_is_not_listed(tmp_path: Path, cut: int) -> None:
+    folder = put(tmp_path / "toy-mini", {})
+    write_json(folder / "config.json", learngene(card={"rows": [12345, 2]}))
+    (folder / "config.json").write_bytes((folder / "config.json").read_bytes()[:-cut])
+    with pytest.raises(BadFile, match="not valid JSON"):
+        shelf.entry(folder)
 
 
 def test_an_entry_of_a_control_of_old_is_that_of_what_it_holds(tmp_path: Path) -> None:
