@@ -29,12 +29,12 @@ class Candidate:
     member: Member
     probe: float  # share of the pictures that a linear probe names rightly, each left out in turn
     interval: tuple[float, float]  # 95 %, over the pictures
-    behind: Gain  # the probe less that of the first candidate, on the same pictures
+    difference: Gain  # the probe less that of the first candidate, on the same pictures
 
     @property
     def tied(self) -> bool:
         """Whether these pictures do not tell it from the first one."""
-        return self.behind.low <= 0 <= self.behind.high
+        return self.difference.low <= 0 <= self.difference.high
 
 
 def spread(members: Iterable[Member], count: int) -> list[Member]:
@@ -75,7 +75,7 @@ def _candidate(name: str, member: Member, right_N: Sequence[bool] | np.ndarray, 
         member=member,
         probe=right / total,
         interval=proportion(right, total),
-        behind=paired_gain([list(right_N)], [list(best_N)]),
+        difference=paired_gain([list(right_N)], [list(best_N)]),
     )
 
 

@@ -169,7 +169,12 @@ def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **gi
     from learngene_zoo.training.predict import predict as predicted
 
     job = job_of(given)
-    opened = open_model(any_model_of(model, offline=job.run.offline), offline=job.run.offline)
+    if Path(model).is_file():  # a model is a folder: this is the first picture, for the model at hand
+        model, images = "", (model, *images)
+    if not images:
+        raise WrongCall("missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg")
+    named = any_model_of(model, "finetuned", offline=job.run.offline)
+    opened = open_model(named, offline=job.run.offline)
     broken, rows = 0, []
     for found in predicted(opened, _paths(images), job.run, top=top, batch_size=batch_size):
         if found.error is not None:
@@ -233,13 +238,13 @@ predict_command = click.Command(
     "predict",
     callback=predict,
     help="Name what is on pictures: for each the most probable classes.\n\n"
-    "MODEL is a folder, organisation/name@revision on the Hub, or a classifier of timm's by name. IMAGES are files, folders (all pictures "
-    "in them), or - for paths from stdin, one a line. A picture that cannot be read is one line on stderr, and the exit code is then 1.",
+    "MODEL is a folder, organisation/name@revision on the Hub, or a classifier of timm's by name (default, where the first word is a "
+    "file: ./finetuned). IMAGES are files, folders (all pictures in them), or - for paths from stdin, one a line. A picture that cannot be read is one line on stderr, and the exit code is then 1.",
     epilog="\b\nExamples:\n  lgzoo predict finetuned photo.jpg\n  lgzoo predict finetuned photos --json\n"
     "  find . -name '*.jpg' | lgzoo predict finetuned -",
     params=[
-        click.Argument(["model"]),
-        click.Argument(["images"], nargs=-1, required=True),
+        click.Argument(["model"], metavar="[MODEL]"),
+        click.Argument(["images"], nargs=-1, metavar="IMAGES..."),
         click.Option(["--top"], type=click.IntRange(1), default=5, show_default=True, help="Name this many classes."),
         click.Option(
             ["--batch-size"],

@@ -172,7 +172,7 @@ def _row(one: Candidate) -> dict[str, Any]:
     settings = " ".join(f"{name}={value}" for name, value in one.member.settings.items())
     fixed = {name: sizes[name] for name in ("layers", "width", "heads", "params", "flops")}
     low, high = one.interval
-    behind = {"behind": one.behind.value, "behind_low": one.behind.low, "behind_high": one.behind.high}
+    gain = one.difference
     return {
         "learngene": one.learngene,
         **fixed,
@@ -180,7 +180,9 @@ def _row(one: Candidate) -> dict[str, Any]:
         "probe": one.probe,
         "low": low,
         "high": high,
-        **behind,
+        "difference": gain.value,
+        "difference_low": gain.low,
+        "difference_high": gain.high,
     }
 
 

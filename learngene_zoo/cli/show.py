@@ -101,7 +101,7 @@ def _learngene(folder: Path, convention: Convention, as_json: bool) -> None:
     config = read_config(folder)
     members = lifecycle.plan(folder, convention=convention, offline=True)
     facts: dict[str, Json] = {
-        "learngene": str(folder),
+        "learngene": shelf.reference(folder),
         "method": config.method,
         "control": config.control,
         "ancestry": [record.source for record in config.ancestries],
@@ -167,7 +167,7 @@ def _of_timm(folder: Path, config: dict[str, Json]) -> Row:
     metrics = read_provenance(config["learngene"], f"{folder / CONFIG}: learngene").metrics
     images = config.get("pretrained_cfg")
     size = images.get("input_size", [None])[-1] if isinstance(images, dict) else None
-    facts = {"model": str(folder), "architecture": config.get("architecture"), "classes": config.get("num_classes")}
+    facts = {"model": shelf.reference(folder), "architecture": config.get("architecture"), "classes": config.get("num_classes")}
     task = config["learngene"].get("task")
     return {
         **facts,
@@ -192,7 +192,7 @@ def _model(folder: Path, convention: Convention) -> Row:
     record = read_provenance(ours, where)
     metric = "validation_mIoU" if spec.dense else "validation_accuracy"
     return {
-        "model": str(folder),
+        "model": shelf.reference(folder),
         **{name: getattr(spec, name) for name in AXES},
         **({"front": front_text(spec)} if spec.stitched else {}),
         "params": found.params,

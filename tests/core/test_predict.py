@@ -83,6 +83,13 @@ def test_files_folders_and_stdin(pictures: Path, monkeypatch: pytest.MonkeyPatch
     assert named == [*(f"bee/{number}.png" for number in (1, 3, 5, 7, 9)), "ant/0.png", "ant/2.png", "ant/4.png"]
 
 
+def test_a_picture_without_a_model_is_for_the_one_at_hand(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pictures)
+    MODEL.save(pictures / "finetuned")
+    got = CliRunner().invoke(main, ["predict", "ant/0.png", "bee/1.png", "--top", "1", "--threads", "1"])
+    assert [line.partition(": ")[0] for line in got.stdout.splitlines()] == ["ant/0.png", "bee/1.png"]
+
+
 def test_a_picture_on_stdin_is_refused(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(pictures)
     MODEL.save(pictures / "model")

@@ -83,11 +83,11 @@ def test_the_best_is_first_and_the_others_are_told_by_paired_differences() -> No
     )
     assert sorted(heard) == sorted(one.learngene for one in found)
     assert [one.probe for one in found] == sorted((one.probe for one in found), reverse=True)
-    assert found[0].behind == (0, 0, 0)
+    assert found[0].difference == (0, 0, 0)
     for one in found:
-        assert one.behind.value == pytest.approx(one.probe - found[0].probe)
+        assert one.difference.value == pytest.approx(one.probe - found[0].probe)
         assert one.interval[0] < one.probe < one.interval[1] or one.probe in (0, 1)
-        assert one.tied == (one.behind.high >= 0)
+        assert one.tied == (one.difference.high >= 0)
 
 
 def test_a_class_for_every_pixel_is_refused() -> None:
@@ -114,7 +114,7 @@ def test_the_command_says_what_each_costs_and_knows(rows: list[dict[str, object]
     assert {row["learngene"] for row in rows} == {"lsamd-mini"}
     assert len(rows) == 2
     assert all(row["params"] <= 1_000_000 for row in rows)  # type: ignore[operator]
-    assert rows[0]["behind"] == 0
+    assert rows[0]["difference"] == 0
     assert rows[0]["probe"] > 0.4  # type: ignore[operator]  # of ten classes
 
 
