@@ -167,7 +167,11 @@ def _of_timm(folder: Path, config: dict[str, Json]) -> Row:
     metrics = read_provenance(config["learngene"], f"{folder / CONFIG}: learngene").metrics
     images = config.get("pretrained_cfg")
     size = images.get("input_size", [None])[-1] if isinstance(images, dict) else None
-    facts = {"model": shelf.reference(folder), "architecture": config.get("architecture"), "classes": config.get("num_classes")}
+    facts = {
+        "model": shelf.reference(folder),
+        "architecture": config.get("architecture"),
+        "classes": config.get("num_classes"),
+    }
     task = config["learngene"].get("task")
     return {
         **facts,
