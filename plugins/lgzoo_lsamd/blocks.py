@@ -21,7 +21,17 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import BadFile, Expander, Member, WrongCall, details_of, table_of, to_json
+from learngene_zoo.plugin import (
+    YOUNG,
+    BadFile,
+    Expander,
+    Member,
+    WrongCall,
+    derive_seed,
+    details_of,
+    table_of,
+    to_json,
+)
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Json, Learngene, LearngeneConfig, Run, Spec, StateDict, Target
@@ -61,7 +71,8 @@ class Details:
     threshold: float | None = None  # the tau that was applied; None if `top` or `keep` decided, or no tau selects any
     threshold_asked: float | None = None  # the tau that was given, or M / 2
     degenerate: bool = False  # whether that tau selects nothing
-    note: str = ""  # what was done instead, in one sentence
+    note: str = ""  # what was done instead, or what was drawn, in one sentence
+    tied: tuple[int, ...] = field(default=(), metadata=YOUNG)  # equally used blocks, some of which were drawn for `top`
     datasets: Mapping[str, Found] = field(default_factory=dict)  # by task
 
     def json(self) -> dict[str, Json]:
@@ -113,15 +124,20 @@ def unused(details: Details) -> tuple[int, ...]:
     return tuple(block for block in details.kept if details.usage and not details.usage[block - 1])
 
 
-def select(counts: Sequence[int], data_sets: int, *, threshold: float | None = None, top: int | None = None) -> Details:
+def select(
+    counts: Sequence[int], data_sets: int, *, threshold: float | None = None, top: int | None = None, seed: int = 0
+) -> Details:
     """The blocks preferred by more than `threshold` data sets (None: half of them), or the `top` most preferred ones.
 
-    counts: G. Of equally preferred blocks `top` keeps the lower. A threshold that keeps no block, or all, selects nothing: then
-    the nearest one that does (in steps of one half; the lower of two) is used instead, and `note` says so. Where all counts are
-    equal there is none, and all blocks are kept. Raises `WrongCall` for a `top` beyond the number of blocks.
+    counts: G. Of equally preferred blocks `top` draws some, see `most_used`; `tied` records among which, and `note` says so. A
+    threshold that keeps no block, or all, selects nothing: then the nearest one that does (in steps of one half; the lower of
+    two) is used instead, and `note` says so. Where all counts are equal there is none, and all blocks are kept. Raises
+    `WrongCall` for a `top` beyond the number of blocks.
     """
     if top is not None:
-        return Details(kept=most_used(counts, top), usage=tuple(counts))
+        kept = most_used(counts, top, seed)
+        tied = _tied(counts, kept)
+        return Details(kept=kept, usage=tuple(counts), tied=tied, note=_drawn(counts, kept, tied))
     given = data_sets / 2 if threshold is None else threshold
     kept = above(counts, given)
     if 0 < len(kept) < len(counts):
@@ -134,12 +150,34 @@ def above(counts: Sequence[int], threshold: float) -> tuple[int, ...]:
     return tuple(i for i, count in enumerate(counts, start=1) if count > threshold)
 
 
-def most_used(counts: Sequence[int], top: int) -> tuple[int, ...]:
-    """The `top` most preferred blocks, ascending; of equals the lower. Raises `WrongCall` if there are fewer blocks."""
+def most_used(counts: Sequence[int], top: int, seed: int) -> tuple[int, ...]:
+    """The `top` most preferred blocks, ascending; equals in an order drawn from the seed.
+
+    That order depends on nothing else, so the blocks of a smaller `top` are among those of a larger one. Not the lower of
+    equals: then a search that finds nothing would return the first blocks, which are the best to build on. Raises `WrongCall`
+    if there are fewer blocks.
+    """
     if not 1 <= top <= len(counts):
         raise WrongCall(f"top is {top}, but the ancestry model has {len(counts)} blocks; choose 1 to {len(counts)}")
-    ranked = sorted(range(1, len(counts) + 1), key=lambda i: (-counts[i - 1], i))
+    ranked = sorted(range(1, len(counts) + 1), key=lambda i: (-counts[i - 1], derive_seed(seed, "equal blocks", i)))
     return tuple(sorted(ranked[:top]))
+
+
+def _tied(counts: Sequence[int], kept: Collection[int]) -> tuple[int, ...]:
+    """The blocks that are used as often as the least used kept one, if not all of them are kept."""
+    least = min(counts[i - 1] for i in kept)
+    equal = tuple(i for i, count in enumerate(counts, start=1) if count == least)
+    return () if set(equal) <= set(kept) else equal
+
+
+def _drawn(counts: Sequence[int], kept: Sequence[int], tied: Sequence[int]) -> str:
+    if not tied:
+        return ""
+    drawn = [i for i in kept if i in tied]
+    return (
+        f"the blocks {' '.join(map(str, tied))} are each used by {counts[tied[0] - 1]} data sets (G = {' '.join(map(str, counts))}); "
+        f"the seed drew {' '.join(map(str, drawn))}"
+    )
 
 
 def nearest_threshold(counts: Sequence[int], given: float) -> float | None:

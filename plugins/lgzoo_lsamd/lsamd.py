@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     FLAT,
+    YOUNG,
     Bounds,
     Extractor,
     Learngene,
@@ -84,6 +85,14 @@ class SearchSettings:
         float, "weight of a loss that balances the use of base and specific blocks; 0 in the paper", Bounds(least=0)
     ] = 0.0
     shared: Annotated[bool, "carry one set of specific blocks and routers from task to task"] = False
+    router_token: Annotated[
+        Literal["class", "patches", "constant"],
+        "what the routers see of an image: its class token, the mean of its patch tokens, or nothing (a placebo)",
+    ] = field(default="class", metadata=YOUNG)
+    tie: Annotated[
+        Literal["base", "random"],
+        "what an undecided router counts for in eq. 3: the base block (its >=), or what the seed draws",
+    ] = field(default="base", metadata=YOUNG)
     training: Recipe = POLY
 
     def __post_init__(self) -> None:
@@ -135,7 +144,8 @@ class Search(Extractor):
         if self.keep is None:
             found = self._searches(ancestry, tasks, run)
             G = usage(found)
-            chosen = select(G, len(found), threshold=self.threshold, top=self.top_of(ancestry.spec))  # G_i > tau
+            top = self.top_of(ancestry.spec)
+            chosen = select(G, len(found), threshold=self.threshold, top=top, seed=run.seed)  # G_i > tau
             if chosen.note and is_first():
                 log.warning("%s", chosen.note)
             idle = unused(chosen)
@@ -187,7 +197,12 @@ def search(
     from lgzoo_lsamd import supernet
 
     recipe = settings.training
-    choices = {"routing": settings.routing, "gate": settings.gate, "noise": settings.noise}
+    choices = {
+        "routing": settings.routing,
+        "gate": settings.gate,
+        "noise": settings.noise,
+        "router_token": settings.router_token,
+    }
     start = supernet.with_head(ancestry, task, run)
     model = supernet.super_net(start, **choices, specific=carried.state if carried else {})
     task_objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
@@ -197,7 +212,7 @@ def search(
     groups = partial(supernet.groups_with_routers, router_lr=settings.router_lr)
     for _ in train(objective, loader, recipe, run, groups=groups, unused=True, label="super net"):
         pass
-    found = supernet.preferences(model, task, ancestry.input_format, run)  # eq. 3
+    found = supernet.preferences(model, task, ancestry.input_format, run, tie=settings.tie)  # eq. 3
     found = replace(found, training_images=loader.images, lr=recipe.lr)
     return (supernet.specific_set(model) if settings.shared else {}), to_json(found)
 
@@ -232,9 +247,13 @@ LSAMD = Method(
     presets={
         # Five blocks, as many as the paper finds in twelve: tau = M/2 of three small tasks keeps anything from one to ten,
         # and what follows counts on depths from 5 on. The rate was chosen on validation images: with a lower one
-        # the routers prefer specific blocks nearly everywhere (docs/methods/lsamd.md).
+        # the routers prefer specific blocks nearly everywhere (docs/methods/lsamd.md). Routers see patch tokens: the class
+        # token that enters block 1 is the same for all images, so by it one draw of noise decides over that block.
         "mini": Search(
-            top=5, each=SearchSettings(training=replace(POLY, epochs=5, images=2000, batch_size=32, lr=2e-3))
+            top=5,
+            each=SearchSettings(
+                router_token="patches", training=replace(POLY, epochs=5, images=2000, batch_size=32, lr=2e-3)
+            ),
         ),
         "paper": Search(
             task_lr=tuple(f"{name}={rate:g}" for name, rate in PAPER_RATES.items()),

@@ -71,9 +71,10 @@ class Router(nn.Module):
         return logits_B2.softmax(dim=-1)
 
 
-def prefers_base(probabilities_B2: torch.Tensor) -> torch.Tensor:
-    """Eq. 3: whether each image prefers the base block; a tie does. (B, 2) -> (B,), bool."""
-    return probabilities_B2[:, BASE] >= probabilities_B2[:, SPECIFIC]
+def prefers_base(probabilities_B2: torch.Tensor, strictly: bool = False) -> torch.Tensor:
+    """Eq. 3: whether each image prefers the base block; a tie does, unless `strictly`. (B, 2) -> (B,), bool."""
+    base_B, specific_B = probabilities_B2[:, BASE], probabilities_B2[:, SPECIFIC]
+    return base_B > specific_B if strictly else base_B >= specific_B
 
 
 def vote(probabilities_B2: torch.Tensor) -> int:
@@ -119,14 +120,14 @@ class Gate(torch.autograd.Function):
 class RoutedBlock(nn.Module):
     """One layer of the super net. `preferences_B2` holds the probabilities of the last forward pass.
 
-    class_token: whether the router reads it; otherwise the mean of all tokens. The other choices are those of `SearchSettings`.
+    seen: the tokens whose mean the router reads; None: it reads ones. The other choices are those of `SearchSettings`.
     """
 
     def __init__(
         self,
         base: nn.Module,
         width: int,
-        class_token: bool,
+        seen: slice | None,
         *,
         routing: str = "batch",
         gate: str = "update",
@@ -136,7 +137,7 @@ class RoutedBlock(nn.Module):
         self.base = base.requires_grad_(False)
         self.specific = copy.deepcopy(base).requires_grad_(True)
         self.router = Router(width, noise)
-        self.class_token = class_token
+        self.seen = seen
         self.routing, self.gate = routing, gate
         self.preferences_B2 = torch.empty(0, 2)
 
@@ -145,12 +146,16 @@ class RoutedBlock(nn.Module):
 
         along: what timm passes to every block beside the tokens, as rotary positions.
         """
-        self.preferences_B2 = p_B2 = self.router(x_BND[:, 0] if self.class_token else x_BND.mean(dim=1))
+        self.preferences_B2 = p_B2 = self.router(self._routed_by(x_BND))
         if self.training and self.gate == "both":
             return self._both(x_BND, p_B2, along)
         if self.routing == "image":
             return self._by_image(x_BND, p_B2, along)
         return self._gated(vote(p_B2), x_BND, p_B2, along)
+
+    def _routed_by(self, x_BND: torch.Tensor) -> torch.Tensor:
+        """The router's input, (B, D)."""
+        return x_BND[:, self.seen].mean(dim=1) if self.seen is not None else torch.ones_like(x_BND[:, 0])
 
     def _gated(self, chosen: int, x_BND: torch.Tensor, p_B2: torch.Tensor, along: dict[str, Any]) -> torch.Tensor:
         h_BND = (self.base if chosen == BASE else self.specific)(x_BND, **along)
@@ -171,21 +176,37 @@ class RoutedBlock(nn.Module):
         return p_B211[:, SPECIFIC] * specific_BND + p_B211[:, BASE] * base_BND
 
 
-def super_net(model: Model, *, specific: Mapping[str, torch.Tensor] | None = None, **choices: str) -> Model:
+def super_net(
+    model: Model, *, specific: Mapping[str, torch.Tensor] | None = None, router_token: str = "class", **choices: str
+) -> Model:
     """Turn a timm model into its super net, in place.
 
     The specific blocks, the routers and the head are trained; patch embedding, tokens, positions and the final norm stay
     the ancestry's, so that all data sets judge the same base blocks. specific: the specific blocks and routers of an earlier
-    search to continue from, as `specific_set` returns them. choices: those of `RoutedBlock`.
+    search to continue from, as `specific_set` returns them. router_token: what the routers see, see `tokens_seen`. choices:
+    those of `RoutedBlock`.
     """
     model.requires_grad_(False)
-    model.blocks = nn.Sequential(
-        *[RoutedBlock(block, model.embed_dim, model.cls_token is not None, **choices) for block in model.blocks]
-    )
+    seen = tokens_seen(model, router_token)
+    model.blocks = nn.Sequential(*[RoutedBlock(block, model.embed_dim, seen, **choices) for block in model.blocks])
     model.get_classifier().requires_grad_(True)
     for name, tensor in (specific or {}).items():
         model.get_parameter(name).data.copy_(tensor)
     return model
+
+
+def tokens_seen(model: Model, router_token: str) -> slice | None:
+    """The tokens whose mean the routers of a model read.
+
+    class     the class token; where there is none, all tokens
+    patches   the patches, without class token and registers
+    constant  None: the routers read ones, nothing of the image
+    """
+    if router_token == "constant":
+        return None
+    if router_token == "patches":
+        return slice(model.num_prefix_tokens, None)
+    return slice(0, 1) if model.cls_token is not None else slice(None)
 
 
 def routed_blocks(model: nn.Module) -> Iterator[RoutedBlock]:
@@ -256,18 +277,26 @@ def check_pieces(loader: Batches, recipe: Recipe) -> None:
 
 
 def preferences(
-    model: nn.Module, task: Task, input_format: InputFormat, run: Run, *, batch_size: int | None = None
+    model: nn.Module,
+    task: Task,
+    input_format: InputFormat,
+    run: Run,
+    *,
+    tie: str = "base",
+    batch_size: int | None = None,
 ) -> Found:
     """What the routers of a trained super net prefer over the validation images (eq. 3), and the metric of the chosen path.
 
-    The routers have no noise here. Under torchrun the processes share the images. The net is left in eval mode on the run's
-    device. Raises `BadData` for an empty split.
+    tie: what an image counts for whose two probabilities are equal, as those of an untrained router: the base block (the >= of
+    eq. 3), or in each layer the block that the run's seed draws ("random"). The routers have no noise here. Under torchrun the
+    processes share the images. The net is left in eval mode on the run's device. Raises `BadData` for an empty split.
     """
     device, metric = open_device(run), metric_for(task)
     join(run.device_name)
     size = batch_size or metric.batch_size(input_format.image_size)
     loader = Loader(task, "validation", input_format, batch_size=size, workers=run.workers, drop_last=False)
     blocks = list(routed_blocks(model))
+    against = [tie == "random" and derive_seed(run.seed, "tie", layer) % 2 for layer in range(len(blocks))]
     # Of each batch: per layer the images that prefer the base, then the metric's numbers.
     counts: list[torch.Tensor] = []
     model.to(device).eval()
@@ -276,7 +305,9 @@ def preferences(
         for batch in loader.epoch(0):
             # A process without images in this batch takes part all the same: the votes are counted over all processes.
             rows_BR = metric.rows(model(batch.images.to(device)), batch.labels.to(device))
-            for_base_L = torch.stack([prefers_base(block.preferences_B2).sum() for block in blocks])
+            for_base_L = torch.stack(
+                [prefers_base(block.preferences_B2, strictly=bool(x)).sum() for block, x in zip(blocks, against)]
+            )
             counts.append(torch.cat([for_base_L, rows_BR.sum(dim=0)]).cpu())
     total = np.sum(gathered(torch.stack(counts).sum(dim=0).numpy()), axis=0)
     shares = [int(count) / loader.images for count in total[: len(blocks)]]

@@ -66,6 +66,14 @@ def test_a_new_router_is_undecided_and_a_tie_goes_to_the_base_block() -> None:
     assert vote(p_B2) == BASE
 
 
+def test_a_tie_can_count_against_the_base_block() -> None:
+    assert prefers_base(torch.tensor([[0.5, 0.5], [0.6, 0.4], [0.4, 0.6]]), strictly=True).tolist() == [
+        False,
+        False,
+        True,
+    ]
+
+
 def ballots(specific: int, base: int) -> torch.Tensor:
     return torch.tensor([[0.9, 0.1]] * specific + [[0.2, 0.8]] * base)
 

@@ -134,6 +134,27 @@ def test_preferences_are_counted_over_the_whole_split(ancestry) -> None:
         assert preferences(net, TASKS[0], ancestry.input_format, Run()).shares[0] == share
 
 
+def test_what_an_undecided_router_counts_for_is_a_setting(ancestry) -> None:
+    """Untrained routers are tied for every image: by the paper's >= all prefer the base block, else the seed draws."""
+    untrained = replace(EACH, training=replace(RECIPE, epochs=0))
+    printed = [search(untrained, ancestry, TASKS[0], None, Run(seed=seed))[1]["paths"] for seed in range(4)]
+    assert printed == [[1, 1, 1]] * 4
+    drawing = replace(untrained, tie="random")
+    drawn = [search(drawing, ancestry, TASKS[0], None, Run(seed=seed))[1] for seed in range(16)]
+    assert drawn[:3] == [search(drawing, ancestry, TASKS[0], None, Run(seed=seed))[1] for seed in range(3)]
+    assert len({tuple(record["paths"]) for record in drawn}) > 4
+    assert [record["shares"] for record in drawn] == [[float(path) for path in record["paths"]] for record in drawn]
+
+
+def test_equally_used_blocks_are_drawn_from_the_runs_seed(ancestry, monkeypatch, caplog) -> None:
+    record = to_json(Found(paths=(1, 1, 1), shares=(1.0, 1.0, 1.0), validation_accuracy=0.5))
+    monkeypatch.setattr(lsamd, "once", lambda *_: Part({}, record, ""))
+    details = [replace(SEARCH, top=1)([ancestry], TASKS[:2], Run(seed=seed)).config.details for seed in range(12)]
+    assert {one["kept"][0] for one in details} == {1, 2, 3}
+    assert all(one["tied"] == [1, 2, 3] for one in details)
+    assert caplog.messages == [one["note"] for one in details]
+
+
 def test_routers_have_a_learning_rate_of_their_own_and_no_decay(ancestry) -> None:
     net = super_net(with_head(ancestry, TASKS[0], Run()))
     groups = groups_with_routers(net, RECIPE, router_lr=1e-2)
@@ -329,7 +350,7 @@ ancestry = toys.Ancestry(record=record, state=dict(toys.initial(toys.SPEC, 0, "f
 # 21 images in batches of 4 leave the last batch to one process: the other has to vote all the same.
 import lgzoo_lsamd.supernet as searching
 asked = toys.preferences
-searching.preferences = lambda *a: asked(*a, batch_size=4)
+searching.preferences = lambda *a, **more: asked(*a, batch_size=4, **more)
 sizes = dict(train=48, validation=21, test=8)
 task = toys.task("one")
 task = toys.replace(task, open_split=lambda split: toys.Noise(sizes[split], 4, len(split)), sizes=sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,9 @@ def found(**paths: tuple[int, ...]) -> dict[str, Found]:
 
 
 def test_kept_blocks_that_no_data_set_prefers_are_told_apart() -> None:
-    assert unused(select((1, 0, 0, 1), 1, top=3)) == (2,)
+    drawn = select((1, 0, 0, 1), 1, top=3)
+    assert unused(drawn) == tuple({*drawn.kept} - {1, 4})
+    assert drawn.tied == (2, 3)
     assert unused(select((1, 0, 0, 1), 1, top=2)) == unused(Details(kept=(1, 2))) == ()
 
 
@@ -40,13 +43,37 @@ def test_a_threshold_of_ones_own() -> None:
     assert select([1, 2, 3], 3, threshold=0.9).threshold == 1.0  # keeps all, so the nearest that does not
 
 
-def test_top_keeps_the_most_used_and_of_equals_the_lower() -> None:
-    assert most_used([2, 3, 2, 3, 1], 3) == (1, 2, 4)
-    chosen = select([2, 3, 2, 3, 1], 3, top=1)
-    assert (chosen.kept, chosen.threshold_asked, chosen.threshold) == ((2,), None, None)
+def test_top_keeps_the_most_used() -> None:
+    assert most_used([2, 3, 0, 3, 1], 3, seed=0) == (1, 2, 4)
+    chosen = select([2, 3, 2, 3, 1], 3, top=2)
+    assert (chosen.kept, chosen.threshold_asked, chosen.threshold) == ((2, 4), None, None)
+    assert (chosen.tied, chosen.note) == ((), ""), "nothing was drawn"
     for top in (0, 6):
         with pytest.raises(WrongCall, match="5 blocks"):
-            most_used([2, 3, 2, 3, 1], top)
+            most_used([2, 3, 2, 3, 1], top, seed=0)
+
+
+def test_of_equally_used_blocks_the_seed_draws_and_says_so() -> None:
+    chosen = [select([2, 3, 2, 3, 1, 2], 3, top=3, seed=seed) for seed in range(60)]
+    assert chosen == [select([2, 3, 2, 3, 1, 2], 3, top=3, seed=seed) for seed in range(60)]
+    drawn = [({*one.kept} - {2, 4}).pop() for one in chosen]
+    assert {block: drawn.count(block) for block in sorted({*drawn})} == {1: 23, 3: 19, 6: 18}
+    assert all({2, 4} < {*one.kept} and one.tied == (1, 3, 6) for one in chosen)
+    note = f"the blocks 1 3 6 are each used by 2 data sets (G = 2 3 2 3 1 2); the seed drew {drawn[0]}"
+    assert chosen[0].note == note
+
+
+def test_a_search_that_finds_nothing_returns_any_blocks_and_not_the_first() -> None:
+    kept = [most_used([3] * 12, 5, seed) for seed in range(200)]
+    counts = [sum(block in one for one in kept) for block in range(1, 13)]
+    assert min(counts) > 55  # 83 expected, standard deviation 7
+    assert max(counts) < 111
+
+
+def test_a_smaller_top_keeps_some_of_the_blocks_of_a_larger_one() -> None:
+    for seed in range(9):
+        kept = [{*most_used([1, 1, 2, 1, 1, 2], top, seed)} for top in range(1, 7)]
+        assert all(small < large for small, large in itertools.pairwise(kept))
 
 
 def test_no_block_above_the_threshold() -> None:
@@ -94,6 +121,8 @@ def test_the_details_of_a_learngene() -> None:
     assert (record["kept"], record["usage"], record["threshold"], record["degenerate"]) == ([1], [2, 0], 1.0, False)
     assert record["datasets"]["a"] == to_json(details.datasets["a"])
     assert from_json(Details, record, "details") == details
+    drawn = select((1, 1), 1, top=1)
+    assert replace(drawn, datasets=found(a=(1, 1))).json()["tied"] == [1, 2]
 
 
 def test_before_a_search_the_details_say_no_more_than_is_known() -> None:

@@ -118,7 +118,7 @@ def test_only_the_chosen_block_runs(ancestor) -> None:
 
 
 def test_image_routing_sends_each_image_its_own_way(ancestor) -> None:
-    block = RoutedBlock(copy.deepcopy(ancestor.blocks[0]), WIDTH, True, routing="image").eval()
+    block = RoutedBlock(copy.deepcopy(ancestor.blocks[0]), WIDTH, slice(0, 1), routing="image").eval()
     block.specific = copy.deepcopy(ancestor.blocks[1])
     x_BND = torch.randn(6, 5, WIDTH, generator=torch.Generator().manual_seed(4))
     block.router.preference.data[:, SPECIFIC] = torch.randn(WIDTH, generator=torch.Generator().manual_seed(5))
@@ -129,14 +129,43 @@ def test_image_routing_sends_each_image_its_own_way(ancestor) -> None:
     torch.testing.assert_close(y_BND, wanted)
 
 
-@pytest.mark.parametrize("token", [True, False])
-def test_the_router_sees_the_class_token_or_the_mean(ancestor, token: bool) -> None:
-    block = RoutedBlock(copy.deepcopy(ancestor.blocks[0]), WIDTH, token).eval()
-    seen = []
-    block.router.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
-    x_BND = torch.randn(2, 5, WIDTH)
-    block(x_BND)
-    assert torch.equal(seen[0], x_BND[:, 0] if token else x_BND.mean(dim=1))
+def seen_by_routers(model: nn.Module) -> list[torch.Tensor]:
+    """What each router gets when the model runs."""
+    seen: list[torch.Tensor] = []
+    for block in routed_blocks(model):
+        block.router.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    model.eval()(images(4))
+    return seen
+
+
+def test_block_1_is_blind_to_the_image_by_its_class_token_and_not_by_its_patches(ancestor) -> None:
+    by_class, by_patches = (seen_by_routers(net(ancestor, router_token=token))[0] for token in ("class", "patches"))
+    assert by_class.var(dim=0).max() == 0
+    assert by_patches.var(dim=0).min() > 0
+    embedded_BND = ancestor._pos_embed(ancestor.patch_embed(images(4)))
+    assert torch.equal(by_class, embedded_BND[:, 0])
+    torch.testing.assert_close(by_patches, embedded_BND[:, 1:].mean(dim=1))
+
+
+def test_later_routers_see_what_the_blocks_before_made_of_these_tokens(ancestor) -> None:
+    by_class, by_patches, by_ones = (
+        seen_by_routers(net(ancestor, router_token=token)) for token in ("class", "patches", "constant")
+    )
+    x_BND = ancestor._pos_embed(ancestor.patch_embed(images(4)))
+    for block, of_class, of_patches, ones in zip(ancestor.blocks, by_class, by_patches, by_ones, strict=True):
+        torch.testing.assert_close(of_class, x_BND[:, 0])
+        torch.testing.assert_close(of_patches, x_BND[:, 1:].mean(dim=1))
+        assert torch.equal(ones, torch.ones(4, WIDTH))
+        x_BND = block(x_BND)
+
+
+def test_without_a_class_token_routers_see_all_tokens_or_all_but_the_registers() -> None:
+    sizes = {"img_size": 16, "patch_size": 8, "embed_dim": WIDTH, "depth": 1, "num_heads": 2}
+    plain = timm.create_model("vit_base_patch16_224", class_token=False, global_pool="avg", reg_tokens=2, **sizes)
+    x_BND = plain._pos_embed(plain.patch_embed(images(4)))
+    for token, first in (("class", 0), ("patches", 2)):
+        (seen,) = seen_by_routers(super_net(copy.deepcopy(plain), router_token=token))
+        torch.testing.assert_close(seen, x_BND[:, first:].mean(dim=1))
 
 
 def test_the_gates_gradients_are_those_of_the_formula() -> None:
