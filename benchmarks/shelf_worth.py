@@ -25,6 +25,7 @@ from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.extraction import Spent
 from learngene_zoo.bench.grid import RECIPE, SCRATCH, scheduled
 from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.summary import STEMS
 from learngene_zoo.families.family import cost
 from learngene_zoo.method import BUNDLED, Member
 from learngene_zoo.settings import to_json
@@ -91,7 +92,8 @@ def line(member: Member, rows: Sequence[Row]) -> Measured:
     ours, *others = rows
     names = {ours.arm: DESCENDANT, **{row.arm: row.control or row.arm for row in others}}
     scratch = [row.arm for row in others if row.control is None]
-    rivals = {SHUFFLED: [row.arm for row in others if row.control == SHUFFLED], "scratch": scratch}
+    stems = [row.arm for row in others if row.control in STEMS]
+    rivals = {SHUFFLED: [row.arm for row in others if row.control == SHUFFLED], "stem": stems, "scratch": scratch}
     found = gains_over_images(rows, ours.arm, rivals)
     ends = ("", "_low", "_high")
     return Measured(
@@ -112,10 +114,10 @@ def sentence() -> str:
     return (
         f"Each model after {EPOCHS} epochs of at most {IMAGES:,} training images, learning rate {RECIPE.lr:g}, which was "
         "tuned for no arm, one seed. Shuffled: the same inherited tensors, each with its numbers in another order. Stem: "
-        "nothing but patch embedding, tokens, positions and final norm inherited. Scratch: plain models of as many layers, "
+        "nothing but patch embedding, tokens, positions and final norm inherited, in two initialisations of the blocks. Scratch: plain models of as many layers, "
         "as wide as the descendant's widest part, with timm's initialisation and with standard deviation 1/sqrt(fan in). "
-        "Gains are in points, over the shuffled model and over the better of the two from scratch, with 95 % intervals over "
-        "the test images."
+        "Gains are in points, over the shuffled model, over the better of the two stems and over the better of the two from "
+        "scratch, with 95 % intervals over the test images."
     )
 
 

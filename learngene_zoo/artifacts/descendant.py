@@ -281,7 +281,8 @@ def controlled(descendant: Descendant, control: Control, seed: int) -> Descendan
 
     `shuffled` permutes the entries of every inherited tensor: what a method gains over it is inherited knowledge, and what it
     gains over random weights is the scale of the inherited numbers. `stem` keeps the inherited stem and final norm and draws
-    every other inherited tensor. Raises `WrongCall` for a control that does not exist.
+    every other inherited tensor as timm does, `stem_fan_in` with a standard deviation of 1/sqrt(fan in): see `initial`. Raises
+    `WrongCall` for a control that does not exist.
     """
     if control not in CONTROLS:
         raise unknown("control", control, CONTROLS)
@@ -289,5 +290,6 @@ def controlled(descendant: Descendant, control: Control, seed: int) -> Descendan
         return descendant.with_state(tensors.shuffled(descendant.state, descendant.inherited, seed))
     table = table_of(descendant.spec)
     kept = {name for name in descendant.inherited if table.is_stem(name) or table.is_final_norm(name)}
-    drawn = initial(descendant.spec, seed, names=descendant.inherited - kept)
+    scheme: Scheme = "fan_in" if control == "stem_fan_in" else "timm"
+    drawn = initial(descendant.spec, seed, scheme, names=descendant.inherited - kept)
     return descendant.with_state({**descendant.state, **drawn}, inherited=frozenset(kept))

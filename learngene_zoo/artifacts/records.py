@@ -17,7 +17,7 @@ from learngene_zoo.version import __version__
 
 FORMAT = 1
 HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"  # of a repository on the Hub
-Control = Literal["shuffled", "stem"]  # see `descendant.controlled`
+Control = Literal["shuffled", "stem", "stem_fan_in"]  # see `descendant.controlled`
 CONTROLS: tuple[Control, ...] = get_args(Control)
 
 

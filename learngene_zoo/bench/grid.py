@@ -48,7 +48,7 @@ def standard_arms(
     tasks: Sequence[str] = (),
     leave_out: bool = False,
 ) -> list[Arm]:
-    """Every method with its controls `shuffled` and `stem`, and the two scratch arms, without which no gain means anything.
+    """Every method with its controls `shuffled`, `stem` and `stem_fan_in`, and the two scratch arms, without which no gain means anything.
 
     `settings` are those of each method's extractor. `tasks` are those of extractions over several tasks, a single one also
     that of extractions over one; `leave_out` hides the cell's own task from each of the former. Raises `WrongCall` for an unknown method, or one that is an arm of every grid.

@@ -21,7 +21,12 @@ MOST_SIZES = 4  # sizes with learning curves; of more the smallest, the middle a
 LEAST_SHOWN, MOST_SHOWN = 12, 60  # descendants on the axis of a cost curve
 SCALES: dict[CostUnit, tuple[float, str]] = {"seconds": (60.0, "minutes"), "images": (1000.0, "thousand images")}
 _MARKERS = ("o", "^", "v", "P", "X")
-_DASHES: Mapping[str | None, Any] = {None: "-", "shuffled": (0, (5, 2)), "stem": (0, (1, 1.5))}
+_DASHES: Mapping[str | None, Any] = {
+    None: "-",
+    "shuffled": (0, (5, 2)),
+    "stem": (0, (1, 1.5)),
+    "stem_fan_in": (0, (1, 3)),
+}
 Look = dict[str, Any]  # the options of `Axes.plot`
 
 

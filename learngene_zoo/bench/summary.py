@@ -1,9 +1,10 @@
 """From the rows of a bench to its summary: per arm, size and budget, for each task and averaged over tasks.
 
-Two gains stand beside every metric. *Over scratch* is the difference to the stronger of the scratch arms: the one with the
+Three gains stand beside every metric. *Over scratch* is the difference to the stronger of the scratch arms: the one with the
 higher mean over seeds, chosen separately for each task, size and budget, on the very numbers that are compared, so the choice
-favours scratch. *Inherited knowledge* is the difference to the arm's own control `shuffled`. Both are paired: equal task, seed,
-images and head.
+favours scratch. *Over stem* is the difference to the stronger of the arm's own controls `stem` and `stem_fan_in`, chosen likewise:
+what the blocks bring. *Inherited knowledge* is the difference to its control `shuffled`. All are paired: equal task, seed, images
+and head.
 
 The intervals of average gains generalise over tasks and seeds. Those of metrics generalise over seeds only: tasks differ far more
 from each other than arms do, and an interval over tasks would say nothing about the arms.
@@ -21,6 +22,7 @@ from learngene_zoo.settings import Json
 
 SCRATCH = "scratch"  # the method of the baseline arms
 CONTROL = "shuffled"  # the suffix of the arm that is a method's own control
+STEMS = ("stem", "stem_fan_in")  # the suffixes of those without its blocks
 
 
 class Condition(NamedTuple):
@@ -39,6 +41,16 @@ class Condition(NamedTuple):
         return f"{self.layers} ({self.size})" if self.size else f"{self.layers}"
 
 
+class Gains(NamedTuple):
+    """What an arm gains over its rivals, as the fields of a `Line`."""
+
+    over_scratch: Average | None
+    scratch: str | None
+    over_stem: Average | None
+    stem: str | None
+    inherited: Average | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """One arm at one size with one budget, on one task or averaged over tasks. Metrics are fractions."""
@@ -55,6 +67,8 @@ class Line:
     probe: Average | None  # nearest class mean of the features before any training
     over_scratch: Average | None  # None for scratch itself, and if a scratch arm has no number
     scratch: str | None  # the stronger arm, in a line of one task
+    over_stem: Average | None  # None for an arm without both controls, and if one of them has no number
+    stem: str | None  # the stronger one, in a line of one task
     inherited: Average | None  # None for an arm without a control of its own
     params: int
     flops: int
@@ -139,11 +153,17 @@ def _lines(
     found = []
     for arm in (arm for arm in order if arm in arms):
         rivals = {} if arms[arm][0].method == SCRATCH else scratch
+        stems, stem = _strongest({name: values.get(name, {}) for name in (f"{arm} {control}" for control in STEMS)})
         for task in [*dict.fromkeys(row.task for row in arms[arm]), None]:
             rows = [row for row in arms[arm] if row.task == task or (task is None and row.task in usual)]
-            over = _gain(values[arm], rivals, task)
-            knows = _gain(values[arm], values.get(f"{arm} {CONTROL}", {}), task)
-            found.append(_line(condition, rows or arms[arm], task, over, chosen.get(task) if over else None, knows))
+            gains = Gains(
+                over_scratch=(over := _gain(values[arm], rivals, task)),
+                scratch=chosen.get(task) if over else None,
+                over_stem=_gain(values[arm], stems, task),
+                stem=stem.get(task),
+                inherited=_gain(values[arm], values.get(f"{arm} {CONTROL}", {}), task),
+            )
+            found.append(_line(condition, rows or arms[arm], task, gains))
     return found
 
 
@@ -156,12 +176,12 @@ def _usual_tasks(arms: Mapping[str, Sequence[Row]]) -> frozenset[str]:
     return max(found, key=lambda tasks: (found[tasks], len(tasks)))
 
 
-def _strongest(scratch: Mapping[str, Values]) -> tuple[Values, dict[str | None, str]]:
-    """The values of the stronger scratch arm per task, where all scratch arms have a number, and its name."""
-    shared = set.intersection(*(set(values) for values in scratch.values())) if scratch else set()
+def _strongest(arms: Mapping[str, Values]) -> tuple[Values, dict[str | None, str]]:
+    """The values of the stronger arm per task, where all of them have a number, and its name."""
+    shared = set.intersection(*(set(values) for values in arms.values())) if arms else set()
     if not shared:
         return {}, {}
-    found, chosen = stronger({arm: {unit: values[unit] for unit in shared} for arm, values in scratch.items()})
+    found, chosen = stronger({arm: {unit: values[unit] for unit in shared} for arm, values in arms.items()})
     return found, {task: arm for (task, _), arm in chosen.items()}
 
 
@@ -170,14 +190,7 @@ def _gain(ours: Values, theirs: Values, task: str | None) -> Average | None:
     return average({(unit[0], unit[2]): ours[unit] - theirs[unit] for unit in shared})
 
 
-def _line(
-    condition: Condition,
-    rows: Sequence[Row],
-    task: str | None,
-    over: Average | None,
-    scratch: str | None,
-    inherited: Average | None,
-) -> Line:
+def _line(condition: Condition, rows: Sequence[Row], task: str | None, gains: Gains) -> Line:
     first = rows[0]
     value = _level({(row.task, row.seed): row.value for row in rows})
     assert value is not None, "only rows with a value come here"
@@ -191,9 +204,7 @@ def _line(
         value=value,
         untrained=_level({(row.task, row.seed): row.untrained for row in rows}),
         probe=_level({(row.task, row.seed): row.probe for row in rows}),
-        over_scratch=over,
-        scratch=scratch,
-        inherited=inherited,
+        **gains._asdict(),
         params=round(_mean([row.params for row in rows])),
         flops=round(_mean([row.flops for row in rows])),
         stored_params=max(row.stored_params for row in rows),
@@ -213,7 +224,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-_WITH_INTERVAL = ("value", "untrained", "probe", "over_scratch", "inherited")
+_WITH_INTERVAL = ("value", "untrained", "probe", "over_scratch", "over_stem", "inherited")
 
 
 def flat(line: Line) -> dict[str, Json]:

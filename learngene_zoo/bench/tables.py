@@ -15,7 +15,9 @@ NOTES = (
     "*Over scratch*: the difference to the stronger of the scratch arms, the one with the higher mean over seeds, chosen "
     "separately for each task, size and budget.",
     "*Inherited*: the difference to the arm's own control `shuffled`, whose inherited tensors hold the same numbers in another "
-    "order. The control `stem` inherits only what comes before and after the blocks.",
+    "order.",
+    "*Over stem*: the difference to the stronger of the arm's own controls `stem` and `stem_fan_in`, chosen in the same way. They "
+    "inherit only what comes before and after the blocks, which have the initialisation of either scratch arm.",
     "*Untrained*: the metric before any training, with a fresh head. *Probe*: the accuracy of the nearest class mean in the space "
     "of the features before any training.",
     "Every number of epochs is a separate training with its own complete schedule.",
@@ -52,14 +54,14 @@ def _compact(summary: Summary, split: str, metric: str) -> Table:
     for (size, width, arm), found in groups.items():
         last = found[max(found)]
         values = [last.untrained, last.probe, *(found[epochs].value if epochs in found else None for epochs in budgets)]
-        gains = [shown(gain, "+.1f") for gain in (last.over_scratch, last.inherited)]
+        gains = [shown(gain, "+.1f") for gain in (last.over_scratch, last.over_stem, last.inherited)]
         marked = f"{arm} *" if last.lacks else arm  # the star: see `lacking`
         params = human_count(last.params)
         rows.append(
             (marked, size, str(width), params, *((one and percent(one.value)) or NONE for one in values), *gains)
         )
     budget_names = (f"{epochs} ep" for epochs in budgets)
-    columns = ("arm", "layers", "width", "params", "untrained", "probe", *budget_names, "over scratch", "inherited")
+    columns = ("arm", "layers", "width", "params", "untrained", "probe", *budget_names, "over scratch", "over stem", "inherited")
     title = (
         f"{metric} on {split} images, %: mean of {counted(max(len(line.value.tasks) for line in lines), 'task')} and "
         f"{counted(max(line.value.seeds for line in lines), 'seed')}; gains in points after {counted(budgets[-1], 'epoch')}"
@@ -126,7 +128,8 @@ def without_one(summary: Summary) -> Table | None:
     """The lowest and highest gains if any one task is left out; None if there is only one task."""
     rows = []
     for line in _of_methods(summary):
-        for words, gain in (("over scratch", line.over_scratch), ("inherited", line.inherited)):
+        gains = {"over scratch": line.over_scratch, "over stem": line.over_stem, "inherited": line.inherited}
+        for words, gain in gains.items():
             if gain and gain.without:
                 ends = [text for task, mean in extremes(gain.without) for text in (f"{100 * mean:+.1f}", task)]
                 about = (line.condition.named, str(line.condition.epochs), shown(gain, "+.1f"))

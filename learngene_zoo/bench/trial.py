@@ -115,8 +115,8 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     target, expander = size_of(cell, learngene, task)
     start = lifecycle.expand(learngene, target=target, expander=expander, run=run)
     start = start.for_task(task.name, task.class_names, seed=run.seed, dense=task.dense)
-    if cell.arm.control is not None:  # the blocks of `stem` are those of the arm `scratch timm`
-        seed = run.seed if cell.arm.control == "stem" else derive_seed(run.seed, "shuffle")
+    if cell.arm.control is not None:  # the blocks of either `stem` are those of the scratch arm with its initialisation
+        seed = derive_seed(run.seed, "shuffle") if cell.arm.control == "shuffled" else run.seed
         start = controlled(start, cell.arm.control, seed)
     own_head = {name for name in start.state if table_of(start.spec).is_head(name)} - start.inherited
     return start.with_state({**start.state, **initial(start.spec, run.seed, names=own_head)})

@@ -158,7 +158,8 @@ command = ExpandCommand(
             ["--control"],
             type=click.Choice(CONTROLS),
             help="Build the model without part of what it would inherit, for comparison: shuffled permutes the entries of "
-            "every inherited tensor; stem inherits only the patch embedding, tokens, positions and final norm.",
+            "every inherited tensor; stem inherits only the patch embedding, tokens, positions and final norm, and draws the blocks as "
+            "timm does; stem_fan_in draws them with a standard deviation of 1/sqrt(fan in), often much the stronger.",
         ),
         click.Option(
             ["--ancestry"],

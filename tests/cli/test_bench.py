@@ -40,27 +40,27 @@ def call(*arguments: str) -> Result:
 def test_a_bench_prints_its_means_and_continues_by_itself(world: tuple[str, str], tmp_path: Path) -> None:
     first = call(*words(world, tmp_path / "out"))
     assert first.exit_code == 0, first.stderr
-    assert "[5/5]" in first.stderr
+    assert "[6/6]" in first.stderr
     for arm in ("lsamd shuffled", "lsamd stem", "scratch timm", "scratch fan_in"):
         assert arm in first.stdout
     more = call(*words(world, tmp_path / "out", "--epochs", "0,1", "--json"))
     assert more.exit_code == 0, more.stderr
-    assert "5 of 10 cells are finished already" in more.stderr
+    assert "6 of 12 cells are finished already" in more.stderr
     rows = json.loads(more.stdout)
-    assert [(row["arm"], row["epochs"]) for row in rows[::5]] == [("lsamd", 0), ("lsamd", 1)]
+    assert [(row["arm"], row["epochs"]) for row in rows[::6]] == [("lsamd", 0), ("lsamd", 1)]
     assert {row["images"] for row in rows} == {24}
     lines = (tmp_path / "out" / "results.jsonl").read_text().splitlines()
-    assert len(lines) == 10
+    assert len(lines) == 12
     anew = call(*words(world, tmp_path / "out", "--force", "--quiet"))
     assert (anew.exit_code, anew.stderr) == (0, "")
-    assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 5
+    assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 6
 
 
 def test_learning_rates_are_chosen_on_validation_images(world: tuple[str, str], tmp_path: Path) -> None:
     result = call(*words(world, tmp_path, "--tune", "1e-3,3e-3", "--json"))
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    tried, judged = rows[:10], rows[10:]
+    tried, judged = rows[:12], rows[12:]
     assert {(row["split"], row["seed"]) for row in tried} == {("validation", 1000)}
     assert {(row["split"], row["seed"]) for row in judged} == {("test", 0)}
     assert json.loads(result.stdout) == judged
@@ -103,7 +103,7 @@ def test_what_cannot_be_meant_is_said_in_one_line(
 def test_a_grid_whose_cells_all_fail_fails(tmp_path: Path, world: tuple[str, str]) -> None:
     result = call(*words((world[0], "folder:nowhere"), tmp_path / "out"))
     assert result.exit_code == 1
-    assert "error: all 5 cells failed; the first: " in result.stderr
+    assert "error: all 6 cells failed; the first: " in result.stderr
 
 
 def test_an_arm_without_any_result_fails_after_the_others_are_shown(world: tuple[str, str], tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_an_arm_without_any_result_fails_after_the_others_are_shown(world: tuple
     assert result.exit_code == 1, result.stderr
     assert "scratch timm" in result.stdout
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("error: there is no result of lsamd, lsamd shuffled, lsamd stem; its first cell failed: ")
+    assert last.startswith("error: there is no result of lsamd, lsamd shuffled, lsamd stem, lsamd stem_fan_in; its first cell failed: ")
     again = call("bench", "--report", "-o", str(tmp_path))
     assert (again.exit_code, again.stderr.splitlines()) == (1, [last])
 

@@ -44,7 +44,7 @@ def test_worker_processes_give_the_same_table(world: World, tmp_path: Path) -> N
     broken = toy_cells((world[0], "folder:nowhere"))[:1]
     rows = run_grid([*found, *broken], tmp_path / "workers", Run(), Workers(2))
     assert numbers(rows) == as_if_alone([*found, *broken], tmp_path / "alone")
-    assert [row.error is None for row in rows] == [True] * 20 + [False]
+    assert [row.error is None for row in rows] == [True] * 24 + [False]
     assert len(list((tmp_path / "workers" / "learngenes").glob("*.cost.json"))) == 4
 
 
@@ -53,7 +53,7 @@ def test_two_grids_with_workers_can_follow_each_other(world: World, tmp_path: Pa
     executor = Workers(2)
     for epochs in ([0], [1]):
         rows = run_grid(toy_cells(world, epochs=epochs), tmp_path, RUN, executor)
-        assert [row.error for row in rows] == [None] * 5
+        assert [row.error for row in rows] == [None] * 6
 
 
 @pytest.mark.slow

@@ -44,11 +44,11 @@ def grid(**changes: Any) -> list[Cell]:
 def test_every_method_comes_with_its_controls_and_both_scratch_arms() -> None:
     arms = standard_arms(["lsamd", "pretrain_finetune"])
     assert [arm.name for arm in arms] == [
-        "lsamd", "lsamd shuffled", "lsamd stem",
-        "pretrain_finetune", "pretrain_finetune shuffled", "pretrain_finetune stem",
+        "lsamd", "lsamd shuffled", "lsamd stem", "lsamd stem_fan_in",
+        "pretrain_finetune", "pretrain_finetune shuffled", "pretrain_finetune stem", "pretrain_finetune stem_fan_in",
         "scratch timm", "scratch fan_in",
     ]  # fmt: skip
-    assert [arm.control for arm in arms[:3]] == [None, "shuffled", "stem"]
+    assert [arm.control for arm in arms[:4]] == [None, "shuffled", "stem", "stem_fan_in"]
     assert [dict(arm.expand) for arm in arms[-2:]] == [{"init": "timm"}, {"init": "fan_in"}]
 
 
@@ -76,10 +76,10 @@ def test_what_extractions_see_is_for_methods_that_see_several_tasks() -> None:
 
 def test_a_grid_is_the_product_in_a_fixed_order() -> None:
     found = grid()
-    assert len(found) == 2 * 2 * 2 * 2 * 5
+    assert len(found) == 2 * 2 * 2 * 2 * 6
     assert len({cell.key for cell in found}) == len(found)
     assert [cell.seed for cell in found] == sorted(cell.seed for cell in found)
-    assert [cell.arm.name for cell in found[:5]] == [arm.name for arm in standard_arms(["lsamd"])]
+    assert [cell.arm.name for cell in found[:6]] == [arm.name for arm in standard_arms(["lsamd"])]
     assert grid() == found
 
 
@@ -168,9 +168,10 @@ def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
     sizes = [{"low": 6, "high": 0}, {"low": 3, "high": 4}]
     found = grid(arms=arms, layers=[], sizes=sizes, tasks=["digits"], epochs=[1], seeds=[0], say=heard.append)
     assert [(cell.arm.name, cell.layers) for cell in found] == [
-        ("pool", 6), ("pool shuffled", 6), ("pool stem", 6), ("pool", 7), ("pool shuffled", 7), ("pool stem", 7),
+        ("pool", 6), ("pool shuffled", 6), ("pool stem", 6), ("pool stem_fan_in", 6),
+        ("pool", 7), ("pool shuffled", 7), ("pool stem", 7), ("pool stem_fan_in", 7),
     ]  # fmt: skip
-    assert found[3].size == sizes[1]
+    assert found[4].size == sizes[1]
     assert heard == ["lsamd builds layers alone, not low 6, high 0 or low 3, high 4; skipped"]
     both = grid(arms=arms, layers=[6], sizes=sizes[:1], tasks=["digits"], epochs=[1], seeds=[0])
     assert {bool(cell.size) for cell in both if cell.arm.name == "pool"} == {True, False}
@@ -190,7 +191,7 @@ def test_of_several_sizes_with_the_named_settings_the_largest_is_meant() -> None
 def test_rates_are_tried_at_the_middle_size_with_the_longest_budget_on_validation_images() -> None:
     found = grid(layers=[6, 9, 12], epochs=[1, 4])
     tried = tuning_cells(found, [1e-3, 3e-3])
-    assert len(tried) == 5 * 2 * 2
+    assert len(tried) == 6 * 2 * 2
     assert {(cell.layers, cell.recipe.epochs, cell.seed, cell.split) for cell in tried} == {
         (9, 4, TUNING_SEED, "validation")
     }

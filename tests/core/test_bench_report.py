@@ -27,12 +27,16 @@ from learngene_zoo.settings import to_json
 ARMS = {  # by arm: method, control
     "lsamd": ("lsamd", None),
     "lsamd shuffled": ("lsamd", "shuffled"),
+    "lsamd stem": ("lsamd", "stem"),
+    "lsamd stem_fan_in": ("lsamd", "stem_fan_in"),
     "scratch timm": ("scratch", None),
     "scratch fan_in": ("scratch", None),
 }
 VALUES = {  # by arm and task, a list over seeds
     "lsamd": {"digits": [0.9, 0.8], "signs": [0.6, 0.6]},
     "lsamd shuffled": {"digits": [0.5, 0.4], "signs": [0.3, 0.5]},
+    "lsamd stem": {"digits": [0.6, 0.5], "signs": [0.3, 0.2]},
+    "lsamd stem_fan_in": {"digits": [0.7, 0.7], "signs": [0.2, 0.2]},
     "scratch timm": {"digits": [0.7, 0.5], "signs": [0.1, 0.1]},
     "scratch fan_in": {"digits": [0.5, 0.6], "signs": [0.2, 0.3]},
 }
@@ -94,6 +98,29 @@ def test_inherited_knowledge_is_the_gain_over_the_arms_own_control() -> None:
     assert found.low is not None
     assert found.low < found.value < (found.high or 0)
     assert line_of(summary, "lsamd shuffled").inherited is None
+
+
+def test_the_gain_over_the_stem_is_over_the_initialisation_that_is_stronger_on_each_task() -> None:
+    """digits: timm's has 0.55 and fan_in 0.7; signs: 0.25 and 0.2."""
+    summary = summarise(rows())
+    digits, signs = line_of(summary, "lsamd", "digits"), line_of(summary, "lsamd", "signs")
+    assert (digits.stem, signs.stem) == ("lsamd stem_fan_in", "lsamd stem")
+    assert digits.over_stem
+    assert digits.over_stem.value == pytest.approx((0.9 - 0.7 + 0.8 - 0.7) / 2)
+    assert signs.over_stem
+    assert signs.over_stem.value == pytest.approx((0.6 - 0.3 + 0.6 - 0.2) / 2)
+    assert line_of(summary, "lsamd stem").over_stem is None
+    (table,) = tables.compact(summary)
+    column = table.columns.index("over stem")
+    assert {row[0]: row[column].split()[0] for row in table.rows}["lsamd"] == "+25.0"
+
+
+def test_a_bench_with_one_of_the_two_stems_has_no_gain_over_the_stem() -> None:
+    """As benches had before the second initialisation: its gain would be over the weaker one."""
+    summary = summarise(row for row in rows() if row.control != "stem_fan_in")
+    assert line_of(summary, "lsamd").over_stem is None
+    assert line_of(summary, "lsamd").over_scratch is not None
+    assert all("over stem" not in table.columns for table in tables.compact(summary))
 
 
 def test_one_task_left_out_gives_the_least_and_the_most() -> None:
@@ -162,7 +189,7 @@ def test_a_failed_cell_is_named_and_its_arms_average_is_marked() -> None:
     table = tables.failures(summary)
     assert table
     assert table.rows == (("lsamd", "signs", "9", "4", "1", "RuntimeError: out of <memory>"),)
-    assert tables.state(summary) == "15 cells measured, 1 failed, 3 not measured yet"
+    assert tables.state(summary) == "23 cells measured, 1 failed, 3 not measured yet"
 
 
 def test_a_task_that_few_arms_have_yet_is_in_no_average() -> None:
@@ -185,7 +212,7 @@ def test_a_table_is_completed_by_leaving_out_the_emptiest_task_or_seed() -> None
 
 def test_rows_that_all_failed_have_no_lines() -> None:
     summary = summarise([replace(row, error="no", value=None) for row in rows()])
-    assert (summary.lines, len(summary.failures)) == ((), 16)
+    assert (summary.lines, len(summary.failures)) == ((), 24)
 
 
 # The forms
@@ -326,7 +353,7 @@ def test_a_report_covers_the_newest_grid_only(tmp_path: Path) -> None:
     grid = {"cost": False, "settings": {}, "arms": [], "versions": {}, "keys": [*keys, "not measured"]}
     (tmp_path / GRID).write_text(json.dumps(grid))
     summary = read_summary(tmp_path)
-    assert (summary.tasks, len(summary.rows), summary.missing) == (["digits"], 8, 1)
+    assert (summary.tasks, len(summary.rows), summary.missing) == (["digits"], 12, 1)
     assert "mean of 1 task and 2 seeds" in overview(tmp_path)[0][0].title
 
 

@@ -59,8 +59,8 @@ def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[Any]
 def test_a_row_says_everything_about_its_cell(measured: tuple[Path, list[Cell], list[Row]]) -> None:
     _, found, rows = measured
     assert [row.key for row in rows] == [cell.key for cell in found]
-    assert [row.error for row in rows] == [None] * 10
-    row = rows[5]
+    assert [row.error for row in rows] == [None] * 12
+    row = rows[6]
     assert (row.arm, row.method, row.control, row.layers, row.width, row.seed) == ("lsamd", "lsamd", None, 3, 32, 0)
     assert (row.epochs, row.lr, row.images, row.split, row.metric) == (2, 1e-3, 24, "test", "accuracy")
     assert row.evaluated == 12
@@ -73,18 +73,18 @@ def test_a_row_says_everything_about_its_cell(measured: tuple[Path, list[Cell], 
     )
     assert row.machine
     assert row.finished.endswith("+00:00")
-    assert rows[8].stored_params == 0
+    assert rows[10].stored_params == 0
 
 
 def test_zero_epochs_are_the_untrained_model_and_shared_by_all_budgets(
     measured: tuple[Path, list[Cell], list[Row]],
 ) -> None:
     out, _, rows = measured
-    before, after = rows[:5], rows[5:]
+    before, after = rows[:6], rows[6:]
     assert [row.value for row in before] == [row.untrained for row in before]
     assert [(row.untrained, row.probe) for row in after] == [(row.untrained, row.probe) for row in before]
-    assert len(list((out / "untrained").iterdir())) == 5
-    assert [row.seconds for row in before] == [0.0] * 5
+    assert len(list((out / "untrained").iterdir())) == 6
+    assert [row.seconds for row in before] == [0.0] * 6
     assert all(row.seconds > 0 for row in after)
 
 
@@ -96,7 +96,7 @@ def test_what_is_finished_is_not_computed_again(
     heard: list[str] = []
     assert run_grid([*found, found[0]], out, RUN, say=heard.append) == rows
     assert not trained
-    assert heard == ["10 of 10 cells are finished already"]
+    assert heard == ["12 of 12 cells are finished already"]
 
 
 def test_a_larger_grid_adds_cells_and_shares_the_extraction(
@@ -105,10 +105,10 @@ def test_a_larger_grid_adds_cells_and_shares_the_extraction(
     out, _, rows = measured
     extracted = counted(monkeypatch, lifecycle, "extract")
     more = run_grid(toy_cells(world, epochs=[2, 1], layers=[2]), out, RUN)
-    assert len(more) == 10
+    assert len(more) == 12
     assert not extracted
     assert not {row.key for row in more} & {row.key for row in rows}
-    assert len(read_rows(out / "results.jsonl")) == 20
+    assert len(read_rows(out / "results.jsonl")) == 24
 
 
 def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(fitting, "fit", watched)
     run_grid(toy_cells(world), tmp_path, RUN)
-    own, shuffled, stem, timm, fan_in = starts.values()
+    own, shuffled, stem, wide_stem, timm, fan_in = starts.values()
     assert len(seeds) == 1, "equal images in equal order"
     assert all(start.spec == own.spec for start in starts.values())
     for start in starts.values():
@@ -134,6 +134,7 @@ def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch
     assert not torch.equal(shuffled.state[name], own.state[name])
     assert torch.equal(stem.state["patch_embed.proj.weight"], own.state["patch_embed.proj.weight"])
     assert torch.equal(stem.state[name], timm.state[name])
+    assert torch.equal(wide_stem.state[name], fan_in.state[name])
     assert timm.state[name].std() < 0.03 < fan_in.state[name].std()
 
 
@@ -166,13 +167,13 @@ def test_a_cell_that_fails_is_written_down_and_the_rest_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(trial, "build", broken)
         rows = run_grid(found, tmp_path, RUN, say=heard.append)
-    assert [row.error for row in rows] == [None, "the images are gone", "ZeroDivisionError: by zero", None, None]
+    assert [row.error for row in rows] == [None, "the images are gone", "ZeroDivisionError: by zero", None, None, None]
     assert rows[1].value is None
     assert any("lsamd shuffled: failed: the images are gone" in text for text in heard)
     trained = counted(monkeypatch, fitting, "fit")
     again = run_grid(found, tmp_path, RUN)
     assert len(trained) == 2, "only those that failed are tried again"
-    assert [row.error for row in again] == [None] * 5
+    assert [row.error for row in again] == [None] * 6
     assert [again[0], *again[3:]] == [rows[0], *rows[3:]]
 
 
@@ -217,7 +218,7 @@ def test_an_interrupted_grid_goes_on_where_it_was(
     path.write_bytes(path.read_bytes() + b'{"key": "half')
     heard: list[str] = []
     again = run_grid(found, tmp_path, RUN, say=heard.append)
-    assert len(trained) == 4 + 7
+    assert len(trained) == 4 + 9
     assert "incomplete" in heard[0]
     assert numbers(again) == numbers(rows)
 
@@ -230,13 +231,13 @@ def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
     with monkeypatch.context() as patch:
         patch.setattr("learngene_zoo.training.evaluate.evaluate", stop)
         with pytest.raises(KeyboardInterrupt):
-            run_grid([replace(found[5], look=False)], tmp_path, again)
+            run_grid([replace(found[6], look=False)], tmp_path, again)
     (kept,) = (tmp_path / "checkpoints").iterdir()
     assert [place.name for place in kept.iterdir() if place.is_dir()] == ["checkpoint-6"]
     batches = counted(monkeypatch, Loader, "epoch")
-    (row,) = run_grid([replace(found[5], look=False)], tmp_path, again)
+    (row,) = run_grid([replace(found[6], look=False)], tmp_path, again)
     assert len(batches) == 1, "only the test images are read"
-    assert (row.value, row.correct) == (rows[5].value, rows[5].correct)
+    assert (row.value, row.correct) == (rows[6].value, rows[6].correct)
     assert not any((tmp_path / "checkpoints").iterdir())
 
 
@@ -373,7 +374,7 @@ def test_extractions_come_first_only_where_many_jobs_run_at_once(world: World) -
     assert isinstance(first[2], Cell)
     assert first[2].arm.method == "scratch"
     assert isinstance(first[0], Extraction)
-    assert together.done(first[0], Failure("it failed")) == found[:3]
+    assert together.done(first[0], Failure("it failed")) == found[:4]
     assert together.waiting == []
 
 

@@ -43,12 +43,13 @@ def test_the_shuffled_control_keeps_every_distribution() -> None:
     assert (control.inherited, control.provenance, control.folder) == (start.inherited, start.provenance, None)
 
 
-def test_the_stem_control_keeps_stem_and_norm() -> None:
+@pytest.mark.parametrize(("name_of", "scheme"), [("stem", "timm"), ("stem_fan_in", "fan_in")])
+def test_the_stem_controls_keep_stem_and_norm(name_of: Control, scheme: tensors.Scheme) -> None:
     start = made()
-    control = controlled(start, "stem", 5)
+    control = controlled(start, name_of, 5)
     kept = {name for name in start.inherited if TABLE.is_stem(name) or TABLE.is_final_norm(name)}
     assert control.inherited == kept
-    drawn = initial(SPEC, 5)
+    drawn = initial(SPEC, 5, scheme)
     assert list(control.state) == list(start.state)
     for name in start.state:
         source = start.state if name in kept or TABLE.is_head(name) else drawn

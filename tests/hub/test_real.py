@@ -159,7 +159,7 @@ def test_from_timm_to_the_hub_with_a_kill_between(hub: StandIn, data: None, tmp_
     assert config.card.worth is not None
     assert [(row.task, row.layers) for row in config.card.worth.rows] == [("pets", 5), ("pets", 6)]
     for row in config.card.worth.rows:
-        assert list(row.accuracy) == ["descendant", "shuffled", "stem", "scratch timm", "scratch fan_in"]
+        assert list(row.accuracy) == ["descendant", "shuffled", "stem", "stem_fan_in", "scratch timm", "scratch fan_in"]
         assert row.images == 37
     page = (fetched / "README.md").read_text(encoding="utf-8")
     assert "## What it is worth" in page
