@@ -61,7 +61,18 @@ def _compact(summary: Summary, split: str, metric: str) -> Table:
             (marked, size, str(width), params, *((one and percent(one.value)) or NONE for one in values), *gains)
         )
     budget_names = (f"{epochs} ep" for epochs in budgets)
-    columns = ("arm", "layers", "width", "params", "untrained", "probe", *budget_names, "over scratch", "over stem", "inherited")
+    columns = (
+        "arm",
+        "layers",
+        "width",
+        "params",
+        "untrained",
+        "probe",
+        *budget_names,
+        "over scratch",
+        "over stem",
+        "inherited",
+    )
     title = (
         f"{metric} on {split} images, %: mean of {counted(max(len(line.value.tasks) for line in lines), 'task')} and "
         f"{counted(max(line.value.seeds for line in lines), 'seed')}; gains in points after {counted(budgets[-1], 'epoch')}"

@@ -112,7 +112,9 @@ def test_an_arm_without_any_result_fails_after_the_others_are_shown(world: tuple
     assert result.exit_code == 1, result.stderr
     assert "scratch timm" in result.stdout
     last = result.stderr.splitlines()[-1]
-    assert last.startswith("error: there is no result of lsamd, lsamd shuffled, lsamd stem, lsamd stem_fan_in; its first cell failed: ")
+    assert last.startswith(
+        "error: there is no result of lsamd, lsamd shuffled, lsamd stem, lsamd stem_fan_in; its first cell failed: "
+    )
     again = call("bench", "--report", "-o", str(tmp_path))
     assert (again.exit_code, again.stderr.splitlines()) == (1, [last])
 
