@@ -171,7 +171,10 @@ def outline(method: str, stage: Stage, ancestry: Spec, *, known: bool = True) ->
 def _check_reach(stage: Stage, rule: Rule, ancestry: Spec) -> None:
     architectures(rule, hold_out=stage.step.hold_out, count=0)  # refuses what is not a size
     for width in sorted({width for _, width in rule.sizes}):
-        check_target(stage.hypernet, rule.spec.with_(width=width, heads=width // ancestry.head_width))
+        try:
+            check_target(stage.hypernet, rule.spec.with_(width=width, heads=width // ancestry.head_width))
+        except WrongCall as error:  # a decoder for small pictures
+            raise WrongCall(f"{error}, or `--preset paper`, whose decoder is for pictures of 224 pixels") from None
 
 
 def work(curriculum: Curriculum, both: tuple[Stage, Stage], ancestry: Spec, images: Sequence[int]) -> list[Work]:

@@ -232,6 +232,13 @@ def test_a_descendant_of_an_ancestry_with_frills_is_a_plain_vit() -> None:
     assert (outline.spec.layer_scale, outline.spec.registers, outline.spec.pool) == (None, 0, "token")
 
 
+def test_an_ancestry_of_224_pixels_is_told_which_preset_reaches_it() -> None:
+    spec = replace(SPEC, layers=12, width=192, heads=3, image_size=224, patch_size=16)
+    with pytest.raises(WrongCall, match="would need 2048 rows .* or `--preset paper`"):
+        TAL.presets["mini"].outline([spec])
+    assert TAL.presets["paper"].outline([spec]).spec.image_size == 224
+
+
 def test_presets_have_the_published_sizes() -> None:
     sizes = {name: (spec.hidden, spec.layers, spec.heads, spec.rank, spec.widest) for name, spec in VARIANTS.items()}
     assert sizes == {
