@@ -181,12 +181,14 @@ class Graphormer(nn.ModuleList):
 
     def __init__(self, spec: HypernetSpec) -> None:
         super().__init__(Layer(spec, index) for index in range(spec.layers))
-        self.task = spec.task
+        self.task, self.normalised = spec.task, spec.task_normalised
         self.once = spec.task is not None and spec.task_place == "graph"
 
     def forward(self, nodes: Tensor, graph: Graph, task: Tensor | None = None) -> Tensor:
         """(N, h) from the embeddings of types and shapes. Raises `WrongCall` for a task embedding that does not fit."""
         self._check(task)
+        if task is not None and self.normalised:
+            task = task / task.square().mean().sqrt()
         first = self[0]
         assert isinstance(first, Layer)
         nodes = first.placed(nodes, graph)

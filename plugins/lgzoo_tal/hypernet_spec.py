@@ -25,6 +25,7 @@ Heads = Annotated[int, "attention heads of its encoder", Bounds(least=1, most=25
 Rank = Annotated[int, "largest rank of a predicted matrix", Bounds(least=1, most=4096)]
 Widest = Annotated[int, "channels that its decoder makes; wider tensors are tiled", Bounds(least=1, most=65536)]
 Chunk = Annotated[int, "rows of each factor that its decoder makes", Bounds(least=1, most=4_000_000)]
+Post = Literal["none", "noise", "orthogonal"]  # what is done with predicted weights, see postprocess.py
 Form = Annotated[
     Literal["published", "centred"],
     "as published, or centred, which learns more from few images, above all with a convolutional decoder",
@@ -51,6 +52,7 @@ class HypernetSpec:
     ] = None
     task_form: TaskForm = "residual"  # (1 + gamma) f + beta, which starts as f; or gamma f + beta, as printed
     task_place: TaskPlace = "layers"  # in every layer, after its first norm; or once, before the first layer
+    task_normalised: bool = False  # whether a task embedding is scaled to a root mean square of 1
     form: Form = "published"
 
     def __post_init__(self) -> None:
@@ -68,7 +70,7 @@ class HypernetSpec:
 
     def without_task_layer(self) -> HypernetSpec:
         """This spec as stage 1 trains it."""
-        return replace(self, task=None, task_form="residual", task_place="layers")
+        return replace(self, task=None, task_form="residual", task_place="layers", task_normalised=False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The expander of TAL, LoGAH and GHN-3: predict the weights of a plain ViT of any size, for any task.
 
 The hypernetwork reads the target's graph and, if it has a task layer, the embedding of the task. Nothing of this is stored, and
-the seed is used for a `fresh` head only: one learngene and one target give one model.
+the seed is used for a `fresh` head and for `post` only: one learngene and one target give one model.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import BadFile, Bounds, Expander, Member, WrongCall, details_of
 from lgzoo_tal.architectures import widths
-from lgzoo_tal.hypernet_spec import check_target
+from lgzoo_tal.hypernet_spec import Post, check_target
 from lgzoo_tal.learngene import Details, hypernet_names
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ class Predict(Expander):
         int, "training images that the embedding of an unseen task is computed from", Bounds(least=1)
     ] = 500
     head: Annotated[Literal["predicted", "fresh"], "the classifier: predicted, or randomly initialised"] = "predicted"
+    post: Annotated[
+        Post,
+        "before fine-tuning, as GHN-3's authors: noise in the predicted weights, or orthogonal ones, which guess until then",
+    ] = "none"
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Every depth of the training architectures with every multiple of the ancestry's head width, up to its width.
@@ -47,6 +51,7 @@ class Predict(Expander):
         from learngene_zoo.plugin import assemble
         from lgzoo_tal.embedding import embedding_for
         from lgzoo_tal.hypernet import predicted
+        from lgzoo_tal.postprocess import processed
 
         config, details = learngene.config, details_of(learngene.config, Details)
         spec = spec_of(target, config.spec)
@@ -54,6 +59,7 @@ class Predict(Expander):
         hypernet = hypernet_in(learngene, details, details.owner(target.task))
         embedding, origin = embedding_for(learngene, details, target.task, self.embedding_images, run)
         tensors = predicted(hypernet, spec, embedding, run, head=self.head == "predicted")
+        tensors = processed(tensors, self.post, run.seed)
         mean, std = config.normalisation
         made = assemble(spec, tensors, seed=run.seed, mean=mean, std=std, provenance={"embedding": origin})
         return replace(made, inherited=made.inherited - {"cls_token"})  # always zeros

@@ -51,6 +51,9 @@ class MetaTrain(Extractor):
         "(1 + gamma) f + beta, initialised as f, or gamma f + beta, as printed, which initially scrambles what stage 1 learnt",
     ] = "residual"
     task_place: Annotated[TaskPlace, "in each layer after its first norm, or once before the first layer"] = "layers"
+    normalise_embeddings: Annotated[
+        bool, "scale each task embedding to a root mean square of 1 (in the authors' code their norms differ fourfold)"
+    ] = False
     freeze: Annotated[bool, "freeze the encoder in stage 2 (as the authors' code intends, but does not do)"] = False
     training: Annotated[Recipe, "of stage 1"] = PUBLISHED
     tuning: Annotated[Recipe, "of stage 2; an epoch has as many images as all its tasks together"] = _TUNING
@@ -89,7 +92,9 @@ class MetaTrain(Extractor):
         hypernet = self.hypernet.spec()
         first, second = config.stages(self.curriculum, self.step, hypernet, self.training, self.tuning, ancestry)
         if self.curriculum.task_layer:
-            hypernet = second.hypernet.with_(task_form=self.task_form, task_place=self.task_place)
+            hypernet = second.hypernet.with_(
+                task_form=self.task_form, task_place=self.task_place, task_normalised=self.normalise_embeddings
+            )
         guidance = self.guide if self.guidance else None
         return replace(first, guidance=guidance), replace(second, hypernet=hypernet, freeze=self.freeze)
 

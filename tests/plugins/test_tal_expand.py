@@ -246,3 +246,21 @@ def test_torch_hub_builds_for_the_task_that_is_named(reopened: Learngene, monkey
     model = torch_hub.method_vit("tal", "tiny-a", learngene=reopened.folder, depth=4)
     wanted = expand(reopened, "tiny-a", layers=4).state
     assert all(torch.equal(tensor, wanted[name]) for name, tensor in model.state_dict().items())
+
+
+def test_orthogonal_weights_on_request(learngene: Learngene) -> None:
+    plain, made = expand(learngene), expand(learngene, post="orthogonal")
+    weight = made.state["blocks.1.attn.proj.weight"]
+    assert torch.allclose(weight @ weight.mT, torch.eye(len(weight)), atol=1e-5)
+    assert torch.equal(plain.state["head.weight"], made.state["head.weight"])
+    assert not torch.equal(plain.state["blocks.1.attn.proj.weight"], weight)
+
+
+def test_a_normalised_embedding_has_no_scale() -> None:
+    made = extracted(normalise_embeddings=True)
+    assert made.config.details["hypernet"]["task_normalised"] is True
+    name = "tasks.tiny-a"
+    louder = replace(made, state={**made.state, name: 4 * made.state[name]})
+    other = replace(made, state={**made.state, name: made.state["tasks.tiny-b"]})
+    assert same(expand(made), expand(louder))
+    assert not same(expand(made), expand(other))

@@ -234,7 +234,7 @@ def test_a_descendant_of_an_ancestry_with_frills_is_a_plain_vit() -> None:
 
 def test_an_ancestry_of_224_pixels_is_told_which_preset_reaches_it() -> None:
     spec = replace(SPEC, layers=12, width=192, heads=3, image_size=224, patch_size=16)
-    with pytest.raises(WrongCall, match="would need 2048 rows .* or `--preset paper`"):
+    with pytest.raises(WrongCall, match=r"would need 2048 rows .* or `--preset paper`"):
         TAL.presets["mini"].outline([spec])
     assert TAL.presets["paper"].outline([spec]).spec.image_size == 224
 
