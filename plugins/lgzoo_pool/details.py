@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 
-from learngene_zoo.plugin import BadFile, Json, LearngeneConfig, Segment, Spec, WrongCall, details_of, to_json
-from lgzoo_pool.paths import Layout
+from learngene_zoo.plugin import YOUNG, BadFile, Json, LearngeneConfig, Segment, Spec, WrongCall, details_of, to_json
+from lgzoo_pool.paths import Layout, Unequal
 
 FREE = ("layers", "width", "heads", "classes")  # what may differ between the anchors of a network
 
@@ -21,6 +21,9 @@ class StitchedDetails:
     nearest: bool = True  # whether only neighbouring anchors are stitched
     window: int = 2  # how many neighbouring blocks share a stitch
     stride: int = 1  # by how many blocks the window slides
+    unequal: Unequal = field(
+        default="window", metadata=YOUNG
+    )  # how a deeper anchor is stitched to a shallower one before it
     task: str | None = None  # the task of the stored heads; None before the extraction
     classes: int | None = None  # how many classes they have
     dense: bool = False  # whether they give a class for every pixel
@@ -33,17 +36,32 @@ class StitchedDetails:
         self.layout  # noqa: B018  it raises for windows that are out of bounds
 
     @classmethod
-    def of(cls, specs: Sequence[Spec], *, nearest: bool = True, window: int = 2, stride: int = 1) -> StitchedDetails:
+    def of(
+        cls,
+        specs: Sequence[Spec],
+        *,
+        nearest: bool = True,
+        window: int = 2,
+        stride: int = 1,
+        unequal: Unequal = "window",
+    ) -> StitchedDetails:
         """The details of a network of these anchors. Raises `WrongCall` if they cannot be stitched."""
         check_anchors(specs)
         anchors = tuple(Segment(layers=spec.layers, width=spec.width, heads=spec.heads) for spec in specs)
-        return cls(anchors=anchors, nearest=nearest, window=window, stride=stride)
+        alike = len({anchor.layers for anchor in anchors}) == 1
+        return cls(
+            anchors=anchors,
+            nearest=nearest,
+            window=window,
+            stride=stride,
+            unequal="window" if alike else unequal,
+        )
 
     @cached_property
     def layout(self) -> Layout:
         """Where the anchors are stitched."""
         depths = tuple(anchor.layers for anchor in self.anchors)
-        return Layout(depths=depths, nearest=self.nearest, window=self.window, stride=self.stride)
+        return Layout(depths=depths, nearest=self.nearest, window=self.window, stride=self.stride, unequal=self.unequal)
 
     def specs(self, spec: Spec) -> tuple[Spec, ...]:
         """The anchors as models with the classes and the image size of `spec`."""

@@ -14,7 +14,7 @@ Imitation: what an auxiliary model of Learngene Pool learns from (algorithm 1), 
     L      = alpha L_cls + (1 - alpha) (L_att + L_blk + L_pred)
     L_blk  = sum over the levels of MSE(B_anc W, B_aux)    B: output of a block after both residuals (equation 3)
     L_att  = sum over the levels of MSE(A_anc M, A_aux)    A: output of its attention after proj, before the residual (4)
-    L_pred = cross-entropy of the student's logits against softmax(teacher's logits / tau)
+    L_pred = cross-entropy of softmax(student's logits / tau) against softmax(teacher's logits / tau)          (3)
 
 L_cls is as L_task. The paper gives no alpha; the authors' code has
 0.1, divides L_pred by the number of classes as well (`entries`), gives W and M a bias, and has matrices where the
@@ -150,13 +150,13 @@ def distance(given_BND: torch.Tensor, target_BND: torch.Tensor) -> torch.Tensor:
 def prediction_loss(
     student: torch.Tensor, teacher: torch.Tensor, tau: float = 1.0, reduction: PredReduction = "sample"
 ) -> torch.Tensor:
-    """Cross-entropy against softmax(teacher / tau); logits (B, K), of dense models (B, patches, K).
+    """Cross-entropy of softmax(student / tau) against softmax(teacher / tau); logits (B, K), of dense models (B, patches, K).
 
     sample   the mean over images (and patches)
     entries  the mean over all numbers, a K-th of it, as in the authors' code
     """
     target = torch.softmax(teacher.float() / tau, dim=-1)
-    entropies = -(target * torch.log_softmax(student.float(), dim=-1))
+    entropies = -(target * torch.log_softmax(student.float() / tau, dim=-1))
     return entropies.mean() if reduction == "entries" else entropies.sum(dim=-1).mean()
 
 

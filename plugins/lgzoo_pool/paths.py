@@ -7,19 +7,21 @@ Stitches are shared: a window of `window` neighbouring blocks slides over both a
 and all pairs that first appear in the same window share its linear layer. Two anchors of l blocks with the usual window
 of 2 and stride of 1 have 3 l - 2 pairs, |j - k| <= 1, on l - 1 linear layers.
 
-For anchors of unequal depth the papers pair by hand. Here the window slides over the shallower anchor of s blocks, and
-block b of an anchor of d blocks stands at floor(b s / d): with equal depths this is the papers' rule.
+From an anchor of f blocks to a deeper one of e, SN-Net's released code has a rule without windows (`unpaired`). Where it has none,
+because the narrower anchor is the deeper one, and in networks that record no `unequal`, the window slides over the shallower anchor of
+s blocks, and block b of an anchor of d blocks stands at floor(b s / d): with equal depths this is the papers' rule.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, islice
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from learngene_zoo.plugin import Bounds, WrongCall, check_bounds
+from learngene_zoo.plugin import YOUNG, Bounds, WrongCall, check_bounds
 
 MOST_PATHS = 10_000
+Unequal = Literal["released", "window"]  # where a stitch leads from an anchor to a deeper one
 
 
 class Pair(NamedTuple):
@@ -85,6 +87,7 @@ class Layout:
     nearest: bool = True
     window: Annotated[int, Bounds(least=1)] = 2
     stride: Annotated[int, Bounds(least=1)] = 1
+    unequal: Unequal = field(default="window", metadata=YOUNG)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -102,9 +105,12 @@ class Layout:
     @cached_property
     def pairs(self) -> tuple[tuple[Pair, ...], ...]:
         """The pairs of every joint."""
-        return tuple(
-            pairs(self.depths[front], self.depths[end], self.window, self.stride) for front, end in self.joints
-        )
+        return tuple(self._between(self.depths[front], self.depths[end]) for front, end in self.joints)
+
+    def _between(self, front: int, end: int) -> tuple[Pair, ...]:
+        if self.unequal == "released" and front < end:
+            return unpaired(front, end)
+        return pairs(front, end, self.window, self.stride)
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
@@ -155,3 +161,15 @@ def pairs(front: int, end: int, window: int = 2, stride: int = 1) -> tuple[Pair,
         found |= dict.fromkeys(new, layers)
         layers += bool(new)
     return tuple(Pair(j, k, layer) for (j, k), layer in found.items())
+
+
+def unpaired(front: int, end: int) -> tuple[Pair, ...]:
+    """Where an anchor of `front` blocks is stitched to a deeper one of `end`, as in SN-Net's released code.
+
+    Block k of the deeper one stands at floor(k front / end), and is entered from the block that stands there, unless k is that
+    number itself. The n-th pair has the layer at which block n stands, so that the first pairs of a block share the layer of the
+    block before: that is how the code counts. 12 and 24 blocks have 23 pairs on 12 layers.
+    """
+    places = [k * front // end for k in range(end)]
+    entered = [(j, k) for k, j in enumerate(places) if j < k]
+    return tuple(Pair(j, k, layer) for (j, k), layer in zip(entered, places))

@@ -93,7 +93,7 @@ class PoolSettings:
         Bounds(least=0, most=LEVELS),
     ] = 1
     alpha: Annotated[float, "weight of the labels' loss; with 1 there is no teacher", Bounds(least=0, most=1)] = 0.1
-    tau: Annotated[float, "temperature of the ancestry's logits", Bounds(above=0)] = 1.0
+    tau: Annotated[float, "temperature of the ancestry's and the student's logits", Bounds(above=0)] = 1.0
     pred_reduction: Annotated[PredReduction, "mean over images, or over images and classes as in the authors' code"] = (
         "sample"
     )

@@ -20,11 +20,12 @@ is set.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
+    YOUNG,
     Bounds,
     Expander,
     Extractor,
@@ -38,7 +39,7 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.expand import build, choices, choose
-from lgzoo_pool.paths import Layout, Path
+from lgzoo_pool.paths import Layout, Path, Unequal
 from lgzoo_pool.settings import (
     DEIT,
     TRAINING,
@@ -75,6 +76,9 @@ class Join(Extractor):
     nearest: Annotated[bool, "stitch neighbouring anchors only, two to a configuration"] = True
     window: Annotated[int, "neighbouring blocks that share their stitches", Bounds(least=1)] = 2
     stride: Annotated[int, "blocks by which the window slides", Bounds(least=1)] = 1
+    unequal: Annotated[
+        Unequal, "stitches to a deeper anchor: as in the released code, or by a window over the shallower one"
+    ] = field(default="released", metadata=YOUNG)
     stitch: Annotated[
         Literal["ls", "random"], "initialisation of the stitches: least squares, or random as in a model from scratch"
     ] = "ls"
@@ -134,7 +138,9 @@ class Join(Extractor):
         return teacher_for(widest, task, self.teaching, run)
 
     def _details(self, specs: Sequence[Spec]) -> StitchedDetails:
-        return StitchedDetails.of(specs, nearest=self.nearest, window=self.window, stride=self.stride)
+        return StitchedDetails.of(
+            specs, nearest=self.nearest, window=self.window, stride=self.stride, unequal=self.unequal
+        )
 
     def _training(self) -> NetworkSettings:
         paths = PathSettings(

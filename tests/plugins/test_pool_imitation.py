@@ -61,7 +61,17 @@ def test_the_prediction_loss_is_a_cross_entropy() -> None:
     sure = torch.tensor([[math.log(9.0), 0.0]])
     one = -(0.75 * math.log(0.9) + 0.25 * math.log(0.1))
     assert prediction_loss(sure, expected[:1]).item() == pytest.approx(one)
-    assert prediction_loss(sure, 2 * expected[:1], tau=2.0).item() == pytest.approx(one)
+    assert prediction_loss(2 * sure, 2 * expected[:1], tau=2.0).item() == pytest.approx(one)
+
+
+def test_the_temperature_divides_both_logits() -> None:
+    """Equation 3. At 2, dividing the teacher's alone gives 4.08 here."""
+    student, teacher = torch.tensor([[4.0, 0.0, -2.0]]), torch.tensor([[-2.0, 4.0, 0.0]])
+    shares = [math.exp(z / 2) for z in (-2.0, 4.0, 0.0)]
+    logs = [z / 2 - math.log(sum(math.exp(other / 2) for other in (4.0, 0.0, -2.0))) for z in (4.0, 0.0, -2.0)]
+    wanted = -sum(share / sum(shares) * log for share, log in zip(shares, logs))
+    assert wanted == pytest.approx(2.2000, abs=1e-4)
+    assert prediction_loss(student, teacher, tau=2.0).item() == pytest.approx(wanted)
 
 
 def test_answers_for_every_patch_are_averaged_over_images_and_patches() -> None:
@@ -93,7 +103,7 @@ def test_the_losses_are_those_of_the_paper() -> None:
     mse = functional.mse_loss
     block = sum(mse(their_blocks[t] @ w[i].T, blocks[s]) for i, (s, t) in enumerate(levels))
     attention = sum(mse(their_attentions[t] @ m[i].T, attentions[s]) for i, (s, t) in enumerate(levels))
-    prediction = functional.cross_entropy(logits, torch.softmax(their_logits / 2, dim=1))
+    prediction = functional.cross_entropy(logits / 2, torch.softmax(their_logits / 2, dim=1))
     assert losses == {
         "cross_entropy": pytest.approx(0.25 * functional.cross_entropy(logits, data.labels).item(), rel=1e-5),
         "prediction": pytest.approx(0.75 * prediction.item(), rel=1e-5),

@@ -59,7 +59,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
 
 def extraction(name: str) -> tuple[Extractor, list[Ancestry]]:
     if name == "snnet":
-        return SNNET.presets["smoke"], anchors((2, 2, 2))
+        return SNNET.presets["smoke"], anchors((2, 2, 4))
     return with_settings(POOL.presets["smoke"], {"blocks": 4, "guidance": "soft"}), [
         tiny_ancestry(layers=4, width=64, heads=4)
     ]

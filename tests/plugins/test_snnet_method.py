@@ -44,7 +44,7 @@ def knowing(depths: tuple[int, ...] = (2, 2)) -> list[Ancestry]:
 
 @pytest.fixture(scope="module")
 def gene() -> Learngene:
-    return made(anchors((2, 3)))
+    return made(anchors((2, 3)), unequal="window")  # more paths than by the released rule
 
 
 def test_what_an_extraction_holds(gene: Learngene) -> None:

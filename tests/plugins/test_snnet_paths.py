@@ -6,15 +6,18 @@ import json
 from pathlib import Path as FilePath
 
 import pytest
+import torch
 
 from learngene_zoo import lifecycle
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.timm_config import architecture
+from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import METHODS
-from learngene_zoo.settings import with_settings
+from learngene_zoo.settings import from_json, with_settings
+from lgzoo_pool.details import StitchedDetails
 from lgzoo_pool.expand import spec_of
-from lgzoo_pool.paths import Layout, Path, Span, Stitch, pairs
+from lgzoo_pool.paths import Layout, Path, Span, Stitch, pairs, unpaired
 
 RELEASED = json.loads((FilePath(__file__).parents[1] / "data" / "snnet_release.json").read_text())["rows"]
 DEIT = [f"timm:deit_{size}_patch16_224" for size in ("tiny", "small", "base")]
@@ -85,6 +88,37 @@ def test_of_unequal_depths_the_window_slides_over_the_shallower() -> None:
     for deep, shallow in [(5, 4), (12, 5)]:
         ends = {j for j, _, _ in pairs(deep, shallow)}
         assert ends == set(range(deep)), "every block of the deeper one takes part"
+
+
+def test_a_deeper_anchor_is_entered_as_in_the_released_code() -> None:
+    """Its rule in its own words: each block of the deeper anchor is assigned to one of the shallower by nearest interpolation."""
+    assert "".join(f"({j},{k}){layer}" for j, k, layer in unpaired(3, 6)) == "(0,1)0(1,2)0(1,3)1(2,4)1(2,5)2"
+    assert (len(unpaired(12, 24)), len({layer for _, _, layer in unpaired(12, 24)})) == (23, 12)
+    assert (len(unpaired(6, 18)), len(pairs(12, 24)), len({layer for _, _, layer in pairs(12, 24)})) == (17, 68, 11)
+    for front, end in ((2, 3), (2, 18), (6, 18), (9, 12), (12, 24), (12, 40)):
+        numbers = torch.arange(front).float()[None, None]
+        assigned = torch.nn.functional.interpolate(numbers, end).squeeze().long().tolist()
+        entered = [(j, k) for j in range(front) for k in range(end) if assigned[k] == j and j < k]
+        assert [(j, k, layer) for (j, k), layer in zip(entered, assigned)] == [*unpaired(front, end)]
+
+
+def test_only_anchors_of_unequal_depth_record_how_they_are_stitched() -> None:
+    def details(*layers: int) -> StitchedDetails:
+        widths = (16, 32, 48)
+        specs = [
+            ViTSpec(layers=n, width=w, heads=1, classes=3, image_size=16, patch_size=8) for n, w in zip(layers, widths)
+        ]
+        return StitchedDetails.of(specs, unequal="released")
+
+    deeper = details(3, 6)
+    assert deeper.layout.pairs == (unpaired(3, 6),)
+    assert deeper.json()["unequal"] == "released"
+    assert details(6, 3).layout.pairs == (pairs(6, 3),), "the released code has no rule from deep to shallow"
+    assert "unequal" not in details(3, 3).json()
+    before = {name: value for name, value in deeper.json().items() if name != "unequal"}
+    assert from_json(StitchedDetails, before, "details").layout.pairs == (pairs(3, 6),), (
+        "as older learngenes were stitched"
+    )
 
 
 def test_windows_and_strides_of_other_sizes() -> None:
