@@ -16,7 +16,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 
@@ -31,9 +31,11 @@ from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.demo import spread_evenly
 from learngene_zoo.bench.executors import InProcess
-from learngene_zoo.bench.grid import cells, chosen_rates, family, standard_arms, tuning_cells, with_rates
+from learngene_zoo.bench.grid import cells, family, standard_arms
+from learngene_zoo.bench.grid_tuning import GridTuning, with_choices
 from learngene_zoo.bench.report import note_grid, write_report
 from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.search import choose, search
 from learngene_zoo.cli.options import parsed
 from learngene_zoo.errors import ZooError
 from learngene_zoo.families.spec import Spec
@@ -100,8 +102,14 @@ class Job:
     @property
     def trials(self) -> list[Cell]:
         """The trainings that choose the learning rates, from the same extraction; none if there is one rate."""
-        found = tuning_cells(self.grid, self.asked.rates) if len(self.asked.rates) > 1 else []
-        return [replace(cell, extraction_seed=self.run.seed) for cell in found]
+        if self.tuning.space.size < 2:
+            return []
+        return [self.tuning.cell_of(trial) for trial in search(self.tuning.space, lambda trial: None)[1]]
+
+    @property
+    def tuning(self) -> GridTuning:
+        """Every arm with each of the rates that were asked for, on every task: as many trainings as were planned."""
+        return GridTuning(self.grid, self.asked.rates, (RECIPE.augment,), opening=None, widen=False)
 
     @property
     def command(self) -> str:
@@ -118,7 +126,8 @@ def carry_out(job: Job, out: Path) -> Path:
     """Extract, choose the rates, train, and write the learngene with its card: the folder. What is finished is not repeated."""
     grid = job.grid
     if job.trials:
-        grid = with_rates(grid, chosen_rates(finished(job.trials, out, job.run, InProcess())))
+        measure = partial(finished, out=out, run=job.run, executor=InProcess())
+        grid = with_choices(grid, choose(job.tuning.space, job.tuning.cell_of, measure))
     rows = finished(grid, out, job.run, InProcess())
     note_grid(grid, out)
     write_report(out)

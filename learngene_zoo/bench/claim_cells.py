@@ -6,17 +6,19 @@ even evaluated on it before its training). A claim that measures the extraction 
 for their extraction.
 """
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Arm, Cell, Size, label
 from learngene_zoo.bench.claim_file import Claim, Competitor
 from learngene_zoo.bench.contrasts import SizeName
-from learngene_zoo.bench.grid import best, scheduled, size_at
+from learngene_zoo.bench.grid import scheduled, size_at
 from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.search import Augment, Choice, Result, Space, Trial, result_of, search
 from learngene_zoo.errors import BadFile
 from learngene_zoo.method import METHODS
 from learngene_zoo.seeds import derive_seed
@@ -25,17 +27,6 @@ from learngene_zoo.settings import Json, Recipe, settings_of
 ConfigOf = Callable[[Cell], LearngeneConfig]  # reads the config of a cell's learngene
 OF_THE_CLAIM = ("draw_tasks", "epochs", "sizes")  # fields of a `Competitor` that its cells or seeds settle
 _RANDOM = re.compile(r"random (\d+) of (\d+)")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choice:
-    """Why an arm has its learning rate."""
-
-    arm: str
-    lr: float
-    means: Mapping[str, float]  # by candidate: the mean on validation images of the tuning tasks, in per cent
-    failed: tuple[str, ...] = ()  # candidates that could not be trained
-    edge: bool = False  # the smallest or largest of three or more was chosen: rates beyond might be better
 
 
 def arm_of(claim: Claim, name: str, seed: int, lr: float | None = None) -> Arm:
@@ -70,22 +61,25 @@ def drawn(count: int, total: int, seed: int) -> list[int]:
     return sorted(order[:count])
 
 
-def tuning_cells(claim: Claim) -> list[Cell]:
-    """The cells whose validation images choose the learning rates; none if there is nothing to choose."""
-    tried = [(name, rate) for name in claim.arms for rate in _candidates(claim, name)]
-    return [cell for name, rate in tried for cell in _tuning(claim, name, rate)]
+def tuning_cells(claim: Claim, rows: Iterable[Row] = (), config_of: ConfigOf | None = None) -> list[Cell]:
+    """The cells whose validation images choose the rates, and that `rows` lack; none once everything is chosen.
+
+    What is measured may ask for more: a wider grid, another task, the augmentations (`search`).
+    """
+    wanted = search(space_of(claim), _found(claim, rows, config_of))[1]
+    return [_tuning(claim, trial) for trial in wanted]
 
 
-def cells_of(claim: Claim, rates: Mapping[str, float] | None = None) -> list[Cell]:
-    """The claim's own cells with the chosen rates; without `rates`, with the first candidates (to count them)."""
+def cells_of(claim: Claim, choices: Mapping[str, Choice] | None = None) -> list[Cell]:
+    """The claim's own cells with the chosen rates; without `choices`, with the first candidates (to count them)."""
     if claim.compare.kind == "exact":
         return []
-    rates = rates or dict.fromkeys(claim.arms, _first_rate(claim))
+    choices = choices or {name: _first(claim, name) for name in claim.arms}
     return [
         cell
         for name in claim.arms
         for seed in range(claim.seeds)
-        for cell in _cells(claim, name, seed, rates[name], claim.targets, sizes_of(claim, name), "test")
+        for cell in _cells(claim, choices[name], seed, claim.targets, sizes_of(claim, name), "test")
     ]
 
 
@@ -112,41 +106,57 @@ def place_of(claim: Claim, cell: Cell) -> SizeName:
 def rates_of(
     claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None
 ) -> tuple[dict[str, Choice], list[str]]:
-    """The chosen learning rate of every arm, from the rows of the tuning cells; and for the others, what is missing.
+    """The choice of every arm, from the rows of the tuning cells; and what is missing of it.
 
     A candidate whose training failed is excluded; as long as a cell of a candidate has not run, nothing is chosen.
     """
-    done = {row.key: row for row in rows}
-    choices: dict[str, Choice] = {}
-    missing: list[str] = []
-    for name in claim.arms:
-        tried = {rate: _tuning(claim, name, rate) for rate in _candidates(claim, name)}
-        absent = [(rate, cell) for rate, cells in tried.items() for cell in cells if cell.key not in done]
-        means, failed = _tuned(claim, {} if absent else tried, done, config_of)
-        missing += [f"{name}: {cell.task} with lr {rate:g}: not run" for rate, cell in absent]
-        if failed and not means:
-            missing.append(f"{name}: every learning rate failed ({failed[0]})")
-        lr = best(means) if means else _first_rate(claim)
-        shown = {f"{rate:g}": mean for rate, mean in means.items()}
-        edge = len(tried) > 2 and lr in (min(tried), max(tried))
-        if means or not tried:
-            choices[name] = Choice(arm=name, lr=lr, means=shown, failed=tuple(failed), edge=edge)
+    space = space_of(claim)
+    found, wanted = search(space, _found(claim, rows, config_of))
+    missing = [f"{trial.arm}: {trial.task} with lr {trial.lr:g}: not run" for trial in wanted]
+    choices = {name: _first(claim, name) for name in claim.arms if name not in space.arms}
+    for name, choice in found.items():
+        if choice.means:
+            choices[name] = choice
+        else:
+            missing.append(f"{name}: every learning rate failed ({choice.failed[0]})")
     return choices, missing
 
 
-def _tuned(
-    claim: Claim, tried: Mapping[float, Sequence[Cell]], done: Mapping[str, Row], config_of: ConfigOf | None
-) -> tuple[dict[float, float], list[str]]:
-    """By candidate the mean of its cells, and why the others failed."""
-    means, failed = {}, []
-    for rate, cells in tried.items():
-        errors = [error for cell in cells if (error := done[cell.key].error)]
-        if errors:
-            failed.append(f"{rate:g}: {errors[0]}")
-            continue
-        values = [measured(claim, cell, done[cell.key], config_of) for cell in cells]
-        means[rate] = sum(sum(parts.values()) / len(parts) for parts in values) / len(values)
-    return means, failed
+def space_of(claim: Claim) -> Space:
+    """What is tried before the claim's own cells: nothing where there is one candidate, or nothing is trained."""
+    tuning = claim.tuning
+    if tuning is None:
+        return Space(arms=(), rates=(), augments=("none",), tasks=())
+    augments: tuple[Augment, ...] = tuning.augment or (claim.recipe.augment,)
+    tasks, further = tuning.tasks or claim.targets, claim.targets if claim.protocol > 1 else ()
+    if claim.measure == "extraction":  # its rate is tried, on all tasks at once
+        augments, tasks, further = augments[:1], tasks[:1], ()
+    rates = tuple(dict.fromkeys(tuning.lr))
+    arms = [name for name in claim.arms if claim.measure == "extraction" or claim.epochs_of(name) > 0]
+    return Space(
+        arms=tuple(arms) if len(rates) * len(augments) > 1 else (),
+        rates=rates,
+        augments=augments,
+        tasks=tasks,
+        further=tuple(task for task in further if task not in tasks),
+        widen=claim.protocol > 1,
+    )
+
+
+def _found(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None) -> Callable[[Trial], Result | None]:
+    done = {row.key: row for row in rows}
+
+    def found(trial: Trial) -> Result | None:
+        cell = _tuning(claim, trial)
+        row = done.get(cell.key)
+        if row is None:
+            return None
+        if row.error is not None or claim.measure == "descendant":
+            return result_of(row) if claim.protocol > 1 else replace(result_of(row), least=-math.inf)
+        values = measured(claim, cell, row, config_of)
+        return Result(value=sum(values.values()) / len(values))
+
+    return found
 
 
 def measured(claim: Claim, cell: Cell, row: Row, config_of: ConfigOf | None) -> dict[tuple[str, SizeName], float]:
@@ -180,36 +190,32 @@ def _metric(name: str, metrics: Json, size: Mapping[str, Json], cell: Cell) -> J
     return found
 
 
-def _candidates(claim: Claim, name: str) -> tuple[float, ...]:
-    """The rates among which this arm chooses; none if there is only one, or nothing is trained."""
-    tuning = claim.tuning
-    trained = claim.measure == "extraction" or claim.epochs_of(name) > 0
-    return tuning.lr if tuning and len(tuning.lr) > 1 and trained else ()
+def _first(claim: Claim, name: str) -> Choice:
+    """The choice of an arm without candidates, and the one with which cells are counted."""
+    return Choice(arm=name, lr=claim.tuning.lr[0] if claim.tuning else claim.recipe.lr, means={})
 
 
-def _first_rate(claim: Claim) -> float:
-    return claim.tuning.lr[0] if claim.tuning else claim.recipe.lr
-
-
-def _tuning(claim: Claim, name: str, lr: float) -> list[Cell]:
+def _tuning(claim: Claim, trial: Trial) -> Cell:
     assert claim.tuning is not None
-    tasks, sizes = claim.tuning.tasks or claim.targets, sizes_of(claim, name)
+    sizes = sizes_of(claim, trial.arm)
     size = Size(layers=claim.tuning.layers) if claim.tuning.layers else sizes[len(sizes) // 2]
-    return _cells(claim, name, claim.tuning.seed, lr, tasks, [size], "validation")
+    choice = Choice(arm=trial.arm, lr=trial.lr, augment=trial.augment, means={})
+    return _cells(claim, choice, claim.tuning.seed, [trial.task], [size], "validation")[0]
 
 
 def _cells(
     claim: Claim,
-    name: str,
+    choice: Choice,
     seed: int,
-    lr: float,
     tasks: Sequence[str],
     sizes: Sequence[Size],
     split: Literal["validation", "test"],
 ) -> list[Cell]:
-    recipe = scheduled(replace(claim.recipe, lr=lr), claim.epochs_of(name))
+    augment: Augment = choice.augment or claim.recipe.augment
+    recipe = replace(claim.recipe, lr=choice.lr, augment=augment)
+    recipe = scheduled(recipe, claim.epochs_of(choice.arm))
     if claim.measure == "extraction":  # no descendant is trained or tested: any one serves
         recipe, split, tasks, sizes = replace(Recipe(), epochs=0), "validation", tasks[:1], sizes[:1]
-    arm = arm_of(claim, name, seed, lr if _candidates(claim, name) else None)
+    arm = arm_of(claim, choice.arm, seed, choice.lr if choice.arm in space_of(claim).arms else None)
     rest: dict[str, Any] = {"seed": seed, "recipe": recipe, "split": split, "look": False}
     return [Cell(arm=arm, task=task, **size._asdict(), **rest) for task in tasks for size in sizes]

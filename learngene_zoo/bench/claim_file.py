@@ -69,9 +69,14 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """The learning rate of each arm: the candidate with the best mean on validation images, with a separate seed."""
+    """The learning rate of each arm: the candidate with the best mean on validation images, with a separate seed.
+
+    Under protocol 2 the grid widens until the best one lies inside, the other targets join where an arm does not leave chance
+    on `tasks`, and each arm has the better one of `augment` (`search`).
+    """
 
     lr: tuple[float, ...]
+    augment: tuple[Literal["none", "light"], ...] = ()  # (): the recipe's alone
     seed: int = 1000
     tasks: tuple[str, ...] = ()  # (): all targets
     layers: int | None = None  # None: the middle one of the claim
@@ -118,6 +123,7 @@ class Claim:
     estimand: str  # what is estimated here
     compare: Comparison
     expected: Decision  # our prediction, made beforehand
+    protocol: Literal[1, 2] = 1  # the rules under which it is decided; files are filed under the newest
     note: str = ""
     # Whose metric: a fine-tuned descendant's or the extraction's own, and which of the latter's.
     measure: Literal["descendant", "extraction"] = "descendant"

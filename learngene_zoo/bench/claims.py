@@ -43,13 +43,13 @@ def run_claim(
     First come the tuning cells, which see validation images only; then the claim's own. An incomplete claim leaves no file; its
     verdict names the cells that failed.
     """
-    tuning = tuning_cells(claim)
-    if tuning:
+    tried = {row.key: row for row in read_rows(out / RESULTS) if row.error is None}
+    while tuning := tuning_cells(claim, tried.values(), _config_of(out)):
         say(f"{claim.name}: learning rates, {counted(len(tuning), 'cell')} on validation images")
-        run_grid(tuning, out, run, executor, say)
-    choices, missing = rates_of(claim, read_rows(out / RESULTS), _config_of(out))
+        tried |= {row.key: row for row in run_grid(tuning, out, run, executor, say)}
+    choices, missing = rates_of(claim, tried.values(), _config_of(out))
     if not missing:
-        cells = cells_of(claim, {name: choice.lr for name, choice in choices.items()})
+        cells = cells_of(claim, choices)
         if cells:
             say(f"{claim.name}: {counted(len(cells), 'cell')}")
             run_grid(cells, out, run, executor, say)

@@ -1,7 +1,4 @@
-"""Grids: which arms there are, which cells they make, and how many by default (`--budget quick`, `standard` or `full`).
-
-The last section chooses one learning rate per arm, on validation images with a seed of its own, so that no arm wins by its rate alone.
-"""
+"""Grids: which arms there are, which cells they make, and how many by default (`--budget quick`, `standard` or `full`)."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -12,8 +9,8 @@ from typing import Literal
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS
 from learngene_zoo.bench.cell import Arm, Cell, Size, is_plain, label
-from learngene_zoo.bench.results import Row
-from learngene_zoo.errors import TrainingFailed, WrongCall, unknown
+from learngene_zoo.bench.search import Augment
+from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.method import METHODS, Member, Target
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
@@ -215,6 +212,9 @@ def _built(arm: Arm, size: Mapping[str, Json], offline: bool) -> str:
     return f"{text} layers of width {', '.join(map(str, widths))}"
 
 
+# How every arm is tuned unless the user says otherwise: 4 trainings an arm on the first task, and more where the grid must widen.
+RATES = (3e-4, 1e-3, 3e-3)
+AUGMENTS: tuple[Augment, ...] = ("light", "none")
 RECIPE = Recipe(images=1000, batch_size=50, lr=1e-3, clip=1.0)  # of every cell, except for its epochs
 
 
@@ -248,63 +248,3 @@ def some_of(budget: GridBudget, tasks: Sequence[str]) -> tuple[str, ...]:
     """The tasks of a suite that a budget measures: those it names, or else the first `most_tasks`."""
     named = tuple(task for task in tasks if task in budget.tasks)
     return named or tuple(tasks)[: budget.most_tasks]
-
-
-# One learning rate per arm.
-
-
-TUNING_SEED = 1000  # far from those of the grid itself
-
-
-def tuning_cells(cells: Sequence[Cell], rates: Sequence[float]) -> list[Cell]:
-    """The cells to measure before `cells`: every arm with every rate on every task, at one size and with one budget.
-
-    The size is the middle one, the budget the longest. Raises `WrongCall` if the grid itself uses the tuning seed.
-    """
-    if any(cell.seed == TUNING_SEED for cell in cells):
-        raise WrongCall(f"the seed {TUNING_SEED} is kept for choosing learning rates; choose other seeds")
-    if any(not rate > 0 for rate in rates):
-        raise WrongCall(f"learning rates must be above 0, got {', '.join(f'{rate:g}' for rate in rates)}")
-    first = min(cell.seed for cell in cells)
-    found = []
-    for name in dict.fromkeys(cell.arm.name for cell in cells):
-        own = [cell for cell in cells if cell.arm.name == name and cell.seed == first]
-        sizes = sorted({(cell.layers, cell.width or 0, str(cell.at)) for cell in own})
-        size, longest = sizes[len(sizes) // 2][-1], max(cell.recipe.epochs for cell in own)
-        for cell in own:
-            if str(cell.at) == size and cell.recipe.epochs == longest:
-                bare = replace(cell, seed=TUNING_SEED, split="validation")
-                found += [replace(bare, recipe=replace(cell.recipe, lr=rate)) for rate in dict.fromkeys(rates)]
-    return found
-
-
-def chosen_rates(rows: Iterable[Row]) -> dict[str, float]:
-    """By arm, the rate with the best mean over tasks; of equal ones the lowest. A rate that failed on any task is excluded.
-
-    Raises `TrainingFailed` for an arm of which every rate failed.
-    """
-    of: dict[str, dict[float, list[Row]]] = {}
-    for row in rows:
-        of.setdefault(row.arm, {}).setdefault(row.lr, []).append(row)
-    chosen = {}
-    for arm, by_rate in of.items():
-        means = {
-            rate: sum(row.value or 0.0 for row in found) / len(found)
-            for rate, found in by_rate.items()
-            if all(row.error is None for row in found)
-        }
-        if not means:
-            reason = next(row.error for found in by_rate.values() for row in found if row.error)
-            raise TrainingFailed(f"every learning rate failed for {arm}: {reason}")
-        chosen[arm] = best(means)
-    return chosen
-
-
-def best(means: Mapping[float, float]) -> float:
-    """The rate with the highest mean; of equal ones the lowest."""
-    return max(means, key=lambda rate: (means[rate], -rate))
-
-
-def with_rates(cells: Iterable[Cell], rates: dict[str, float]) -> list[Cell]:
-    """The cells with the chosen rate of each arm."""
-    return [replace(cell, recipe=replace(cell.recipe, lr=rates[cell.arm.name])) for cell in cells]

@@ -33,6 +33,7 @@ class Grid:
     arms: tuple[Mapping[str, Json], ...]
     versions: Mapping[str, str]
     keys: tuple[str, ...]  # of its cells
+    tuning: tuple[str, ...] = ()  # one sentence an arm; () in the grids of earlier versions
 
 
 NO_GRID = Grid(cost=False, settings={}, arms=(), versions={}, keys=())
@@ -49,6 +50,7 @@ def page(summary: Summary, grid: Grid, pictures: Mapping[str, str], costs: Seque
         "Task by task": _tables(tables.by_task(summary), open_at_most=1),
         "One task left out": _tables([tables.without_one(summary)]),
         "What it costs": _tables([tables.costs(summary)]),
+        "How the arms were tuned": [_list(grid.tuning)] if grid.tuning else [],
         "Failures": _tables([failures], open_at_most=int(failures is None or len(failures.rows) <= MOST_FAILURES)),
         "How to read this": [_list(tables.NOTES)],
         "Settings": [_settings(grid), *_machines(summary)],

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from learngene_zoo import plotting
@@ -17,9 +18,11 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, bills, cost_tables, flat_costs
+from learngene_zoo.bench.grid_tuning import told, untuned
 from learngene_zoo.bench.page import NO_GRID, Grid, page
 from learngene_zoo.bench.pictures import caption, cost_picture, pictures
 from learngene_zoo.bench.results import RESULTS, read_rows, select
+from learngene_zoo.bench.search import Choice
 from learngene_zoo.bench.summary import Summary, flat, summarise
 from learngene_zoo.bench.tables import NOTES, Table
 from learngene_zoo.errors import BadFile, WrongCall
@@ -32,15 +35,18 @@ PAGE = "report.html"
 PICTURES = "pictures"
 
 
-def note_grid(cells: Sequence[Cell], out: Path, *, cost: bool = False) -> None:
+def note_grid(
+    cells: Sequence[Cell], out: Path, *, cost: bool = False, choices: Mapping[str, Choice] = MappingProxyType({})
+) -> None:
     """Write `grid.json`, before anything is measured: the cells of the grid, and what they have in common.
 
-    `cost` says that they are those of a cost curve.
+    `cost` says that they are those of a cost curve; `choices` are how the arms were tuned.
     """
     data = {
         "cost": cost,
         "settings": _shared_settings(cells),
         "arms": [_arm(arm, cells) for arm in {cell.arm.name: cell.arm for cell in cells}.values()],
+        "tuning": [told(choice) for choice in choices.values()] or [untuned(cells)],
         "versions": versions(),
         "keys": list(dict.fromkeys(cell.key for cell in cells)),
     }
@@ -109,7 +115,7 @@ def write_report(out: Path) -> list[Path]:
     lines = [flat(line) for line in summary.lines]
     texts = {
         PAGE: page(summary, read_grid(out), inline, costs),
-        "summary.md": _markdown(summary),
+        "summary.md": _markdown(summary, read_grid(out).tuning),
         "summary.csv": csv_text(lines),
         "summary.json": json_text(lines),
     }
@@ -128,11 +134,12 @@ def write_report(out: Path) -> list[Path]:
     return list(files)
 
 
-def _markdown(summary: Summary) -> str:
+def _markdown(summary: Summary, tuning: Sequence[str]) -> str:
     """The tables of a summary, with the notes needed to read them."""
     several = [*tables.compact(summary), *tables.by_task(summary)]
     single = [tables.without_one(summary), tables.costs(summary), tables.failures(summary)]
-    notes = [f"{tables.state(summary)}.", *map(markdown, tables.lacking(summary)), *NOTES]
+    tuned = ["How the arms were tuned:\n\n" + "\n".join(f"- {markdown(line)}" for line in tuning)] if tuning else []
+    notes = [f"{tables.state(summary)}.", *tuned, *map(markdown, tables.lacking(summary)), *NOTES]
     return tables.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
 
 

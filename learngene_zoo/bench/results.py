@@ -52,6 +52,7 @@ class Row:
     value: _Share = None
     correct: str | None = None  # one flag per image of the split, in its order, packed into hexadecimal digits
     evaluated: _Count = 0  # images of the split
+    chance: _Share = None  # what the best constant answer reaches; None in rows of earlier versions
     untrained: _Share = None  # the metric before any training
     probe: _Share = None  # accuracy of the nearest class mean of its features before training
     params: _Count = 0  # of the descendant

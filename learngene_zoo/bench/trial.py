@@ -11,6 +11,7 @@ import platform
 import re
 import shutil
 import time
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.tasks.task import Task
+    from learngene_zoo.training.evaluate import Judged
 
 UNTRAINED = "untrained"  # the folder of measurements that cells share
 CHECKPOINTS = "checkpoints"  # the folder of trainings that were interrupted
@@ -71,7 +73,7 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
     Its learngene is taken from `out`, or extracted there. `run` says how to compute; every seed is the cell's. With
     `run.resume` the training keeps checkpoints in `out`, and goes on from them.
     """
-    from learngene_zoo.training.evaluate import evaluate
+    from learngene_zoo.training.evaluate import judge
     from learngene_zoo.training.fit import fit
 
     kept = out / CHECKPOINTS / cell.key if run.resume else None
@@ -84,7 +86,8 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
     ends = [time.monotonic()]  # the training ends with its last epoch, before anything is evaluated
     keeping = replace(run, folder=kept)
     tuned = fit(start, task, cell.recipe, keeping, watch=lambda model: ends.append(time.monotonic()), judge=False)
-    found = evaluate(tuned.model(), task, cell.split, tuned.input_format, run)
+    judged = judge(tuned.model(), task, cell.split, tuned.input_format, run)
+    found = judged.evaluation
     cost = tuned.cost()
     if kept is not None:
         shutil.rmtree(kept, ignore_errors=True)
@@ -95,6 +98,7 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
         "value": found.value,
         "correct": packed(found.correct) if found.correct else None,
         "evaluated": found.images,
+        "chance": chance(judged, task),
         "untrained": before.value if before else None,
         "probe": before.probe if before else None,
         "params": cost.params,
@@ -104,6 +108,14 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
         "extraction_images": spent.images,
         "seconds": ends[-1] - ends[0],
     })  # fmt: skip
+
+
+def chance(judged: Judged, task: Task) -> float:
+    """What the best constant answer reaches: the share of the most frequent class. Of mIoU, the most that one class can."""
+    if task.dense:
+        return 1 / task.classes
+    labels_N = judged.rows[:, 0]
+    return Counter(labels_N.tolist()).most_common(1)[0][1] / len(labels_N)
 
 
 def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:

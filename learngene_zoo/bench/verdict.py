@@ -7,7 +7,7 @@ from typing import Literal
 
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Cell
-from learngene_zoo.bench.claim_cells import Choice, ConfigOf, cells_of, measured, place_of, rates_of
+from learngene_zoo.bench.claim_cells import ConfigOf, cells_of, measured, place_of, rates_of
 from learngene_zoo.bench.claim_file import Claim, Decision
 from learngene_zoo.bench.contrasts import (
     Finding,
@@ -24,6 +24,7 @@ from learngene_zoo.bench.contrasts import (
     weighted,
 )
 from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.search import Choice
 from learngene_zoo.bench.statistics import holm
 from learngene_zoo.errors import BadFile
 
@@ -66,7 +67,7 @@ def judge(claim: Claim, rows: Iterable[Row], config_of: ConfigOf | None = None) 
     rows = list(rows)
     done = {row.key: row for row in rows}
     choices, missing = rates_of(claim, rows, config_of)
-    cells = [] if missing else cells_of(claim, {name: choice.lr for name, choice in choices.items()})
+    cells = [] if missing else cells_of(claim, choices)
     missing += [_named(cell, done.get(cell.key)) for cell in cells if cell.key not in done or done[cell.key].error]
     if missing:
         count = len(cells)

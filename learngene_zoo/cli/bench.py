@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
-from learngene_zoo.bench.grid import BUDGETS, RECIPE, BudgetName, some_of
+from learngene_zoo.bench.grid import AUGMENTS, BUDGETS, RATES, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import Job, job_of, job_options, print_lines, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
-from learngene_zoo.cli.options import SettingsCommand, chosen, complete_tasks, options_of, parsed
+from learngene_zoo.cli.options import SettingsCommand, chosen, complete_tasks, options_of, parsed, typed
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import MOST_THREADS
@@ -25,6 +25,9 @@ from learngene_zoo.settings import to_json
 if TYPE_CHECKING:
     from learngene_zoo.bench.cell import Cell
     from learngene_zoo.bench.executors import Executor
+    from learngene_zoo.bench.grid_tuning import GridTuning
+    from learngene_zoo.bench.results import Row
+    from learngene_zoo.bench.search import Choice
     from learngene_zoo.settings import Json
 
 NOT_OURS = ("workers", "resume", "tracker")  # a bench resumes by itself, and its workers run whole cells
@@ -67,23 +70,44 @@ def bench(suite: str | None, claim: tuple[str, ...], workers: int | None, ray: s
 def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[..., Executor]) -> list[str]:
     """Run the grid that the command line describes. The names of the arms that it was to compare."""
     from learngene_zoo.bench.cost_curve import cost_cells
-    from learngene_zoo.bench.grid import chosen_rates, tuning_cells, with_rates
+    from learngene_zoo.bench.grid_tuning import told, untuned, with_choices
     from learngene_zoo.bench.report import note_grid
     from learngene_zoo.bench.runner import run_grid
+    from learngene_zoo.bench.search import choose
 
     anew = job.force
     say = partial(say_now, job=job)
     cells = _cells(suite, given, job, say)
     cells = cost_cells(cells, _words(given["extract_task"])) if given["cost"] else cells
-    if given["tune"]:
-        trials = tuning_cells(cells, given["tune"])
-        tried = run_grid(trials, job.out, job.run, executor(cells=len(trials)), say, anew=anew)
-        rates, anew = chosen_rates(tried), False
-        say("learning rates: " + ", ".join(f"{arm} {rate:g}" for arm, rate in rates.items()))
-        cells = with_rates(cells, rates)
-    begin = partial(note_grid, cells, job.out, cost=given["cost"])
+    tuning = _tuning(cells, given)
+    choices: dict[str, Choice] = {}
+    if tuning.space.arms and tuning.space.size > 1:
+
+        def measure(trials: list[Cell]) -> list[Row]:
+            nonlocal anew
+            rows = run_grid(trials, job.out, job.run, executor(cells=len(trials)), say, anew=anew)
+            anew = False
+            return rows
+
+        choices = choose(tuning.space, tuning.cell_of, measure)
+    cells = with_choices(cells, tuning.fixed if tuning.space.size == 1 else choices)
+
+    def begin() -> None:
+        note_grid(cells, job.out, cost=given["cost"], choices=choices)
+        for line in [told(choice) for choice in choices.values()] or [untuned(cells)]:
+            say(line)
+
     run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, anew=anew, begin=begin)
     return [*(_words(given["method"]) or COMPARED), *(cell.arm.name for cell in cells)]
+
+
+def _tuning(cells: Sequence[Cell], given: dict[str, Any]) -> GridTuning:
+    """How its arms are tuned: what the user typed for the rate or the augmentation is not chosen from others."""
+    from learngene_zoo.bench.grid_tuning import GridTuning
+
+    own = typed(RECIPE)
+    rates = given["tune"] or ((own["lr"],) if "lr" in own else RATES)
+    return GridTuning(cells, tuple(rates), (own["augment"],) if "augment" in own else AUGMENTS)
 
 
 def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], None]) -> list[Cell]:
@@ -243,7 +267,8 @@ def grid_options() -> list[click.Option]:
                      "low=3,high=3; may be repeated."),
         click.Option(["--epochs"], type=Numbers(int), help="Training budgets, each with its own schedule, as 1,4,16."),
         click.Option(["--seeds"], type=click.IntRange(min=1), help="Number of repetitions, of the extraction too."),
-        click.Option(["--tune"], type=Numbers(float), help="Learning rates to choose from for each arm, on validation images."),
+        click.Option(["--tune"], type=Numbers(float), help="Learning rates to choose from for each arm, on validation images; "
+                     f"one is not tuned.  [default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]"),
         click.Option(["--extract-task"], multiple=True, help="A task of the extractions; may be repeated."),
         click.Option(["--leave-out"], is_flag=True, help="Hide from each extraction the task on which it is evaluated."),
         click.Option(["--preset"], help="The preset of the methods' settings.  [default: mini]"),

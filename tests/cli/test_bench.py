@@ -29,7 +29,8 @@ def words(world: tuple[str, str], out: Path, *more: str) -> list[str]:
     ancestry, task = world
     return [
         "bench", task, "--method", "lsamd", "--set", "lsamd.keep=1,3", "--ancestry", ancestry, "--layers", "3",
-        "--epochs", "1", "--seeds", "1", "--images", "24", "--batch-size", "8", "--workers", "1", "-o", str(out), *more,
+        "--epochs", "1", "--seeds", "1", "--images", "24", "--batch-size", "8", "--lr", "1e-3", "--augment", "light",
+        "--workers", "1", "-o", str(out), *more,
     ]  # fmt: skip
 
 
@@ -41,6 +42,7 @@ def test_a_bench_prints_its_means_and_continues_by_itself(world: tuple[str, str]
     first = call(*words(world, tmp_path / "out"))
     assert first.exit_code == 0, first.stderr
     assert "[6/6]" in first.stderr
+    assert "No arm was tuned: learning rate 0.001, augmentation light for all." in first.stderr
     for arm in ("lsamd shuffled", "lsamd stem", "scratch timm", "scratch fan_in"):
         assert arm in first.stdout
     more = call(*words(world, tmp_path / "out", "--epochs", "0,1", "--json"))
@@ -56,17 +58,38 @@ def test_a_bench_prints_its_means_and_continues_by_itself(world: tuple[str, str]
     assert len((tmp_path / "out" / "results.jsonl").read_text().splitlines()) == 6
 
 
-def test_learning_rates_are_chosen_on_validation_images(world: tuple[str, str], tmp_path: Path) -> None:
-    result = call(*words(world, tmp_path, "--tune", "1e-3,3e-3", "--json"))
+@pytest.mark.slow
+def test_by_default_no_arm_is_untuned(world: tuple[str, str], tmp_path: Path) -> None:
+    """Without an option every arm is tried equally often, on validation images alone, and the report says what was chosen."""
+    given = words(world, tmp_path, "--json")
+    for option in ("--lr", "--augment"):
+        del given[given.index(option) : given.index(option) + 2]
+    result = call(*given)
     assert result.exit_code == 0, result.stderr
     rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-    tried, judged = rows[:12], rows[12:]
+    tried, judged = rows[:-6], rows[-6:]
     assert {(row["split"], row["seed"]) for row in tried} == {("validation", 1000)}
     assert {(row["split"], row["seed"]) for row in judged} == {("test", 0)}
     assert json.loads(result.stdout) == judged
+    arms = {row["arm"] for row in judged}
+    assert {sum(row["arm"] == arm for row in tried) for arm in arms} == {len(tried) // 6}
+    assert len({row["lr"] for row in tried}) >= 3
+    assert len(tried) >= 6 * (3 + 1), "three rates, and a second augmentation at the best of them"
+    for name in ("report.html", "summary.md"):
+        text = (tmp_path / name).read_text()
+        assert "ow the arms were tuned" in text
+        assert "lsamd shuffled: learning rate" in text
+
+
+def test_learning_rates_are_chosen_on_validation_images(world: tuple[str, str], tmp_path: Path) -> None:
+    result = call(*words(world, tmp_path, "--tune", "1e-6,1e-4,1e-2", "--json"))
+    assert result.exit_code == 0, result.stderr
+    rows = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    tried, judged = rows[:-6], rows[-6:]
+    assert {row["split"] for row in tried} == {"validation"}
     for row in judged:
         of = {other["lr"]: other["value"] for other in tried if other["arm"] == row["arm"]}
-        assert of[row["lr"]] == max(of.values())
+        assert of[row["lr"]] == max(of.values()) or f"{row['arm']}: learning rate 0.0001" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim
 from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.search import Choice
 from learngene_zoo.families.vit.spec import ViTSpec
 
 TASKS = ("digits", "fashion_mnist", "cifar10", "cifar100")
@@ -94,7 +95,12 @@ def ran(claim: Claim, value: Callable[[Cell], float], tuned: Callable[[Cell], fl
     tuning = [row(cell, (tuned or (lambda cell: cell.recipe.lr))(cell)) for cell in tuning_cells(claim)]
     choices, missing = rates_of(claim, tuning)
     assert not missing
-    return [*tuning, *(row(cell, value(cell)) for cell in cells_of(claim, {a: c.lr for a, c in choices.items()}))]
+    return [*tuning, *(row(cell, value(cell)) for cell in cells_of(claim, choices))]
+
+
+def at(claim: Claim, lr: float) -> dict[str, Choice]:
+    """Every arm with this learning rate."""
+    return {name: Choice(arm=name, lr=lr, means={}) for name in claim.arms}
 
 
 def jitter(cell: Cell) -> float:

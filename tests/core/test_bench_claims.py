@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from claims_toy import extraction, row, sized, written
+from claims_toy import at, extraction, row, sized, written
 
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of, cells_of, drawn, place_of, rates_of, sizes_of, tuning_cells
@@ -115,7 +115,7 @@ def test_the_rate_is_the_best_on_validation_and_tells_its_edge(toy: Claim) -> No
 
 def test_test_rows_do_not_change_the_rate(toy: Claim) -> None:
     rows = [row(cell, 0.5 - cell.recipe.lr) for cell in tuning_cells(toy)]
-    other = [row(cell, 1.0) for cell in cells_of(toy, dict.fromkeys(toy.arms, 2e-3))]
+    other = [row(cell, 1.0) for cell in cells_of(toy, at(toy, 2e-3))]
     assert rates_of(toy, [*rows, *other])[0] == rates_of(toy, rows)[0]
 
 

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from bench_toy import toy_row
 
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.grid import (
     BUDGETS,
     SCRATCH,
-    TUNING_SEED,
     cells,
-    chosen_rates,
     family,
     named,
     size_at,
     some_of,
     standard_arms,
     targets,
-    tuning_cells,
-    with_rates,
 )
-from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.bench.grid_tuning import GridTuning
+from learngene_zoo.bench.search import Trial
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, suite
 
@@ -176,7 +172,8 @@ def test_sizes_that_settings_name_have_controls_and_no_scratch() -> None:
     both = grid(arms=arms, layers=[6], sizes=sizes[:1], tasks=["digits"], epochs=[1], seeds=[0])
     assert {bool(cell.size) for cell in both if cell.arm.name == "pool"} == {True, False}
     assert len({cell.key for cell in both}) == len(both)
-    assert [cell.size for cell in tuning_cells(both, [1e-3]) if cell.arm.name == "pool"] == [sizes[0]]
+    tuning = GridTuning(both, (1e-3,), ("light",))
+    assert tuning.cell_of(Trial("pool", "digits", 1e-3, "light")).size == sizes[0]
     with pytest.raises(WrongCall, match=r"without cells: pool builds low .*, not low 1, high 1"):
         grid(arms=arms, layers=[], sizes=[{"low": 1, "high": 1}])
 
@@ -186,34 +183,3 @@ def test_of_several_sizes_with_the_named_settings_the_largest_is_meant() -> None
     layers = [member.spec.layers for member in named(family(pool), {"high": 4})]
     assert len(set(layers)) > 1
     assert size_at(pool, {"high": 4}).layers == layers[-1] == max(layers)
-
-
-def test_rates_are_tried_at_the_middle_size_with_the_longest_budget_on_validation_images() -> None:
-    found = grid(layers=[6, 9, 12], epochs=[1, 4])
-    tried = tuning_cells(found, [1e-3, 3e-3])
-    assert len(tried) == 6 * 2 * 2
-    assert {(cell.layers, cell.recipe.epochs, cell.seed, cell.split) for cell in tried} == {
-        (9, 4, TUNING_SEED, "validation")
-    }
-    assert not {cell.key for cell in tried} & {cell.key for cell in found}
-    tuned = with_rates(found, {cell.arm.name: 3e-3 for cell in found})
-    assert {cell.recipe.lr for cell in tuned} == {3e-3}
-    assert [replace(cell, recipe=RECIPE) for cell in tuned] == [replace(cell, recipe=RECIPE) for cell in found]
-    with pytest.raises(WrongCall, match="choose other seeds"):
-        tuning_cells(grid(seeds=[TUNING_SEED]), [1e-3])
-    with pytest.raises(WrongCall, match="above 0"):
-        tuning_cells(found, [1e-3, 0.0])
-
-
-def test_the_best_mean_chooses_and_a_rate_that_failed_is_out() -> None:
-    def rows(values: dict[float, list[float | None]]) -> list[Any]:
-        return [
-            toy_row(f"{lr}/{i}", lr=lr, value=value, error=None if value is not None else "it failed")
-            for lr, found in values.items()
-            for i, value in enumerate(found)
-        ]
-
-    assert chosen_rates(rows({1e-3: [0.2, 0.4], 2e-3: [0.5, 0.2], 4e-3: [0.9, None]})) == {"lsamd": 2e-3}
-    assert chosen_rates(rows({2e-3: [0.4], 1e-3: [0.4]})) == {"lsamd": 1e-3}
-    with pytest.raises(TrainingFailed, match="every learning rate failed for lsamd: it failed"):
-        chosen_rates(rows({1e-3: [None]}))

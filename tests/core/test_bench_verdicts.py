@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claims_toy import TASKS, config, extraction, gains, jitter, ran, row, sized, written
+from claims_toy import TASKS, at, config, extraction, gains, jitter, ran, row, sized, written
 
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Cell
@@ -231,7 +231,7 @@ def test_extractions_are_compared_by_their_own_metric(toy: Claim) -> None:
     tuning = [row(cell, 0.0) for cell in tuning_cells(claim)]
     choices, _ = rates_of(claim, tuning, config_of)
     assert {choice.lr for choice in choices.values()} == {2e-3}
-    rows = [*tuning, *(row(cell, 0.0) for cell in cells_of(claim, dict.fromkeys(claim.arms, 2e-3)))]
+    rows = [*tuning, *(row(cell, 0.0) for cell in cells_of(claim, at(claim, 2e-3)))]
     verdict = judge(claim, rows, config_of)
     assert verdict.verdict == "holds"
     assert verdict.findings[0].tasks == pytest.approx(dict.fromkeys(TASKS, 10.0))
@@ -274,7 +274,7 @@ def test_an_overlap_is_measured_against_chance(toy: Claim) -> None:
 
     tuning = [row(cell, 0.0) for cell in tuning_cells(claim)]
     choices, _ = rates_of(claim, tuning, config_of)
-    rows = [*tuning, *(row(cell, 0.0) for cell in cells_of(claim, {a: c.lr for a, c in choices.items()}))]
+    rows = [*tuning, *(row(cell, 0.0) for cell in cells_of(claim, choices))]
     verdict = judge(claim, rows, config_of)
     assert verdict.findings[0].value == pytest.approx(100 * (4 / 6 - jaccard_by_chance(5, 5, 12)))
     assert verdict.verdict == "holds"

@@ -32,7 +32,7 @@ SMALL = [
     "--images", "16", "--batch-size", "8", "--set", "top=5", "--set", "epochs=1", "--set", "images=16",
     "--set", "batch_size=8", "--workers", "0", "--device", "cpu",
 ]  # fmt: skip
-TRAININGS = 10 + 10  # five arms: at one depth with two learning rates, and at two depths
+TRAININGS = 12 + 12  # six arms: at one depth with two learning rates, and at two depths
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,90 @@
+"""How the arms of a grid are tuned (`search` chooses), and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from learngene_zoo.bench.cell import Cell
+from learngene_zoo.bench.search import Augment, Choice, Space, Trial
+from learngene_zoo.errors import WrongCall
+
+TUNING_SEED = 1000  # far from those of a grid itself
+
+
+@dataclass(frozen=True)
+class GridTuning:
+    """How the arms of a grid are tuned: at its middle size, with its longest budget and its first learngene."""
+
+    cells: Sequence[Cell]
+    rates: tuple[float, ...]
+    augments: tuple[Augment, ...]
+    opening: int | None = 1  # tasks of the grid that are used from the beginning; None: all
+    widen: bool = True
+
+    def __post_init__(self) -> None:
+        if any(cell.seed == TUNING_SEED for cell in self.cells):
+            raise WrongCall(f"the seed {TUNING_SEED} is kept for choosing learning rates; choose other seeds")
+        if any(not rate > 0 for rate in self.rates):
+            raise WrongCall(f"learning rates must be above 0, got {', '.join(f'{rate:g}' for rate in self.rates)}")
+
+    @property
+    def space(self) -> Space:
+        """What is tried. Arms that are not trained are not tuned."""
+        trained = [cell for cell in self.cells if cell.recipe.epochs > 0]
+        arms = tuple(dict.fromkeys(cell.arm.name for cell in trained))
+        tasks = tuple(dict.fromkeys(cell.task for cell in trained))
+        opening, further = tasks[: self.opening], tasks[len(tasks[: self.opening]) :]
+        rates, augments = tuple(dict.fromkeys(self.rates)), tuple(dict.fromkeys(self.augments))
+        return Space(arms=arms, rates=rates, augments=augments, tasks=opening, further=further, widen=self.widen)
+
+    @property
+    def fixed(self) -> dict[str, Choice]:
+        """Every arm with the first rate and augmentation, where there is nothing to choose."""
+        names = dict.fromkeys(cell.arm.name for cell in self.cells)
+        return {name: Choice(arm=name, lr=self.rates[0], augment=self.augments[0], means={}) for name in names}
+
+    def cell_of(self, trial: Trial) -> Cell:
+        """The cell of a trial, evaluated on validation images."""
+        first = min(cell.seed for cell in self.cells)
+        own = [cell for cell in self.cells if (cell.arm.name, cell.task, cell.seed) == (trial.arm, trial.task, first)]
+        sizes = sorted({(cell.layers, cell.width or 0, str(cell.at)) for cell in own})
+        longest = max(cell.recipe.epochs for cell in own)
+        cell = next(
+            cell for cell in own if str(cell.at) == sizes[len(sizes) // 2][-1] and cell.recipe.epochs == longest
+        )
+        recipe = replace(cell.recipe, lr=trial.lr, augment=trial.augment)
+        bare = replace(cell, recipe=recipe, seed=TUNING_SEED, split="validation", look=False)
+        return replace(bare, extraction_seed=cell.extraction.seed)
+
+
+def with_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[Cell]:
+    """The cells with the chosen rate and augmentation of each arm."""
+    found = []
+    for cell in cells:
+        choice = choices.get(cell.arm.name)
+        if choice is not None:
+            augment = choice.augment or cell.recipe.augment
+            cell = replace(cell, recipe=replace(cell.recipe, lr=choice.lr, augment=augment))
+        found.append(cell)
+    return found
+
+
+def told(choice: Choice) -> str:
+    """What was chosen for an arm, from what, and on which tasks."""
+    rates = ", ".join(f"{rate} {mean:.1f}" for rate, mean in choice.means.items())
+    text = f"{choice.arm}: learning rate {choice.lr:g} (validation images, %: {rates})"
+    if choice.augments:
+        augments = ", ".join(f"{name} {mean:.1f}" for name, mean in choice.augments.items())
+        text += f", augmentation {choice.augment} ({augments})"
+    if not choice.tasks:
+        return f"{text}; no better than a constant answer on {', '.join(choice.at_chance)}, so the middle rate is kept"
+    text += f"; tuned on {', '.join(choice.tasks)}"
+    return f"{text}; its best rate is at the edge of the grid" if choice.edge else text
+
+
+def untuned(cells: Sequence[Cell]) -> str:
+    """What is said of a grid in which nothing was chosen."""
+    recipes = dict.fromkeys((cell.recipe.lr, cell.recipe.augment) for cell in cells)
+    shown = " and ".join(f"learning rate {rate:g}, augmentation {augment}" for rate, augment in recipes)
+    return f"No arm was tuned: {shown} for all."

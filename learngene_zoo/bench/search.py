@@ -1,0 +1,209 @@
+"""The learning rate and the augmentation of every arm, chosen on validation images with equal budgets.
+
+1. Every arm is trained at every rate of one grid, which all arms share, on the opening tasks.
+2. An arm that is no better there than a constant answer has no best rate yet: the next task joins, for every arm.
+3. While the best rate of any arm is the lowest or the highest, the grid gets the next rate beyond it, for every arm.
+4. Every arm is trained once more with each further augmentation, at its best rate.
+
+So all arms are trained equally often, on equal tasks, and in steps 1 to 3 at equal rates: a rate that one arm needs is tried by all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from learngene_zoo.bench.cell import Cell
+from learngene_zoo.bench.results import Row
+from learngene_zoo.errors import TrainingFailed
+
+Augment = Literal["none", "light", "rand", "deit"]  # a recipe's
+LOWEST, HIGHEST = 1e-6, 0.1  # rates between which a grid widens
+MOST_ADDED = 6  # rates that a grid gets beyond its first ones
+SIGMAS = 3.0  # standard errors above a constant answer that count as knowing something: several rates are tried
+
+
+class Trial(NamedTuple):
+    """One training, evaluated on validation images."""
+
+    arm: str
+    task: str
+    lr: float
+    augment: Augment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a trial gave."""
+
+    value: float = 0.0
+    error: str | None = None  # why there is no value
+    least: float = -math.inf  # the value must be above this to say that the model has learnt anything
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """What is tried, in the order in which it is tried."""
+
+    arms: tuple[str, ...]
+    rates: tuple[float, ...]
+    augments: tuple[Augment, ...]
+    tasks: tuple[str, ...]
+    further: tuple[str, ...] = ()  # tasks that join, one by one, where an arm does not leave chance
+    widen: bool = True
+
+    @property
+    def size(self) -> int:
+        """The number of settings of one arm before the grid widens; of 1 nothing is chosen."""
+        return len(self.rates) * len(self.augments)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Why an arm has its learning rate and its augmentation."""
+
+    arm: str
+    lr: float
+    means: Mapping[str, float]  # by candidate: the mean on validation images of the tuning tasks, in per cent
+    failed: tuple[str, ...] = ()  # candidates that could not be trained
+    edge: bool = False  # the smallest or largest of three or more was chosen: rates beyond might be better
+    augment: Augment | None = None  # None: the recipe's
+    augments: Mapping[Augment, float] = field(default_factory=dict)  # the means at this rate, by augmentation
+    tasks: tuple[str, ...] = ()  # on which the arm leaves chance; its means are over these
+    at_chance: tuple[str, ...] = ()  # on which it does not, at any rate
+
+
+Found = Callable[[Trial], Result | None]  # None: not measured yet
+
+
+def search(space: Space, found: Found) -> tuple[dict[str, Choice], list[Trial]]:
+    """The choice of every arm, or, while anything is missing, the trials that are to be measured next.
+
+    An arm of which every rate failed has a choice without `means`, and one that leaves chance on no task the middle rate.
+    """
+    rates, opened = sorted(set(space.rates)), len(space.tasks)
+    tasks = (*space.tasks, *space.further)
+    while True:
+        wanted = [
+            trial
+            for arm in space.arms
+            for rate in rates
+            for task in tasks[:opened]
+            if found(trial := Trial(arm, task, rate, space.augments[0])) is None
+        ]
+        if wanted:
+            return {}, wanted
+        boards = {arm: _board(space, arm, rates, tasks[:opened], found) for arm in space.arms}
+        if opened < len(tasks) and any(board.means and not board.tasks for board in boards.values()):
+            opened += 1
+            continue
+        beyond = _beyond(space, rates, {board.lr for board in boards.values() if board.tasks})
+        if not beyond:
+            return _with_augmentations(space, boards, tasks[:opened], found)
+        rates = sorted({*rates, *beyond})
+
+
+def _beyond(space: Space, rates: Sequence[float], chosen: Iterable[float]) -> list[float]:
+    """The next rate at each end of the grid that is somebody's best one."""
+    if not space.widen or len(rates) < 2 or len(rates) >= len(set(space.rates)) + MOST_ADDED:
+        return []
+    ends = ((rates[0], rates[1]), (rates[-1], rates[-2]))
+    new = [float(f"{end * end / inside:.3g}") for end, inside in ends if end in set(chosen)]
+    return [rate for rate in new if LOWEST <= rate <= HIGHEST]
+
+
+def _board(space: Space, arm: str, rates: Sequence[float], tasks: Sequence[str], found: Found) -> Choice:
+    """The choice among these rates with the first augmentation; every trial has been measured."""
+    good: dict[float, list[Result]] = {}
+    failed = []
+    for rate in rates:
+        row = _measured(found, [Trial(arm, task, rate, space.augments[0]) for task in tasks])
+        errors = [result.error for result in row if result.error]
+        if errors:
+            failed.append(f"{rate:g}: {errors[0]}")
+        else:
+            good[rate] = row
+    learnt = [n for n in range(len(tasks)) if any(row[n].value > row[n].least for row in good.values())]
+    means = {rate: _mean(row, learnt) for rate, row in good.items()}
+    lr = best(means) if learnt else sorted(space.rates)[(len(space.rates) - 1) // 2]
+    return Choice(
+        arm=arm,
+        lr=lr,
+        means={f"{rate:g}": mean for rate, mean in means.items()},
+        failed=tuple(failed),
+        edge=len(rates) > 2 and bool(learnt) and lr in (rates[0], rates[-1]),
+        tasks=tuple(tasks[n] for n in learnt),
+        at_chance=tuple(task for n, task in enumerate(tasks) if n not in learnt),
+    )
+
+
+def _with_augmentations(
+    space: Space, boards: Mapping[str, Choice], tasks: Sequence[str], found: Found
+) -> tuple[dict[str, Choice], list[Trial]]:
+    """The choices with the augmentation of each arm, tried at its rate."""
+    first, *others = space.augments
+    tried = {
+        (arm, other): [Trial(arm, task, board.lr, other) for task in tasks]
+        for arm, board in boards.items()
+        for other in others
+    }
+    wanted = [trial for trials in tried.values() for trial in trials if found(trial) is None]
+    if wanted or not others:
+        return ({}, wanted) if wanted else (dict(boards), [])
+    choices = {}
+    for arm, board in boards.items():
+        learnt = [n for n, task in enumerate(tasks) if task in board.tasks]
+        own = f"{board.lr:g}"
+        means: dict[Augment, float] = {first: board.means[own]} if own in board.means else {}
+        for other in others:
+            row = _measured(found, tried[arm, other])
+            if not any(result.error for result in row):
+                means[other] = _mean(row, learnt)
+        chosen = max(means, key=lambda name: means[name]) if means and learnt else first
+        choices[arm] = replace(board, augment=chosen, augments=means)
+    return choices, []
+
+
+def _measured(found: Found, trials: Iterable[Trial]) -> list[Result]:
+    results = [found(trial) for trial in trials]
+    return [result for result in results if result is not None]
+
+
+def _mean(row: Sequence[Result], learnt: Sequence[int]) -> float:
+    """Over the tasks that were learnt; over all where none was."""
+    values = [row[n].value for n in learnt or range(len(row))]
+    return sum(values) / len(values)
+
+
+def best(means: Mapping[float, float]) -> float:
+    """The rate with the highest mean; of equal ones the lowest."""
+    return max(means, key=lambda rate: (means[rate], -rate))
+
+
+def result_of(row: Row) -> Result:
+    """What a row says of its trial, in per cent. A row of an earlier version does not say what a constant answer gives."""
+    if row.error is not None:
+        return Result(error=row.error)
+    least = -math.inf
+    if row.chance is not None and row.evaluated:
+        least = row.chance + SIGMAS * math.sqrt(row.chance * (1 - row.chance) / row.evaluated)
+    return Result(value=100 * (row.value or 0.0), least=100 * least)
+
+
+def choose(
+    space: Space, cell_of: Callable[[Trial], Cell], measure: Callable[[list[Cell]], Iterable[Row]]
+) -> dict[str, Choice]:
+    """The choice of every arm: trains what `search` wants, until it wants nothing. Raises `TrainingFailed` if all rates of an arm fail."""
+    results: dict[Trial, Result] = {}
+    while True:
+        choices, wanted = search(space, results.get)
+        if not wanted:
+            break
+        rows = {row.key: row for row in measure([cell_of(trial) for trial in wanted])}
+        results |= {trial: result_of(rows[cell_of(trial).key]) for trial in wanted}
+    for choice in choices.values():
+        if not choice.means:
+            raise TrainingFailed(f"every learning rate failed for {choice.arm}: {choice.failed[0].partition(': ')[2]}")
+    return choices

@@ -1,0 +1,172 @@
+"""The choice of rates and augmentations: until the best lies inside, where an arm knows something, at equal budgets."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from bench_toy import toy_row
+
+from learngene_zoo.bench.cell import Cell
+from learngene_zoo.bench.grid import cells, standard_arms
+from learngene_zoo.bench.grid_tuning import TUNING_SEED, GridTuning, told, untuned, with_choices
+from learngene_zoo.bench.search import Choice, Result, Space, Trial, choose, result_of, search
+from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.settings import Recipe
+
+SPACE = Space(
+    arms=("a", "b"), rates=(1e-3, 2e-3, 4e-3), augments=("light", "none"), tasks=("one",), further=("two", "three")
+)
+Value = Callable[[Trial], float]
+
+
+def peak(trial: Trial, at: float, height: float = 60.0) -> float:
+    """Falls by 5 per cent for every doubling away from the best rate."""
+    return height - 5 * abs(math.log2(trial.lr / at))
+
+
+def searched(space: Space, value: Value, least: float = 10.0) -> tuple[dict[str, Choice], list[Trial]]:
+    """The choices, and every trial that was asked for, in its order."""
+    results: dict[Trial, Result] = {}
+    while True:
+        choices, wanted = search(space, results.get)
+        if not wanted:
+            return choices, list(results)
+        assert not set(wanted) & set(results), "nothing is measured twice"
+        results |= {trial: Result(value=value(trial), least=least) for trial in wanted}
+
+
+def budgets(trials: list[Trial], *parts: str) -> list[set[tuple[Any, ...]]]:
+    """What each arm was tried with."""
+    return [{tuple(getattr(t, part) for part in parts) for t in trials if t.arm == arm} for arm in SPACE.arms]
+
+
+@pytest.mark.parametrize("best", [2.5e-4, 2e-3, 3.2e-2])
+def test_the_grid_widens_until_the_best_rate_lies_inside(best: float) -> None:
+    choices, trials = searched(SPACE, lambda trial: peak(trial, best))
+    assert choices["a"].lr == pytest.approx(best)
+    assert not choices["a"].edge
+    tried = {trial.lr for trial in trials}
+    assert min(tried) < best < max(tried)
+
+
+def test_a_rate_that_one_arm_needs_is_tried_by_all() -> None:
+    """Arm a has its best rate far above the first grid, arm b inside it: both are trained equally often, at equal rates."""
+    choices, trials = searched(SPACE, lambda trial: peak(trial, 1.6e-2 if trial.arm == "a" else 2e-3))
+    assert (choices["a"].lr, choices["b"].lr) == (1.6e-2, 2e-3)
+    ours, theirs = budgets([t for t in trials if t.augment == "light"], "lr", "task")
+    assert ours == theirs
+    assert max(lr for lr, _ in theirs) == 3.2e-2
+    assert len([t for t in trials if t.arm == "a"]) == len([t for t in trials if t.arm == "b"])
+
+
+def test_a_grid_does_not_widen_for_ever() -> None:
+    choices, trials = searched(SPACE, lambda trial: 50 + 100 * trial.lr)
+    assert max(trial.lr for trial in trials) <= 0.1
+    assert choices["a"].edge
+    assert told(choices["a"]).endswith("its best rate is at the edge of the grid")
+
+
+def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
+    """Arm b learns the second task alone; its noise on the first decides nothing, and the third is not needed."""
+
+    def value(trial: Trial) -> float:
+        if trial.arm == "b" and trial.task == "one":
+            return 9.0 if trial.lr == 1e-3 else 8.0
+        return peak(trial, 2e-3)
+
+    choices, trials = searched(SPACE, value)
+    assert (choices["b"].tasks, choices["b"].at_chance, choices["b"].lr) == (("two",), ("one",), 2e-3)
+    assert choices["a"].tasks == ("one", "two")
+    assert {trial.task for trial in trials} == {"one", "two"}
+    ours, theirs = budgets(trials, "task", "augment")
+    assert ours == theirs, "the task joins for every arm"
+
+
+def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> None:
+    choices, trials = searched(SPACE, lambda trial: 5.0 if trial.arm == "b" else peak(trial, 2e-3))
+    assert (choices["b"].lr, choices["b"].tasks, choices["b"].at_chance) == (2e-3, (), ("one", "two", "three"))
+    assert choices["b"].augment == "light"
+    assert "no better than a constant answer on one, two, three, so the middle rate is kept" in told(choices["b"])
+    assert len({trial.lr for trial in trials}) == 3, "it does not widen the grid"
+
+
+def test_the_augmentation_is_the_arms_own() -> None:
+    choices, trials = searched(SPACE, lambda t: peak(t, 2e-3) + 8 * (t.arm == "a") * (t.augment == "none"))
+    assert (choices["a"].augment, choices["b"].augment) == ("none", "light")
+    assert choices["a"].augments == {"light": 60.0, "none": 68.0}
+    last = [trial for trial in trials if trial.augment == "none"]
+    assert [(trial.arm, trial.lr) for trial in last] == [("a", 2e-3), ("b", 2e-3)], "one more training each"
+
+
+def test_a_rate_that_failed_is_out_and_bounds_the_grid() -> None:
+    results: dict[Trial, Result] = {}
+    while wanted := search(SPACE, results.get)[1]:
+        for trial in wanted:
+            broken = trial.lr > 2e-3
+            results[trial] = Result(error="loss is nan") if broken else Result(value=1e4 * trial.lr, least=1.0)
+    choice = search(SPACE, results.get)[0]["a"]
+    assert (choice.lr, choice.failed, choice.edge) == (2e-3, ("0.004: loss is nan",), False)
+
+
+def test_chance_is_a_constant_answer_and_three_standard_errors() -> None:
+    known = result_of(toy_row(value=0.5, evaluated=100, chance=0.1))
+    assert (known.value, known.least) == (50.0, pytest.approx(10 + 3 * 3.0))
+    assert result_of(toy_row(value=0.5)).least == -math.inf, "an earlier version did not say"
+    assert result_of(toy_row(error="no", value=None)).error == "no"
+
+
+# ---- of a grid
+
+
+DEIT = ("timm:deit_tiny_patch16_224",)
+RECIPE = Recipe(images=100, lr=1e-3)
+
+
+def grid(**changes: Any) -> list[Cell]:
+    settings: dict[str, Any] = {"layers": [6, 9, 12], "epochs": [1, 4], "seeds": [0, 1], "recipe": RECIPE, **changes}
+    return cells(["digits", "objects"], standard_arms(["lsamd"], ancestries=DEIT), **settings)
+
+
+def test_a_grid_is_tuned_at_the_middle_size_with_the_longest_budget_on_validation_images() -> None:
+    found = grid()
+    tuning = GridTuning(found, (1e-3, 3e-3), ("light", "none"))
+    assert (tuning.space.tasks, tuning.space.further) == (("digits",), ("objects",))
+    wanted = [tuning.cell_of(trial) for trial in search(tuning.space, lambda trial: None)[1]]
+    assert len(wanted) == 6 * 2
+    assert {(cell.layers, cell.recipe.epochs, cell.seed, cell.split) for cell in wanted} == {
+        (9, 4, TUNING_SEED, "validation")
+    }
+    assert {cell.extraction.key for cell in wanted} <= {cell.extraction.key for cell in found}, "no further extraction"
+    assert not {cell.key for cell in wanted} & {cell.key for cell in found}
+    for arm in {cell.arm.name for cell in wanted}:
+        own = [replace(cell, arm=wanted[0].arm) for cell in wanted if cell.arm.name == arm]
+        assert own == wanted[:2], "the cells of two arms differ in the arm alone"
+    with pytest.raises(WrongCall, match="choose other seeds"):
+        GridTuning(grid(seeds=[TUNING_SEED]), (1e-3,), ("light",))
+    with pytest.raises(WrongCall, match="above 0"):
+        GridTuning(found, (1e-3, 0.0), ("light",))
+
+
+def test_the_choices_are_those_of_every_cell_of_the_arm() -> None:
+    found = grid()
+    chosen = {"lsamd": Choice(arm="lsamd", lr=3e-3, augment="none", means={})}
+    tuned = with_choices(found, chosen)
+    for old, new in zip(found, tuned):
+        wanted = (3e-3, "none") if old.arm.name == "lsamd" else (1e-3, "light")
+        assert (new.recipe.lr, new.recipe.augment) == wanted
+        assert replace(new, recipe=old.recipe) == old
+    assert untuned(found) == "No arm was tuned: learning rate 0.001, augmentation light for all."
+
+
+def test_an_arm_of_which_every_rate_failed_ends_the_search() -> None:
+    tuning = GridTuning(grid(), (1e-3, 2e-3), ("light",))
+
+    def measure(wanted: list[Cell]) -> Any:
+        return [toy_row(cell.key, arm=cell.arm.name, value=None, error="it failed") for cell in wanted]
+
+    with pytest.raises(TrainingFailed, match="every learning rate failed for lsamd: it failed"):
+        choose(tuning.space, tuning.cell_of, measure)
