@@ -19,8 +19,8 @@ from learngene_zoo.errors import BadFile, BadPlugin, WrongCall, unknown
 from learngene_zoo.families.family import Convention, Cost, cost, load_family
 from learngene_zoo.families.spec import FAMILIES, TIMM_NAMES, Spec
 from learngene_zoo.registry import Plugins
-from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, settings_of, with_settings
-from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK
+from learngene_zoo.settings import Bounds, Json, Recipe, check_bounds, from_json, settings_of, with_settings
+from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK, tasks_named
 from learngene_zoo.text import parse_count, parse_seconds
 
 if TYPE_CHECKING:
@@ -148,6 +148,14 @@ class Work:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Finetuning:
+    """How a paper trains the descendants of its method: one recipe, and the learning rates of the tasks that it has."""
+
+    recipe: Recipe
+    task_lr: Mapping[str, float] = field(default_factory=dict)  # other tasks: as `lgzoo finetune` has it for the width
+
+
+@dataclass(frozen=True, kw_only=True)
 class Method:
     """A method of the zoo; packages name it by entry point in the group `learngene_zoo.methods`.
 
@@ -165,6 +173,7 @@ class Method:
     details: type | None = None  # the frozen dataclass in `config.details` of its learngenes, see `details_of`
     inherits: bool = True  # whether descendants inherit tensors
     plot: str | None = None  # "package.module:function", which draws: (learngene, expander) -> matplotlib Figure
+    finetuning: Mapping[str, Finetuning] = field(default_factory=dict)  # presets of `lgzoo finetune`, as "paper"
 
     def __post_init__(self) -> None:
         for fault in _faults(self):
@@ -195,7 +204,7 @@ class Method:
     ) -> list[str]:
         """The tasks of an extraction from the ancestry models `sources`: those named (by `option`), else the defaults.
 
-        Raises `WrongCall` for a wrong number, and if none is named and an ancestry model is not one of the shelf's: only those
+        The name of a suite stands for its tasks. Raises `WrongCall` for a wrong number, and if none is named and an ancestry model is not one of the shelf's: only those
         have default tasks.
         """
         other = next((source for source in sources if not is_ours(source)), None)
@@ -205,7 +214,7 @@ class Method:
                 f"such as {option} folder:PATH (lgzoo list tasks)"
             )
         defaults = {"none": (), "one": (SOURCE_TASK,), "many": DEFAULT_TASKS}
-        references = list(named) or list(defaults[self.tasks])
+        references = tasks_named(named) or list(defaults[self.tasks])
         if self.tasks == "none" and references:
             raise WrongCall(f"{self.name} does not train on a task; leave out {option}")
         if self.tasks == "one" and len(references) != 1:
@@ -229,6 +238,8 @@ def _faults(method: Method) -> Iterator[str]:
         yield f"details is {method.details!r}; expected a dataclass or None"
     if method.plot is not None and not (isinstance(method.plot, str) and ":" in method.plot):
         yield f"plot is {method.plot!r}; expected 'package.module:function' or None"
+    if not all(isinstance(preset, Finetuning) for preset in method.finetuning.values()):
+        yield f"finetuning is {method.finetuning!r}; expected a mapping from names to Finetuning"
     yield from _faults_of_presets(method.presets)
     yield from _faults_of_expander(method.expander)
 

@@ -49,6 +49,7 @@ from learngene_zoo.intervals import proportion as proportion
 from learngene_zoo.method import AXES as AXES
 from learngene_zoo.method import Expander as Expander
 from learngene_zoo.method import Extractor as Extractor
+from learngene_zoo.method import Finetuning as Finetuning
 from learngene_zoo.method import Member as Member
 from learngene_zoo.method import Method as Method
 from learngene_zoo.method import Target as Target

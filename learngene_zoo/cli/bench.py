@@ -21,6 +21,7 @@ from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import MOST_THREADS
 from learngene_zoo.settings import to_json
+from learngene_zoo.tasks.catalogue import tasks_named
 
 if TYPE_CHECKING:
     from learngene_zoo.bench.cell import Cell
@@ -78,7 +79,7 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
     anew = job.force
     say = partial(say_now, job=job)
     cells = _cells(suite, given, job, say)
-    cells = cost_cells(cells, _words(given["extract_task"])) if given["cost"] else cells
+    cells = cost_cells(cells, tasks_named(_words(given["extract_task"]))) if given["cost"] else cells
     tuning = _tuning(cells, given)
     choices: dict[str, Choice] = {}
     if tuning.space.arms and tuning.space.size > 1:
@@ -121,7 +122,7 @@ def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], Non
         preset=given["preset"],
         settings=_settings(given["set"], given["preset"]),
         ancestries=given["ancestry"],
-        tasks=_words(given["extract_task"]),
+        tasks=tasks_named(_words(given["extract_task"])),
         leave_out=given["leave_out"],
     )
     seeds = budget.seeds if given["seeds"] is None else given["seeds"]

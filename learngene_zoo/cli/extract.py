@@ -42,7 +42,7 @@ def pool_option() -> click.Option:
 
 
 TASK_HELP = (
-    "A task to extract from; can be repeated (lgzoo list tasks). Descendants are for the first one. "
+    "A task to extract from, or a suite for all of its tasks; can be repeated (lgzoo list tasks). Descendants are for the first one. "
     "May be left out with the bundled ancestry model."
 )
 

@@ -80,12 +80,13 @@ command = SettingsCommand(
 )
 
 
-def finetune(model: str | None, task: str | None, **given: Any) -> None:
+def finetune(model: str | None, task: str | None, preset: str | None, **given: Any) -> None:
     """Train the model, write it, and say what it does on the test images."""
     job = job_of(given)
     made = lifecycle.finetune(
         any_model_of(model, "descendant", offline=job.run.offline),
         task=task,
+        preset=preset,
         out=job.out,
         run=job.run,
         force=job.force,
@@ -129,6 +130,10 @@ finetune_command = SettingsCommand(
             ["--task"],
             shell_complete=complete_tasks,
             help="Task to train on (default: the task of the catalogue that the model was built for; else digits, if its ancestry model is the bundled one).",
+        ),
+        click.Option(
+            ["--preset"],
+            help="Values of the settings that are not given: paper, those of the paper of the method that built MODEL.",
         ),
         *options_of(lifecycle.Tuning()),
         *auto_options_of(lifecycle.FINETUNE, lifecycle.FOUND, lr=RATE),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.artifacts.timm_model import load_model, open_model
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.method import METHODS, Finetuning
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
@@ -92,6 +93,7 @@ def finetune(
     task: str | None = None,
     recipe: Recipe | None = None,
     tuning: Tuning = Tuning(),
+    preset: str | None = None,
     out: str | Path | None = None,
     run: Run | None = None,
     force: bool = False,
@@ -102,6 +104,8 @@ def finetune(
     Every epoch is validated, and the weights of the best one are kept; what they do on the test images is in the provenance and in
     `report.html`. The fields of `recipe` (default: `FINETUNE`, with the learning rate of `rate_for` the model's width) and of
     `tuning` can also be given by name (`epochs=5, patience=3`); `batch_size` and `lr` may be "auto": see `training.automatic`.
+    `preset` takes the recipe's place: "paper" is that of the paper of the method that built the model, with the rate that it has for
+    the task, if it has one.
 
     A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
     and the model was built for data that only the caller may choose (`folder:mine`), or for none.
@@ -111,12 +115,13 @@ def finetune(
     from learngene_zoo.training.tuning import tune
 
     run = run or own_run()
-    usual = recipe is None and "lr" not in settings
-    recipe, tuning, found = _named_settings(recipe or FINETUNE, tuning, settings)
     start = open_model(model, offline=run.offline)
-    if usual:
-        recipe = replace(recipe, lr=rate_for(start.width))
+    named = _finetuning(start, preset, recipe)
+    _, _, found = _named_settings(named.recipe, tuning, settings)  # refuses unknown ones before any data is opened
     data = open_task(task or own_task(start, "finetune"), offline=run.offline)
+    usual = recipe is None and "lr" not in settings and data.name not in named.task_lr
+    rate = rate_for(start.width) if usual else named.task_lr.get(data.name, named.recipe.lr)
+    recipe, tuning, _ = _named_settings(replace(named.recipe, lr=rate), tuning, settings)
     asked = {"recipe": {**to_json(recipe), **found}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
@@ -130,6 +135,25 @@ def finetune(
 
     plan = {"model": start.identity, "task": to_json(data.record), **asked}
     return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
+
+
+def _finetuning(model: Descendant | TimmModel, preset: str | None, recipe: Recipe | None) -> Finetuning:
+    """What a preset of the method that built the model names, else the recipe. Raises `WrongCall` if there is no such preset."""
+    if preset is None:
+        return Finetuning(recipe=recipe or FINETUNE)
+    if recipe is not None:
+        raise WrongCall(f"a recipe is given and the preset {preset!r}, which is one; leave out one of them")
+    name = str(model.provenance.get("method", ""))
+    presets = METHODS.load(name).finetuning if name in METHODS.references() else {}
+    if not presets:
+        known = ", ".join(method.name for method in METHODS.load_all()[0] if method.finetuning)
+        raise WrongCall(
+            f"{f'descendants of {name} have' if name else 'this model was built by no method, so it has'} no presets for "
+            f"fine-tuning; leave out the preset {preset!r} (methods that have any: {known})"
+        )
+    if preset not in presets:
+        raise unknown(f"preset for fine-tuning descendants of {name}", preset, presets)
+    return presets[preset]
 
 
 def rate_for(width: int) -> float:

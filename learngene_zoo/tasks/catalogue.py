@@ -131,6 +131,12 @@ def suites_of(task: str) -> list[str]:
     return [suite.name for suite in suites()[0] if task in suite.tasks]
 
 
+def tasks_named(references: Sequence[str]) -> list[str]:
+    """The references, with the tasks of a suite where its name stands."""
+    members = {suite.name: suite.tasks for suite in suites()[0]}
+    return [task for reference in references for task in members.get(reference, (reference,))]
+
+
 def is_own_data(reference: str) -> bool:
     """Whether a reference says where data lies, unlike the name of a task."""
     return ":" in reference

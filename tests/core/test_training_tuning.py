@@ -269,3 +269,47 @@ def test_settings_may_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     with pytest.raises(WrongCall, match="no setting named 'epoch'; did you mean epochs"):
         lifecycle.finetune(START, task="tiny", epoch=1, run=RUN)
+
+
+BY_LSAMD = replace(START, provenance={"method": "lsamd"})
+
+
+def test_a_preset_is_the_papers_recipe_with_its_rate_for_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(task: str, **named: Any) -> dict[str, Any]:
+        monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: tiny_task(name))
+        made: Any = lifecycle.finetune(BY_LSAMD, task=task, preset="paper", epochs=1, run=RUN, **named)
+        return dict(made.provenance["recipe"])
+
+    cars = taken("cars")  # LSAMD, Table 5, column Des-Net
+    assert (cars["lr"], cars["batch_size"], cars["schedule"], cars["power"]) == (1e-5, 128, "poly", 0.9)
+    assert [taken(task)["lr"] for task in ("flowers102", "inat2019")] == [1e-4, 5e-5]
+    assert taken("tiny")["lr"] == lifecycle.rate_for(START.width) == 3e-3, "the paper has no such task"
+    assert taken("cars", lr=0.5)["lr"] == 0.5
+    assert taken("cars", batch_size=16)["batch_size"] == 16
+
+
+@pytest.mark.parametrize(
+    ("model", "call", "says"),
+    [
+        (
+            BY_LSAMD,
+            {"preset": "papr"},
+            "no preset for fine-tuning descendants of lsamd named 'papr'; did you mean paper",
+        ),
+        (BY_LSAMD, {"preset": "paper", "recipe": RECIPE}, "a recipe is given and the preset 'paper'"),
+        (
+            START,
+            {"preset": "paper"},
+            "this model was built by no method, so it has no presets .*methods that have any: lsamd",
+        ),
+        (
+            replace(START, provenance={"method": "scratch"}),
+            {"preset": "paper"},
+            "descendants of scratch have no presets",
+        ),
+        (replace(START, provenance={"method": "../x"}), {"preset": "paper"}, "no presets"),
+    ],
+)
+def test_presets_that_there_are_not(model: Descendant, call: dict[str, Any], says: str) -> None:
+    with pytest.raises(WrongCall, match=says):
+        lifecycle.finetune(model, task="tiny", run=RUN, **call)

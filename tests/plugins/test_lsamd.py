@@ -12,9 +12,10 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import from_json, settings_of, to_json, with_settings
+from learngene_zoo.tasks.catalogue import suite
 from learngene_zoo.testing import tiny_task
 from lgzoo_lsamd.blocks import Expand, kept_blocks
-from lgzoo_lsamd.lsamd import LSAMD, PAPER_RATES, Search, check_rates
+from lgzoo_lsamd.lsamd import LSAMD, Search, check_rates
 
 KEPT = (1, 4, 5, 7, 8)
 DEIT = architecture("deit_base_patch16_224")
@@ -121,9 +122,38 @@ def test_the_paper_preset_is_the_papers_schedule() -> None:
     paper = LSAMD.presets["paper"]
     recipe = paper.each.training
     assert (recipe.epochs, recipe.batch_size, recipe.schedule, recipe.power) == (50, 128, "poly", 0.9)
-    rates = {name: paper.on(tiny_task(name)).training.lr for name in PAPER_RATES}
-    assert rates == PAPER_RATES
-    assert (rates["cifar10"], rates["flowers102"]) == (1e-6, 5e-4)
+    assert LSAMD.finetuning["paper"].recipe == recipe
+
+
+# LSAMD, Table 5: the paper's name of a data set, its task here, and the rates of the search and of descendants.
+TABLE_5 = [
+    ("Cifar100", "cifar100", 5.00e-04, 5.00e-04),
+    ("Cifar10", "cifar10", 1.00e-06, 5.00e-04),
+    ("Tiny-ImageNet", "tiny-imagenet", 1.00e-05, 5.00e-04),
+    ("INAT2019", "inat2019", 1.00e-05, 5.00e-05),
+    ("Food101", "food101", 1.00e-05, 1.00e-05),
+    ("Cars196", "cars", 5.00e-04, 1.00e-05),
+    ("Flowers102", "flowers102", 5.00e-04, 1.00e-04),
+    ("Pets", "pets", 1.00e-05, 1.00e-04),
+    ("DTD", "dtd", 1.00e-04, 1.00e-05),
+    ("Caltech101", "caltech101", 1.00e-05, 1.00e-05),
+    ("ADE-20K", "ade20k", 1.00e-05, 1.00e-05),
+    ("VOC12", "voc2012", 1.00e-05, 1.00e-05),
+]
+
+
+def test_the_papers_rates_are_those_of_its_table_under_the_names_of_tasks_that_there_are() -> None:
+    paper = LSAMD.presets["paper"]
+    tasks = suite("lsamd12").tasks
+    assert [task for _, task, _, _ in TABLE_5] == list(tasks)
+    assert [paper.on(tiny_task(task)).training.lr for task in tasks] == [search for _, _, search, _ in TABLE_5]
+    assert LSAMD.finetuning["paper"].task_lr == {task: rate for _, task, _, rate in TABLE_5}
+
+
+def test_the_suite_of_the_paper_is_named_by_one_word() -> None:
+    twelve = LSAMD.references(["lsamd12"], ["timm:deit_base_patch16_224"])
+    assert twelve == [task for _, task, _, _ in TABLE_5]
+    assert LSAMD.references(["digits", "lsamd12"]) == ["digits", *twelve]
 
 
 @pytest.mark.parametrize("preset", LSAMD.presets)
