@@ -1,7 +1,7 @@
-"""The tensors of a model by name: shapes, fresh values, a module made of them, and operations that cut and combine them.
+"""The tensors of a model by name: shapes, fresh values, a module made of them, and what changes or leaves out whole tensors.
 
-What names and axes mean is said by the table of a spec. Operations are pure, StateDict -> StateDict: no argument is mutated, tensors
-that do not change are shared, and of a state on disk only what is kept is read, once.
+What names and axes mean is said by the table of a spec (surgery.py cuts along axes). Operations are pure, StateDict -> StateDict: no
+argument is mutated, tensors that do not change are shared, and of a state on disk only what is kept is read, once.
 
 Most of the time of building a large model from tensors that are already in memory goes into the kernel handing out memory in
 pages of 4 KiB. One mapping with large pages for all parameters takes a third of it; where there are none, ordinary tensors are
@@ -11,15 +11,15 @@ allocated.
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall, unknown
-from learngene_zoo.families.family import ParameterSpec, Table, family_of, host, table_of
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall
+from learngene_zoo.families.family import ParameterSpec, family_of, host, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
@@ -238,79 +238,6 @@ def without_head(state: StateDict, spec: Spec) -> StateDict:
     """Everything but the classification head."""
     table = table_of(spec)
     return only(state, lambda name: not table.is_head(name))
-
-
-def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDict:
-    """Block `i` of the result is block `sources[i]` of `state`, shared where repeated; all other tensors as they are.
-
-    `spec` is of the family of `state`. `take_blocks(state, spec, range(layers))` is `state`, and taking from what was taken
-    composes. Tensors outside of the blocks that have an axis `layers` are taken along it. Raises `WrongCall` if `state` lacks a block.
-    """
-    table = table_of(spec)
-    inner: dict[int, list[str]] = {}
-    for name in state:
-        block = table.block_of(name)
-        if block is not None:
-            inner.setdefault(block, []).append(table.inner_name(name))
-    absent = [source for source in sources if source not in inner]
-    if absent:
-        raise WrongCall(f"there is no block {absent[0]} to take; there are {', '.join(map(str, sorted(inner)))}")
-    read = {(i, name): state[table.block_name(i, name)] for i in sorted(set(sources)) for name in inner[i]}
-    taken = {
-        table.block_name(i, name): read[source, name] for i, source in enumerate(sources) for name in inner[source]
-    }
-    before = {name: _of_blocks(table, name, state[name], sources) for name in state if table.is_stem(name)}
-    after = only(state, lambda name: table.block_of(name) is None and not table.is_stem(name))
-    return {**before, **taken, **after}
-
-
-def _of_blocks(table: Table, name: str, tensor: torch.Tensor, sources: Sequence[int]) -> torch.Tensor:
-    """A tensor outside of the blocks: if it holds numbers for every block, those of the blocks `sources`."""
-    kind = table.find(name)
-    if kind is None or ("layers",) not in kind.axes:
-        return tensor
-    axis = kind.axes.index(("layers",))
-    same = list(sources) == list(range(tensor.shape[axis]))
-    return tensor if same else tensor.index_select(axis, torch.tensor(list(sources)))
-
-
-def select(state: StateDict, spec: Spec, indices: Mapping[str, Sequence[int]]) -> StateDict:
-    """Every tensor cut along named axes (`width`, `heads`, `head_width`, `hidden`, ...) to the given indices.
-
-    `spec` is what `state` belongs to. For a narrower model select `width`, `heads` and `hidden` in one call, because the
-    width is that of all heads together. Raises `WrongCall` for an axis or an index that does not exist, and for a stitched
-    model, where an axis has another size in each segment.
-    """
-    if spec.stitched:
-        raise WrongCall("a stitched model has more than one width; select from each of its segments instead")
-    table = table_of(spec)
-    sizes = table.sizes(spec)
-    for axis, chosen in indices.items():
-        if axis not in sizes:
-            raise unknown("axis", axis, sizes)
-        outside = [index for index in chosen if not 0 <= index < sizes[axis]]
-        if outside or not chosen:
-            raise WrongCall(
-                f"{axis} has indices 0 to {sizes[axis] - 1}; {outside[0] if outside else 'none'} was chosen"
-            )
-    return {name: _selected(table, name, state[name], sizes, indices) for name in state}
-
-
-def _selected(
-    table: Table, name: str, tensor: torch.Tensor, sizes: Mapping[str, int], indices: Mapping[str, Sequence[int]]
-) -> torch.Tensor:
-    kind = table.find(name)
-    parts = [part for axis in kind.axes for part in axis] if kind else []
-    if kind is None or not set(parts) <= set(sizes):
-        raise WrongCall(f"{name} is not a tensor of this model; its axes are unknown")
-    if not set(parts) & set(indices):
-        return tensor
-    apart = tensor.reshape([sizes[part] for part in parts])
-    for dimension, part in enumerate(parts):
-        if part in indices:
-            apart = apart.index_select(dimension, torch.tensor(list(indices[part])))
-    left = {**sizes, **{axis: len(chosen) for axis, chosen in indices.items()}}
-    return apart.reshape([math.prod(left[part] for part in axis) for axis in kind.axes])
 
 
 def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateDict:

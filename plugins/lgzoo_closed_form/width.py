@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from learngene_zoo.plugin import Spec, StateDict, select, table_of
+from learngene_zoo.plugin import Along, Spec, StateDict, Table, mapped, only, table_of
 from lgzoo_closed_form.streams import Streams
 
 
@@ -60,44 +60,41 @@ def narrowed(
     block: Mapping[str, torch.Tensor], spec: Spec, P_dD: torch.Tensor, heads: Sequence[int], neurons: Sequence[int]
 ) -> StateDict:
     """A block's tensors, by their names within the block, for the narrow stream; its norms of the stream are plain there."""
-    table, scale = table_of(spec), (spec.width / len(P_dD)) ** 0.5
-    full = {table.block_name(0, inner): tensor for inner, tensor in block.items()}
-    cut = select(full, spec, {"heads": heads, "hidden": neurons})
-    made = {table.inner_name(name): tensor.double() for name, tensor in cut.items()}
+    table, factor = table_of(spec), (spec.width / len(P_dD)) ** 0.5
+    plain = folded({table.block_name(0, inner): tensor.double() for inner, tensor in block.items()}, table)
+    mean = torch.full_like(P_dD, 1 / spec.width)  # a layer scale is one number here
+    stream = Along(write=P_dD, read=factor * P_dD, scale=mean)
+    made = mapped(plain, spec, {"width": stream, "heads": heads, "hidden": neurons})
+    return {table.inner_name(name): tensor.float() for name, tensor in made.items()}
+
+
+def folded(block: StateDict, table: Table) -> StateDict:
+    """A block without its norms' weights and biases, which what reads the stream takes over.
+
+    Of a layer scale one number is left, its root mean square; what writes into the stream takes the rest.
+    """
+    made = dict(block)
     for norm, readers in (("norm1", "attn."), ("norm2", "mlp.")):
-        gain, shift = made.pop(f"{norm}.weight"), made.pop(f"{norm}.bias")
-        for name in [name for name in made if name.startswith(readers) and name.endswith(".weight")]:
-            axes = table.find(table.block_name(0, name))
-            if axes is not None and axes.axes[-1] == ("width",):
+        gain, shift = (made.pop(table.block_name(0, f"{norm}.{part}")) for part in ("weight", "bias"))
+        for name in [name for name in made if table.inner_name(name).startswith(readers) and name.endswith(".weight")]:
+            kind = table.find(name)
+            if kind is not None and kind.axes[-1] == ("width",):
                 bias = name.removesuffix("weight") + "bias"
                 if bias in made:
                     made[bias] = made[bias] + made[name] @ shift
-                made[name] = scale * (made[name] * gain) @ P_dD.T
-    for scale_name, writer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
-        for name in (f"{writer}.weight", f"{writer}.bias"):
-            if name in made:
-                made[name] = torch.tensordot(P_dD, _scaled(made[name], made.get(scale_name)), dims=1)
-        if scale_name in made:
-            made[scale_name] = made[scale_name].square().mean().sqrt().expand(len(P_dD)).clone()
-    return {name: tensor.float() for name, tensor in made.items()}
-
-
-def _scaled(tensor: torch.Tensor, gamma: torch.Tensor | None) -> torch.Tensor:
-    """A writer's tensor times the layer scale that follows, as far as it differs from channel to channel."""
-    if gamma is None:
-        return tensor
-    relative = gamma / gamma.square().mean().sqrt()
-    return tensor * (relative[:, None] if tensor.dim() == 2 else relative)
+                made[name] = made[name] * gain
+    for scale, writer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
+        gamma = made.get(table.block_name(0, scale))
+        if gamma is not None:
+            size = gamma.square().mean().sqrt()
+            made[table.block_name(0, scale)] = size.expand(len(gamma))
+            for part in ("weight", "bias"):
+                name = table.block_name(0, f"{writer}.{part}")
+                if name in made:
+                    made[name] = (made[name].movedim(0, -1) * (gamma / size)).movedim(-1, 0)
+    return made
 
 
 def narrowed_stem(state: StateDict, spec: Spec, P_dD: torch.Tensor) -> StateDict:
     """The stem's tensors, all of which write into the stream, for the narrow one."""
-    table, made = table_of(spec), {}
-    for name in state:
-        if table.is_stem(name):
-            kind = table.find(name)
-            assert kind is not None
-            axis = kind.axes.index(("width",))
-            moved = torch.tensordot(state[name].double(), P_dD, dims=([axis], [1])).movedim(-1, axis)
-            made[name] = moved.float().contiguous()
-    return made
+    return mapped(only(state, table_of(spec).is_stem), spec, {"width": P_dD})

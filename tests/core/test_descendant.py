@@ -22,6 +22,7 @@ from learngene_zoo.artifacts.shelf import open_descendant
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import cost
+from learngene_zoo.families.surgery import take_blocks
 from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 
@@ -122,7 +123,7 @@ def test_the_model_is_timms_and_knows_its_images() -> None:
 
 
 def test_the_model_has_memory_of_its_own() -> None:
-    whole = replace(made(), state=tensors.take_blocks(made().state, SPEC, [1, 1]))
+    whole = replace(made(), state=take_blocks(made().state, SPEC, [1, 1]))
     before = fingerprint_of(whole)
     model = whole.model()
     with torch.no_grad():

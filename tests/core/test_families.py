@@ -17,6 +17,7 @@ from learngene_zoo.families import spec as specs
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import Family, Table, cost, families, load_family, norm, parameter, table_of
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.surgery import mapped, take_blocks
 from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
 from learngene_zoo.families.timm_config import architecture, timm_config
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -121,10 +122,10 @@ def test_a_model_is_built_from_the_table() -> None:
 
 def test_surgery_asks_the_table() -> None:
     state = initial(SPEC, 0)
-    taken = tensors.take_blocks(tensors.without_head(state, SPEC), SPEC, [2, 2])
+    taken = take_blocks(tensors.without_head(state, SPEC), SPEC, [2, 2])
     assert torch.equal(taken["trunk.layer.0.up.weight"], state["trunk.layer.2.up.weight"])
     assert not any(name.startswith("answer") for name in taken)
-    half = tensors.select(state, SPEC, {"hidden": range(16)})
+    half = mapped(state, SPEC, {"hidden": range(16)})
     assert half["trunk.layer.0.down.weight"].shape == (8, 16)
     same = tensors.resize_positions(state, SPEC, SPEC.with_(image_size=8))
     assert all(torch.equal(same[name], state[name]) for name in state)  # it has no position embedding

@@ -14,6 +14,7 @@ from torch.nn import functional
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.surgery import mapped
 from learngene_zoo.families.tensors import empty, initial, model_of, shapes, state_of
 from learngene_zoo.families.vit.host import spec_of
 from learngene_zoo.families.vit.modules import StitchedBlock, StitchedDenseVisionTransformer, StitchedVisionTransformer
@@ -175,10 +176,10 @@ def test_positions_are_resized_and_nothing_else() -> None:
 
 def test_no_axis_is_cut_through_all_widths_at_once() -> None:
     with pytest.raises(WrongCall, match="more than one width"):
-        tensors.select(initial(TWO, 0), TWO, {"hidden": range(4)})
+        mapped(initial(TWO, 0), TWO, {"hidden": range(4)})
     plain = TWO.with_(front=())
     with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is not a tensor of this model"):
-        tensors.select({"blocks.1.stitch.weight": torch.zeros(32, 16)}, plain, {"width": range(4)})
+        mapped({"blocks.1.stitch.weight": torch.zeros(32, 16)}, plain, {"width": range(4)})
 
 
 @pytest.mark.parametrize(

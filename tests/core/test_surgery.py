@@ -9,6 +9,7 @@ from timm.layers import resample_abs_pos_embed
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import table_of
+from learngene_zoo.families.surgery import mapped, take_blocks
 from learngene_zoo.families.tensors import check_state, initial, model_of, shapes
 from learngene_zoo.families.vit.spec import ViTSpec, axis_sizes
 
@@ -48,16 +49,16 @@ def same(first: Mapping[str, torch.Tensor], second: Mapping[str, torch.Tensor]) 
 
 
 def test_taking_every_block_is_identity() -> None:
-    assert same(tensors.take_blocks(STATE, SPEC, range(3)), STATE)
+    assert same(take_blocks(STATE, SPEC, range(3)), STATE)
 
 
 def test_taking_composes() -> None:
-    twice = tensors.take_blocks(tensors.take_blocks(STATE, SPEC, [2, 0, 0, 1]), SPEC, [3, 1, 0])
-    assert same(twice, tensors.take_blocks(STATE, SPEC, [1, 0, 2]))
+    twice = take_blocks(take_blocks(STATE, SPEC, [2, 0, 0, 1]), SPEC, [3, 1, 0])
+    assert same(twice, take_blocks(STATE, SPEC, [1, 0, 2]))
 
 
 def test_a_taken_state_fits_its_spec_and_shares_what_repeats() -> None:
-    taken = tensors.take_blocks(STATE, SPEC, [1, 1, 2, 2, 0])
+    taken = take_blocks(STATE, SPEC, [1, 1, 2, 2, 0])
     check_state(taken, SPEC.with_(layers=5), "taken")
     assert list(taken) == list(shapes(SPEC.with_(layers=5)))
     assert taken["blocks.0.mlp.fc1.weight"] is taken["blocks.1.mlp.fc1.weight"] is STATE["blocks.1.mlp.fc1.weight"]
@@ -65,14 +66,14 @@ def test_a_taken_state_fits_its_spec_and_shares_what_repeats() -> None:
 
 def test_taking_reads_what_it_keeps_and_that_once() -> None:
     state = Recording(STATE)
-    tensors.take_blocks(state, SPEC, [1, 1, 1])
+    take_blocks(state, SPEC, [1, 1, 1])
     assert len(state.read) == len(set(state.read))
     assert not any(name.startswith(("blocks.0.", "blocks.2.")) for name in state.read)
 
 
 def test_taking_what_is_not_there() -> None:
     with pytest.raises(WrongCall, match="no block 3 to take; there are 0, 1, 2"):
-        tensors.take_blocks(STATE, SPEC, [0, 3])
+        take_blocks(STATE, SPEC, [0, 3])
 
 
 def test_removing_the_head() -> None:
@@ -81,11 +82,11 @@ def test_removing_the_head() -> None:
 
 def test_selecting_everything_is_identity() -> None:
     for axis, size in axis_sizes(SPEC).items():
-        assert same(tensors.select(STATE, SPEC, {axis: range(size)}), STATE)
+        assert same(mapped(STATE, SPEC, {axis: range(size)}), STATE)
 
 
 def test_selecting_a_head_takes_its_rows_of_query_key_and_value() -> None:
-    cut = tensors.select(STATE, SPEC, {"heads": [2]})
+    cut = mapped(STATE, SPEC, {"heads": [2]})
     rows = [part * 32 + 2 * 8 + row for part in range(3) for row in range(8)]
     assert torch.equal(cut["blocks.1.attn.qkv.weight"], STATE["blocks.1.attn.qkv.weight"][rows])
     assert torch.equal(cut["blocks.1.attn.proj.weight"], STATE["blocks.1.attn.proj.weight"][:, 16:24])
@@ -93,7 +94,7 @@ def test_selecting_a_head_takes_its_rows_of_query_key_and_value() -> None:
 
 
 def test_half_of_every_width_is_a_model() -> None:
-    half = tensors.select(STATE, SPEC, {"width": range(0, 32, 2), "heads": [0, 3], "hidden": range(64)})
+    half = mapped(STATE, SPEC, {"width": range(0, 32, 2), "heads": [0, 3], "hidden": range(64)})
     narrow = SPEC.with_(width=16, heads=2)
     check_state(half, narrow, "half")
     assert model_of(narrow, half)(torch.zeros(1, 3, 32, 32)).shape == (1, 5)
@@ -101,16 +102,16 @@ def test_half_of_every_width_is_a_model() -> None:
 
 def test_a_permutation_of_the_hidden_units_is_the_same_function() -> None:
     images_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
-    turned = tensors.select(STATE, SPEC, {"hidden": list(reversed(range(128))), "heads": [3, 1, 0, 2]})
+    turned = mapped(STATE, SPEC, {"hidden": list(reversed(range(128))), "heads": [3, 1, 0, 2]})
     outputs = [model_of(SPEC, state)(images_BCHW) for state in (STATE, turned)]
     assert torch.allclose(*outputs, atol=1e-6)
     assert not same(STATE, turned)
 
 
 def test_selecting_composes() -> None:
-    first = tensors.select(STATE, SPEC, {"hidden": [5, 3, 1]})
-    second = tensors.select(first, SPEC.with_(mlp_ratio=3 / 32), {"hidden": [2, 0]})
-    assert same(second, tensors.select(STATE, SPEC, {"hidden": [1, 5]}))
+    first = mapped(STATE, SPEC, {"hidden": [5, 3, 1]})
+    second = mapped(first, SPEC.with_(mlp_ratio=3 / 32), {"hidden": [2, 0]})
+    assert same(second, mapped(STATE, SPEC, {"hidden": [1, 5]}))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_selecting_composes() -> None:
 )
 def test_selecting_what_is_not_there(axis: str, indices: list[int], message: str) -> None:
     with pytest.raises(WrongCall, match=message):
-        tensors.select(STATE, SPEC, {axis: indices})
+        mapped(STATE, SPEC, {axis: indices})
 
 
 def test_positions_are_resized_as_timm_does() -> None:
@@ -161,7 +162,7 @@ def test_a_tensor_is_shuffled_by_its_own_name_alone() -> None:
 
 
 def test_casting_keeps_sharing_and_leaves_integers() -> None:
-    state = {**tensors.take_blocks(STATE, SPEC, [0, 0]), "count": torch.tensor([3])}
+    state = {**take_blocks(STATE, SPEC, [0, 0]), "count": torch.tensor([3])}
     half = tensors.cast(state, torch.float16)
     assert half["blocks.0.norm1.weight"] is half["blocks.1.norm1.weight"]
     assert half["count"].dtype == torch.int64

@@ -1,0 +1,182 @@
+"""Surgery on the tensors of a model: a linear map along a named axis, of which a selection of indices is the one-hot case.
+
+Which tensors have an axis, and whether they write, read or scale what runs along it, follows from the table of a spec. Operations are
+pure, StateDict -> StateDict: no argument is mutated, and tensors that do not change are shared.
+
+    mapped(state, spec, {"width": P, "heads": [0, 2], "layers": range(6)})
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.families.family import ParameterSpec, Table, table_of
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.families.tensors import only
+from learngene_zoo.storage import StateDict
+
+Map = Sequence[int] | torch.Tensor  # the indices that are kept, in their order, or a matrix (new size, old size)
+LAYERS = "layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Along:
+    """What is applied along an axis to the tensors that have it.
+
+    `write`: to those that write what runs along it: outputs of linear layers with their biases, shifts of norms, tokens, positions.
+    `read`: to the inputs of linear layers. None: the same. An orthonormal projection P of a stream does: what wrote x writes P x,
+    and what read it by W reads by W P'.
+    `scale`: to gains of norms and to layer scales, one number for each channel. None: the same indices; of a matrix its squared
+    entries, which give the diagonal of P diag(g) P'.
+    """
+
+    write: Map
+    read: Map | None = None
+    scale: Map | None = None
+
+
+def axes_of(spec: Spec) -> dict[str, int]:
+    """The size of every axis that `mapped` knows in a model.
+
+    An axis is a factor of the table ("heads"), or all factors of a tensor's dimension ("qkv heads head_width"), or "layers".
+    """
+    table = table_of(spec)
+    sizes = table.sizes(spec)
+    whole = {axis for _, kind, _ in table.parameters(spec) for axis in kind.axes}
+    return {**{" ".join(axis): math.prod(sizes[part] for part in axis) for axis in whole}, **sizes, LAYERS: spec.layers}
+
+
+def mapped(state: StateDict, spec: Spec, maps: Mapping[str, Map | Along]) -> StateDict:
+    """Every tensor with linear maps applied along named axes: indices that are kept, matrices, or an `Along` of them.
+
+    `spec` is what `state`, whole or in part, belongs to. Indices copy numbers; matrices compute in their own precision, and the
+    result has the tensor's. Along a factor, maps keep the other factors apart: "heads" takes the same heads of queries, keys and
+    values. A map of all factors of a dimension goes before those of single ones. Along "layers", blocks are taken, or mixed by a
+    matrix. The width is that of all heads together, so for a narrower model map `width`, `heads` and `hidden` in one call.
+
+    Raises `WrongCall` for an axis or an index that does not exist, for a matrix of another size, and for a stitched model, where
+    an axis has another size in each segment.
+    """
+    if spec.stitched:
+        raise WrongCall("a stitched model has more than one width; select from each of its segments instead")
+    plans = {axis: how if isinstance(how, Along) else Along(write=how) for axis, how in maps.items()}
+    known = axes_of(spec)
+    for axis, how in plans.items():
+        if axis not in known:
+            raise unknown("axis", axis, known)
+        for one in (how.write, how.read, how.scale):
+            _check(axis, one, known[axis])
+    table, sizes = table_of(spec), table_of(spec).sizes(spec)
+    depth = plans.pop(LAYERS, None)
+    if depth is not None:
+        state, sizes = _layered(state, spec, depth.write), {**sizes, LAYERS: len(depth.write)}
+    return {name: _mapped(table, name, state[name], sizes, plans) for name in state}
+
+
+def _check(axis: str, how: Map | None, size: int) -> None:
+    if isinstance(how, torch.Tensor):
+        if how.dim() != 2 or how.shape[1] != size:
+            raise WrongCall(f"the matrix for {axis} has shape {tuple(how.shape)}; expected (new size, {size})")
+    elif how is not None:
+        outside = [index for index in how if not 0 <= index < size]
+        if outside or not len(how):
+            raise WrongCall(f"{axis} has indices 0 to {size - 1}; {outside[0] if outside else 'none'} was chosen")
+
+
+def _mapped(
+    table: Table, name: str, tensor: torch.Tensor, sizes: Mapping[str, int], plans: Mapping[str, Along]
+) -> torch.Tensor:
+    kind = table.find(name)
+    if kind is None or not {part for axis in kind.axes for part in axis} <= set(sizes):
+        raise WrongCall(f"{name} is not a tensor of this model; its axes are unknown")
+    for dimension, axis in enumerate(kind.axes):
+        whole, role = plans.get(" ".join(axis)), _role(kind, dimension)
+        if whole is not None:
+            tensor = _applied(_of(whole, role), tensor, dimension)
+        elif not plans.keys().isdisjoint(axis):
+            apart = tensor.unflatten(dimension, [sizes[part] for part in axis])
+            for place, part in enumerate(axis):
+                if part in plans:
+                    apart = _applied(_of(plans[part], role), apart, dimension + place)
+            tensor = apart.flatten(dimension, dimension + len(axis) - 1)
+    return tensor
+
+
+Role = Literal["write", "read", "scale"]
+
+
+def _role(kind: ParameterSpec, dimension: int) -> Role:
+    """What a tensor does along one of its dimensions."""
+    if callable(kind.start) or (kind.start == "one" and not kind.name.endswith("bias")):
+        return "scale"
+    linear = kind.start in ("matrix", "deep", "head", "patches")
+    return "read" if linear and dimension > 0 else "write"
+
+
+def _of(how: Along, role: Role) -> Map:
+    chosen: Map | None = getattr(how, role)
+    if chosen is not None:
+        return chosen
+    return how.write.square() if role == "scale" and isinstance(how.write, torch.Tensor) else how.write
+
+
+def _applied(how: Map, tensor: torch.Tensor, dimension: int) -> torch.Tensor:
+    if isinstance(how, torch.Tensor):
+        moved = torch.tensordot(tensor.to(how.dtype), how, dims=([dimension], [1]))
+        return moved.movedim(-1, dimension).to(tensor.dtype).contiguous()
+    if list(how) == list(range(tensor.shape[dimension])):
+        return tensor
+    return tensor.index_select(dimension, torch.tensor(list(how)))
+
+
+def _layered(state: StateDict, spec: Spec, how: Map) -> StateDict:
+    """Blocks taken, or mixed by a matrix (new layers, old layers)."""
+    if not isinstance(how, torch.Tensor):
+        return take_blocks(state, spec, how)
+    table, whole = table_of(spec), take_blocks(state, spec, range(spec.layers))
+    inside = list(dict.fromkeys(table.inner_name(name) for name in whole if table.block_of(name) is not None))
+    mixed = {
+        inner: _applied(how, torch.stack([whole[table.block_name(i, inner)] for i in range(spec.layers)]), 0)
+        for inner in inside
+    }
+    blocks = {table.block_name(i, inner): mixed[inner][i] for i in range(len(how)) for inner in inside}
+    outside = {name: _of_blocks(table, name, whole[name], how) for name in whole if table.block_of(name) is None}
+    before = {name: tensor for name, tensor in outside.items() if table.is_stem(name)}
+    return {**before, **blocks, **outside}
+
+
+def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDict:
+    """Block `i` of the result is block `sources[i]` of `state`, shared where repeated; all other tensors as they are.
+
+    `spec` is of the family of `state`. `take_blocks(state, spec, range(layers))` is `state`, and taking from what was taken
+    composes. Of a state on disk only what is kept is read, once. Tensors outside of the blocks that have an axis `layers` are taken
+    along it. Raises `WrongCall` if `state` lacks a block.
+    """
+    table = table_of(spec)
+    inner: dict[int, list[str]] = {}
+    for name in state:
+        block = table.block_of(name)
+        if block is not None:
+            inner.setdefault(block, []).append(table.inner_name(name))
+    absent = [source for source in sources if source not in inner]
+    if absent:
+        raise WrongCall(f"there is no block {absent[0]} to take; there are {', '.join(map(str, sorted(inner)))}")
+    read = {(i, name): state[table.block_name(i, name)] for i in sorted(set(sources)) for name in inner[i]}
+    taken = {
+        table.block_name(i, name): read[source, name] for i, source in enumerate(sources) for name in inner[source]
+    }
+    before = {name: _of_blocks(table, name, state[name], sources) for name in state if table.is_stem(name)}
+    after = only(state, lambda name: table.block_of(name) is None and not table.is_stem(name))
+    return {**before, **taken, **after}
+
+
+def _of_blocks(table: Table, name: str, tensor: torch.Tensor, how: Map) -> torch.Tensor:
+    """A tensor outside of the blocks: if it holds numbers for every block, those of the blocks that are made."""
+    kind = table.find(name)
+    return tensor if kind is None or (LAYERS,) not in kind.axes else _applied(how, tensor, kind.axes.index((LAYERS,)))
