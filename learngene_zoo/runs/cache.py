@@ -1,7 +1,8 @@
 """Parts of a run that are computed once: `once(run, function, settings, inputs)`.
 
 What is passed is the key: the function's name, the part's own settings, its inputs, its seed and the run's precision.
-A part that a run has finished is loaded, not repeated.
+A part that a run has finished is loaded, not repeated. One that has no tensors is kept with its key even when the whole run is
+finished (`kept.json`): a later run in the same folder, with settings that this part does not depend on, takes it over.
 
 Runs that share parts (`Run.shared`) take those with equal keys from one another: `FOLDER/<key>` holds a part as a run's
 own folder does, with metrics, checkpoints until it is finished, and `done`. Of several processes one computes and the
@@ -29,7 +30,7 @@ from learngene_zoo.storage import load_result, parse_json, read_json, save_resul
 if TYPE_CHECKING:
     from learngene_zoo.storage import StateDict
 
-NOTE, COST, DONE = "shared.json", "cost.json", "done"
+NOTE, COST, DONE, KEPT = "shared.json", "cost.json", "done", "kept.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +68,8 @@ def once(
 ) -> Part:
     """The tensors and JSON that `function(settings, *inputs, run)` returns; loaded where this part is finished already.
 
+    A run that is not resumed loads only what an earlier one has kept under the same key.
+
     function: defined at the top of a module, so that it depends on nothing but its arguments. settings: the part's own
     frozen dataclass. inputs: ancestry models, tasks, learngenes, descendants, earlier parts, frozen dataclasses, plain
     values, and sequences and mappings of them. Under torchrun every process computes (they train together) and the
@@ -78,12 +81,17 @@ def once(
         return Part(*_shared(run, run.shared, compute, key), key)
     if run.folder is None:
         return Part(*compute(run), key)
-    done = run.folder / DONE
+    done, kept = run.folder / DONE, run.folder / KEPT
     if run.resume and done.is_dir():
         return Part(*load_result(done), key)
+    before = read_json(kept) if kept.is_file() else {}
+    if before.get("key") == key:
+        return Part({}, before.get("record"), key)
     state, record = compute(run)
     if is_first():
         save_result(done, state, record)
+        if not state:
+            _write(kept, {"key": key, "record": record})
     wait_for_all()
     return Part(state, record, key)
 

@@ -22,7 +22,7 @@ from typing import Protocol, TypeVar
 
 from learngene_zoo.atomic import claim, digest_of, is_draft, nearest_parent, new_file, recover, resolved, shown
 from learngene_zoo.errors import BadFile, Refused
-from learngene_zoo.runs.cache import NOTE
+from learngene_zoo.runs.cache import KEPT, NOTE
 from learngene_zoo.runs.run import Run, is_first, join, wait_for_all
 from learngene_zoo.settings import Json, fingerprint
 from learngene_zoo.storage import read_json, write_json
@@ -152,7 +152,7 @@ def _open(folder: Path, place: Path, plan: dict[str, Json], resume: bool, force:
         return False
     if unfinished and not force:
         raise Refused(f"an unfinished run is in {shown(folder)}; continue it with --resume or start over with --force")
-    clear(folder)
+    clear(folder, but_kept=not unfinished and bool(_difference(before, plan)))
     _write(folder, {**plan, "finished": False})
     return False
 
@@ -189,9 +189,10 @@ def finish(folder: Path) -> None:
         shutil.rmtree(rest, ignore_errors=True)
 
 
-def clear(folder: Path) -> None:
+def clear(folder: Path, *, but_kept: bool = False) -> None:
     """Remove everything of a run from its folder; what a tracker or the user put there stays.
 
+    but_kept: leave the small results of its parts, which a run with other settings may take over (`cache.once`).
     Its record goes last: by it the next call knows the folder, and goes on, if this one is killed.
     """
     if _resumable(folder) and (folder / RECORD).is_file():
@@ -199,7 +200,7 @@ def clear(folder: Path) -> None:
     for rest in _resumable(folder):
         shutil.rmtree(rest)
     for place in reversed(list(_places(folder))):
-        for name in _FILES:
+        for name in _FILES if but_kept else (*_FILES, KEPT):
             (place / name).unlink(missing_ok=True)
         if place != folder and not any(place.iterdir()):
             place.rmdir()

@@ -13,11 +13,13 @@ import torch
 
 from learngene_zoo.artifacts.ancestry import Ancestry
 from learngene_zoo.artifacts.records import AncestryRecord
+from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.tensors import initial
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.runs.cache import Part
+from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe, to_json, with_settings
 from learngene_zoo.storage import load_result
@@ -250,6 +252,41 @@ def test_a_finished_search_is_not_repeated(ancestry, tmp_path, monkeypatch) -> N
     again = SEARCH([ancestry], TASKS[:2], replace(run, resume=True))
     assert not calls
     assert again.config == first.config
+
+
+def test_another_choice_in_the_same_place_takes_over_the_searches(ancestry, tmp_path, monkeypatch) -> None:
+    calls, real = [], loop.train
+
+    def spy(objective, loader, recipe, run, **rest):
+        calls.append(loader.task.name)
+        return real(objective, loader, recipe, run, **rest)
+
+    def searches(**changes) -> tuple[list[str], Learngene]:
+        """The tasks that `lgzoo extract lsamd --force` searches on with these options, and the learngene."""
+        calls.clear()
+        extractor = with_settings(SEARCH, changes)
+        made = produce(
+            lambda run: extractor([ancestry], TASKS[:2], run),
+            load_learngene,
+            out=tmp_path / "learngene",
+            verb="extract",
+            settings=to_json(extractor),
+            run=Run(),
+            force=True,
+        )
+        return calls[:], made
+
+    monkeypatch.setattr(loop, "train", spy)
+    done, first = searches()
+    assert done == ["one", "two"]
+    for changes in ({"top": 1}, {"top": 2}, {"threshold": 0.5}, {"threshold": 1.0}):
+        done, other = searches(**changes)
+        assert done == [], changes
+        assert other.config.details["datasets"] == first.config.details["datasets"]
+    assert (len(searches(top=1)[1].config.details["kept"]), len(searches(top=2)[1].config.details["kept"])) == (1, 2)
+    assert searches(top=2)[0] == ["one", "two"], "the same call again starts over"
+    assert searches(top=2, task_lr=("two=2e-3",))[0] == ["two"]
+    assert searches(top=2, noise="none")[0] == ["one", "two"]
 
 
 def test_runs_that_share_parts_search_once_for_every_selection(ancestry, tmp_path, monkeypatch) -> None:
