@@ -3,9 +3,11 @@
     python benchmarks/run_claims.py                about four hours on two cores; resumable: run it again after a stop
     python benchmarks/run_claims.py NAME ...       some of them, in this order
     python benchmarks/run_claims.py --workers 8    this many cells at once, each with one thread (default: 2)
+    python benchmarks/run_claims.py --judge        no training: every kept claim is judged again from what is kept
     python benchmarks/run_claims.py --table        only the table, from the verdicts that are there
 
-Works in build/claims, where claims share cells; verdicts and rows are kept in benchmarks/results/claims.
+Works in build/claims, where claims share cells. Kept in benchmarks/results/claims: verdicts, each with its claim as it was filed, the
+rows, and the config.json of every learngene that they come from. All claims can be judged again from these.
 """
 
 from __future__ import annotations
@@ -18,13 +20,25 @@ from pathlib import Path
 
 from pages import DOCS, ROOT, replace_between
 
+from learngene_zoo.bench.cell import LEARNGENES
 from learngene_zoo.bench.claim_file import Claim, load_claim, names
-from learngene_zoo.bench.claims import interval_text, read_verdict, run_claim, sum_text, verdict_path, verdict_text
+from learngene_zoo.bench.claims import (
+    config_of,
+    interval_text,
+    read_verdict,
+    run_claim,
+    sum_text,
+    verdict_path,
+    verdict_text,
+    write_verdict,
+)
 from learngene_zoo.bench.contrasts import Finding
 from learngene_zoo.bench.executors import Workers
-from learngene_zoo.bench.results import RESULTS
-from learngene_zoo.bench.verdict import Verdict
+from learngene_zoo.bench.results import RESULTS, read_rows
+from learngene_zoo.bench.verdict import Verdict, judge
+from learngene_zoo.errors import ZooError
 from learngene_zoo.runs.run import Run
+from learngene_zoo.storage import CONFIG
 
 BUILD, KEPT = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims"
 
@@ -35,8 +49,11 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="claims (default: all)")
     parser.add_argument("--workers", type=int, default=2, help="cells at once")
     parser.add_argument("--table", action="store_true", help="decide nothing, write the table")
+    parser.add_argument("--judge", action="store_true", help="train nothing, judge what is kept, write the table")
     given = parser.parse_args()
-    for name in [] if given.table else given.names or names():
+    if given.judge:
+        judge_again(KEPT)
+    for name in [] if given.table or given.judge else given.names or names():
         decide(name, given.workers)
     replace_between(DOCS / "claims.md", "claims", markdown(kept_verdicts(KEPT)))
 
@@ -47,9 +64,26 @@ def decide(name: str, workers: int) -> None:
     verdict = run_claim(claim, BUILD, Run(threads=1), Workers(workers), lambda text: print(text, file=sys.stderr))
     print("\n".join([*verdict_text(claim, verdict), ""]))
     KEPT.mkdir(parents=True, exist_ok=True)
-    for path in (verdict_path(claim, BUILD), BUILD / RESULTS):
+    for path in (verdict_path(claim, BUILD), BUILD / RESULTS, *(BUILD / LEARNGENES).glob(f"*/{CONFIG}")):
         if path.is_file():
-            shutil.copyfile(path, KEPT / path.name)
+            kept = KEPT / path.relative_to(BUILD)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, kept)
+
+
+def judge_again(folder: Path) -> None:
+    """The kept claims under today's statistics. A verdict whose learngenes are not kept stays as it was, in today's words."""
+    rows = read_rows(folder / RESULTS)
+    for claim, before in kept_verdicts(folder):
+        try:
+            verdict = judge(claim, rows, config_of(folder))
+        except ZooError as error:
+            print(f"{claim.name}: {error}", file=sys.stderr)
+            verdict = before
+        if verdict.verdict == "incomplete":
+            print(f"{claim.name}: {verdict.missing[0]}", file=sys.stderr)
+            verdict = before
+        write_verdict(claim, verdict, folder / f"{claim.name}.json")
 
 
 def kept_verdicts(folder: Path) -> list[tuple[Claim, Verdict]]:

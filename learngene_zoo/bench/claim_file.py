@@ -21,7 +21,7 @@ from learngene_zoo.tasks import catalogue
 from learngene_zoo.text import counted
 
 Kind = Literal["over", "ordering", "trend", "closing", "factorial", "overlap", "exact"]
-Decision = Literal["holds", "does not hold", "undecided"]
+Decision = Literal["holds", "refuted", "negligible", "undecided"]
 ClaimBudget = Literal["standard", "full"]
 LEAST_TASKS, LEAST_SEEDS, HEADLINE_SEEDS = 4, 3, 5
 ARMS_OF: dict[Kind, tuple[int, int | None]] = {  # fewest and most arms of a comparison

@@ -3,10 +3,12 @@
 All claims of one folder share its results file and its learngenes: a cell of two claims is computed once.
 """
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import read_config
@@ -14,7 +16,7 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, ClaimBudget
-from learngene_zoo.bench.contrasts import Finding
+from learngene_zoo.bench.contrasts import Finding, decided
 from learngene_zoo.bench.executors import Executor
 from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.runner import run_grid
@@ -44,20 +46,25 @@ def run_claim(
     verdict names the cells that failed.
     """
     tried = {row.key: row for row in read_rows(out / RESULTS) if row.error is None}
-    while tuning := tuning_cells(claim, tried.values(), _config_of(out)):
+    while tuning := tuning_cells(claim, tried.values(), config_of(out)):
         say(f"{claim.name}: learning rates, {counted(len(tuning), 'cell')} on validation images")
         tried |= {row.key: row for row in run_grid(tuning, out, run, executor, say)}
-    choices, missing = rates_of(claim, tried.values(), _config_of(out))
+    choices, missing = rates_of(claim, tried.values(), config_of(out))
     if not missing:
         cells = cells_of(claim, choices)
         if cells:
             say(f"{claim.name}: {counted(len(cells), 'cell')}")
             run_grid(cells, out, run, executor, say)
-    verdict = judge(claim, read_rows(out / RESULTS), _config_of(out))
+    verdict = judge(claim, read_rows(out / RESULTS), config_of(out))
     if verdict.verdict != "incomplete":
-        with new_file(verdict_path(claim, out, budget), force=True) as draft:
-            write_json(draft, {"claim": to_json(claim), "verdict": to_json(verdict)})
+        write_verdict(claim, verdict, verdict_path(claim, out, budget))
     return verdict
+
+
+def write_verdict(claim: Claim, verdict: Verdict, path: Path) -> None:
+    """Write a verdict with the claim that it is on."""
+    with new_file(path, force=True) as draft:
+        write_json(draft, {"claim": to_json(claim), "verdict": to_json(verdict)})
 
 
 def verdict_path(claim: Claim, out: Path, budget: ClaimBudget = "standard") -> Path:
@@ -71,10 +78,32 @@ def read_verdict(path: Path) -> tuple[Claim, Verdict]:
     for key in ("claim", "verdict"):
         if key not in data:
             raise BadFile(f"{path} is not a verdict: the key {key!r} is missing; run `lgzoo bench --claim` again")
+    data = _in_four_words(data)
     return (from_json(Claim, data["claim"], f"{path}: claim"), from_json(Verdict, data["verdict"], f"{path}: verdict"))
 
 
-def _config_of(out: Path) -> Callable[[Cell], LearngeneConfig]:
+def _in_four_words(data: dict[str, Any]) -> dict[str, Any]:
+    """A verdict of an earlier version, which had one word for *refuted*, *negligible* and what was not shown to be either."""
+    if "does not hold" not in json.dumps(data):
+        return data
+    claim, verdict = dict(data["claim"]), dict(data["verdict"])
+    if claim.get("expected") == "does not hold":
+        claim["expected"] = "refuted"
+    exact, smallest = claim["compare"]["kind"] == "exact", claim.get("smallest", 1.0)
+    for part in ("findings", "beside"):
+        verdict[part] = [
+            {**one, "outcome": "refuted" if exact else decided(one["low"], one["high"], smallest)}
+            if one.get("outcome") == "does not hold"
+            else one
+            for one in verdict.get(part, ())
+        ]
+    if verdict["verdict"] == "does not hold":
+        outcomes = {one.get("outcome") for one in verdict["findings"]}
+        verdict["verdict"] = next((word for word in ("refuted", "negligible") if word in outcomes), "undecided")
+    return {**data, "claim": claim, "verdict": verdict}
+
+
+def config_of(out: Path) -> Callable[[Cell], LearngeneConfig]:
     """A function that reads the config of a cell's learngene."""
     read = cache(read_config)  # each file once
     return lambda cell: read(cell.extraction.folder(out))

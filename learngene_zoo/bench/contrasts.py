@@ -34,7 +34,7 @@ class Finding:
     high: float | None
     low_here: float | None = None  # of the interval over seeds only, for these very tasks
     high_here: float | None = None
-    p: float | None = None  # of the null hypothesis that the truth is the boundary; Holm's, in an ordering
+    p: float | None = None  # the smallest 1 - level whose interval gives the outcome; Holm's, in an ordering
     detectable: float | None = None  # the true gain from which four of five such experiments would say "holds"
     outcome: Decision | None = None  # None: reported, but not part of the decision
     tasks: Mapping[str, float] = field(default_factory=dict)  # mean by task
@@ -64,7 +64,7 @@ def finding(
         high=high,
         low_here=low_here,
         high_here=high_here,
-        p=found.p_value(claim.smallest) if decides else None,
+        p=p_value(found, claim.smallest) if decides else None,
         detectable=None if found.detectable is None else claim.smallest + found.detectable,
         outcome=outcome(found, claim.smallest) if decides else None,
         tasks={task: sum(row) / len(row) for task, row in table.items()},
@@ -75,9 +75,25 @@ def finding(
 
 
 def outcome(found: Estimate, smallest: float) -> Decision:
-    """Holds if the interval lies above the smallest effect, does not hold if it lies below, else undecided."""
-    low, high = found.interval()
-    return "holds" if low > smallest else "does not hold" if high < smallest else "undecided"
+    """What an interval says of a gain, where `smallest` is the smallest that matters, in points.
+
+    Negligible if it lies within -smallest to smallest, holds if it lies above smallest, refuted if it lies below 0; else
+    undecided: it has room for a gain that matters, and for none.
+    """
+    return decided(*found.interval(), smallest)
+
+
+def decided(low: float, high: float, smallest: float) -> Decision:
+    """`outcome` of an interval."""
+    if -smallest <= low and high <= smallest:
+        return "negligible"
+    return "holds" if low > smallest else "refuted" if high < 0 else "undecided"
+
+
+def p_value(found: Estimate, smallest: float) -> float:
+    """The smallest `1 - level` whose interval gives the outcome; of an undecided one, that would hold."""
+    boundaries = {"refuted": (0.0,), "negligible": (-smallest, smallest)}.get(outcome(found, smallest), (smallest,))
+    return max(found.p_value(boundary) for boundary in boundaries)
 
 
 def weighted(arms: Sequence[Values], weights: Sequence[float] = (1.0, -1.0)) -> Values:

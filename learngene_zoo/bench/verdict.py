@@ -1,4 +1,4 @@
-"""The verdict on a claim: *holds*, *does not hold*, *undecided*, or *incomplete* while cells are missing."""
+"""The verdict on a claim: *holds*, *refuted*, *negligible*, *undecided*, or *incomplete* while cells are missing."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,7 +34,7 @@ class Verdict:
     """The result, with everything that a reader needs to judge it."""
 
     claim: str
-    verdict: Literal["holds", "does not hold", "undecided", "incomplete"]
+    verdict: Literal["holds", "refuted", "negligible", "undecided", "incomplete"]
     findings: tuple[Finding, ...] = ()  # what decides the claim
     beside: tuple[Finding, ...] = ()  # reported with it: the gains over the other arms
     means: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # arm -> task -> per cent
@@ -132,7 +132,7 @@ def _over(of: _Evidence) -> tuple[list[Finding], list[str]]:
 
 
 def _ordering(of: _Evidence) -> tuple[list[Finding], list[str]]:
-    return _corrected([_finding(of, pair) for pair in pairwise(of.claim.compare.arms)], of.claim.smallest), []
+    return _corrected([_finding(of, pair) for pair in pairwise(of.claim.compare.arms)]), []
 
 
 def _trend(of: _Evidence) -> tuple[list[Finding], list[str]]:
@@ -209,25 +209,21 @@ def _same(of: _Evidence, ours: str, theirs: str) -> int:
     return len(set.intersection(*(set(found.items()) for found in flags)))
 
 
-def _corrected(findings: Sequence[Finding], smallest: float) -> list[Finding]:
+def _corrected(findings: Sequence[Finding]) -> list[Finding]:
     """Holm's correction: a pair is undecided unless its adjusted p-value is below 0.05."""
     adjusted = holm({found.what: 1.0 if found.p is None else found.p for found in findings})
-    corrected = []
-    for found in findings:
-        p = adjusted[found.what]
-        side: Decision = "holds" if found.value > smallest else "does not hold"
-        corrected.append(replace(found, p=p, outcome=side if p < 0.05 else "undecided"))
-    return corrected
+    kept = [found.outcome if adjusted[found.what] < 0.05 else "undecided" for found in findings]
+    return [replace(found, p=adjusted[found.what], outcome=outcome) for found, outcome in zip(findings, kept)]
 
 
 def _overall(claim: Claim, findings: Sequence[Finding]) -> Decision:
-    """Of several findings each must hold; one that does not hold decides."""
+    """Of several findings each must hold: one that is refuted decides, else one that is negligible."""
     if claim.void_if_same and any(found.same == found.units for found in findings):
         return "undecided"
     outcomes = {found.outcome for found in findings}
-    if "does not hold" in outcomes:
-        return "does not hold"
-    return "holds" if outcomes == {"holds"} else "undecided"
+    if outcomes == {"holds"}:
+        return "holds"
+    return "refuted" if "refuted" in outcomes else "negligible" if "negligible" in outcomes else "undecided"
 
 
 def _beside(of: _Evidence) -> Iterator[Finding]:
@@ -263,12 +259,12 @@ def _seconds(cells: Sequence[Cell], done: Mapping[str, Row]) -> float:
 
 def _exact(claim: Claim) -> Verdict:
     """Without an interval: a sum agrees with the paper's to the last printed digit, or it does not."""
-    words: dict[bool | None, Decision | None] = {None: None, True: "holds", False: "does not hold"}
+    words: dict[bool | None, Decision | None] = {None: None, True: "holds", False: "refuted"}
     findings = []
     for one in claim.exact:
         value = exact_value(one)
         outcome = words[one.agrees(value)]
         findings.append(Finding(what=one.what, value=value, low=value, high=value, outcome=outcome, unit=one.unit))
     outcomes = {found.outcome for found in findings if found.outcome}
-    verdict: Decision = "holds" if outcomes == {"holds"} else "does not hold"
+    verdict: Decision = "holds" if outcomes == {"holds"} else "refuted"
     return Verdict(claim=claim.name, verdict=verdict, findings=tuple(findings))

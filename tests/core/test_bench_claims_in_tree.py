@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,11 +45,25 @@ def test_all_claims_on_a_method_are_planned_for_a_few_hours(method: str, hours: 
 def test_kept_rows_give_the_kept_verdict(name: str, checkout: Path) -> None:
     """So the keys of cells, by which rows are found, and the statistics are what they were when the claims were decided."""
     kept = checkout / "benchmarks" / "results" / "claims"
-    _, before = read_verdict(kept / f"{name}.json")
-    found = judge(load_claim(name), read_rows(kept / "results.jsonl"))
+    claim, before = read_verdict(kept / f"{name}.json")
+    found = judge(claim, read_rows(kept / "results.jsonl"))
     numbers = [[(one.what, one.value, one.low, one.high) for one in verdict.findings] for verdict in (before, found)]
     assert numbers[0] == numbers[1]
     assert (before.verdict, before.cells, before.means) == (found.verdict, found.cells, found.means)
+
+
+def test_a_verdict_of_an_earlier_version_opens_in_four_words(checkout: Path, tmp_path: Path) -> None:
+    """They had one word for everything below the smallest effect; the intervals say which of the four it is."""
+    kept = checkout / "benchmarks" / "results" / "claims" / "pool-levels-wide.json"
+    data = json.loads(kept.read_text())
+    data["claim"]["expected"] = data["verdict"]["verdict"] = "does not hold"
+    (one,) = data["verdict"]["findings"]
+    for low, high, word in ((-3.0, -1.0, "refuted"), (-0.5, 0.5, "negligible"), (-3.0, 0.5, "undecided")):
+        changed = {**one, "low": low, "high": high, "outcome": "does not hold"}
+        path = tmp_path / f"{word}.json"
+        path.write_text(json.dumps({**data, "verdict": {**data["verdict"], "findings": [changed]}}))
+        claim, verdict = read_verdict(path)
+        assert (verdict.verdict, verdict.findings[0].outcome, claim.expected) == (word, word, "refuted")
 
 
 def test_what_the_learngene_saves_is_the_papers_sum() -> None:

@@ -14,7 +14,7 @@ from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, place_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, load_claim
 from learngene_zoo.bench.claims import read_verdict, verdict_text
-from learngene_zoo.bench.contrasts import Finding, by_task, jaccard, jaccard_by_chance, rise, stronger
+from learngene_zoo.bench.contrasts import Finding, by_task, decided, jaccard, jaccard_by_chance, rise, stronger
 from learngene_zoo.bench.verdict import _corrected, _overall, judge
 from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import to_json
@@ -28,7 +28,7 @@ def toy(tmp_path: Path) -> Claim:
 
 
 @pytest.mark.parametrize(
-    ("gain", "outcome"), [(0.03, "holds"), (0.0, "does not hold"), (-0.05, "does not hold"), (0.0101, "undecided")]
+    ("gain", "outcome"), [(0.03, "holds"), (0.0, "negligible"), (-0.05, "refuted"), (0.0101, "undecided")]
 )
 def test_the_verdict_depends_on_where_the_interval_lies(toy: Claim, gain: float, outcome: str) -> None:
     verdict = judge(toy, ran(toy, gains(gain)))
@@ -36,9 +36,28 @@ def test_the_verdict_depends_on_where_the_interval_lies(toy: Claim, gain: float,
     assert verdict.verdict == found.outcome == outcome
     assert found.value == pytest.approx(100 * gain, abs=0.2)
     assert found.low < found.value < found.high
-    assert (found.low > 1.0, found.high < 1.0) == (outcome == "holds", outcome == "does not hold")
+    assert (found.low > 1.0, found.high < 0.0) == (outcome == "holds", outcome == "refuted")
+    assert (found.low >= -1.0 and found.high <= 1.0) == (outcome == "negligible")
+    assert (found.p < 0.05) == (outcome != "undecided")
     assert found.units == 12
     assert (verdict.cells, verdict.seconds, verdict.machines) == (36, 36 * 2.0 + 6 * 1.0, ("a machine",))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (1.01, 9.0, "holds"),
+        (0.2, 9.0, "undecided"),
+        (-0.9, 0.9, "negligible"),
+        (-1.0, 1.0, "negligible"),
+        (-0.9, -0.1, "negligible"),
+        (-5.0, -0.1, "refuted"),
+        (-5.0, 0.5, "undecided"),  # it has room for a gain, if for none that matters
+        (-5.0, 5.0, "undecided"),
+    ],
+)
+def test_a_word_for_every_interval(low: float, high: float, word: str) -> None:
+    assert decided(low, high, 1.0) == word
 
 
 def test_the_smallest_effect_is_the_claims_own(toy: Claim) -> None:
@@ -132,8 +151,8 @@ def test_an_ordering_fails_with_one_of_its_pairs(toy: Claim) -> None:
     level = {"ours": 0.60, "timm": 0.45, "fan_in": 0.50}
     rows = ran(claim, lambda cell: level[cell.arm.name] + jitter(cell) * (cell.arm.name == "timm"))
     verdict = judge(claim, rows)
-    assert [found.outcome for found in verdict.findings] == ["holds", "does not hold"]
-    assert verdict.verdict == "does not hold"
+    assert [found.outcome for found in verdict.findings] == ["holds", "refuted"]
+    assert verdict.verdict == "refuted"
 
 
 def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Claim) -> None:
@@ -142,7 +161,7 @@ def test_arms_that_are_one_model_decide_nothing_where_the_claim_says_so(toy: Cla
     verdict = judge(claim, rows)
     assert verdict.verdict == "undecided"
     assert any("the same model in all 12 units" in note for note in verdict.notes)
-    assert judge(replace(claim, void_if_same=False), rows).verdict == "does not hold"
+    assert judge(replace(claim, void_if_same=False), rows).verdict == "negligible"
 
 
 def judged(what: str, p: float = 0.0, outcome: Any = "holds", **units: int) -> Finding:
@@ -150,10 +169,10 @@ def judged(what: str, p: float = 0.0, outcome: Any = "holds", **units: int) -> F
 
 
 def test_several_pairs_are_corrected_by_holm() -> None:
-    found = _corrected([judged("a", 0.03), judged("b", 0.04), judged("c", 0.001)], 1.0)
+    found = _corrected([judged("a", 0.03), judged("b", 0.04), judged("c", 0.001)])
     assert [one.p for one in found] == pytest.approx([0.06, 0.06, 0.003])
     assert [one.outcome for one in found] == ["undecided", "undecided", "holds"]
-    assert [one.outcome for one in _corrected([judged("a", 0.049)], 3.0)] == ["does not hold"]
+    assert [one.outcome for one in _corrected([judged("a", 0.049, "refuted")])] == ["refuted"]
 
 
 @pytest.mark.parametrize(
@@ -161,8 +180,10 @@ def test_several_pairs_are_corrected_by_holm() -> None:
     [
         (["holds", "holds"], "holds"),
         (["holds", "undecided"], "undecided"),
-        (["holds", "does not hold"], "does not hold"),
-        (["undecided", "does not hold"], "does not hold"),
+        (["holds", "refuted"], "refuted"),
+        (["undecided", "refuted", "negligible"], "refuted"),
+        (["holds", "negligible"], "negligible"),
+        (["undecided", "negligible"], "negligible"),
     ],
 )
 def test_every_finding_must_hold(toy: Claim, outcomes: list[str], verdict: str) -> None:
@@ -206,8 +227,8 @@ def test_two_things_are_judged_with_and_without_each_other(toy: Claim) -> None:
     noise = {"both": 1.0, "layer": 0.4, "guided": -0.7, "none": 0.2}
     verdict = judge(claim, ran(claim, lambda cell: arms[cell.arm.name] / 100 + noise[cell.arm.name] * jitter(cell)))
     assert [found.value for found in verdict.findings] == pytest.approx([5.115, -0.975, 15.09])
-    assert [found.outcome for found in verdict.findings] == ["holds", "does not hold", "holds"]
-    assert verdict.verdict == "does not hold"
+    assert [found.outcome for found in verdict.findings] == ["holds", "refuted", "holds"]
+    assert verdict.verdict == "refuted"
     assert verdict.notes == ("alone: layer over none -2.43 points", "alone: guided over none -8.52 points")
 
 
