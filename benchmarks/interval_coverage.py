@@ -12,12 +12,13 @@ benchmarks/results/interval_coverage.json.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 import machine
 import numpy as np
+from pages import DOCS, replace_between
 
 from learngene_zoo.bench.statistics import estimate, t_quantile
 
@@ -44,6 +45,21 @@ def main() -> None:
         for spread in SEED_SPREADS
     ]
     machine.write("interval_coverage", {"tables": TABLES, "level": 0.95, "rows": rows})
+    replace_between(DOCS / "claims.md", "coverage", markdown(rows))
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The table of docs/claims.md: a line per shape, and per kind of effects Student's coverage, ours, and the width."""
+    shapes = dict.fromkeys((row["tasks"], row["seeds"], row["seed_spread"]) for row in rows)
+    lines = [
+        f"| tasks × seeds | of seeds | {' | '.join(EFFECTS)} |",
+        f"|---|---:|{'---|' * len(EFFECTS)}",
+    ]
+    for shape in shapes:
+        own = [row for row in rows if (row["tasks"], row["seeds"], row["seed_spread"]) == shape]
+        cells = [f"{row['student']:.1f}, **{row['ours']:.1f}** ({row['width']:.2f} ×)" for row in own]
+        lines.append(f"| {shape[0]} × {shape[1]} | {shape[2]} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def measured(effects: str, tasks: int, seeds: int, spread: float) -> dict[str, Any]:
