@@ -18,12 +18,10 @@ Tensors and their names are the published ones, but a checkpoint of the publishe
 benchmarks/tal_forms.py compares the two forms.
 """
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lgzoo_tal.graph import Graph
-from lgzoo_tal.hypernet_spec import INPUT_DISTANCES, Form
+from lgzoo_tal.hypernet_spec import Form
 
 POSITIONS = 0.15  # factor of the position embedding, whose standard deviation starts at 0.02 to 0.04, as timm's
 VECTORS = 0.3  # factor of norms and biases before they are squashed
@@ -37,15 +35,6 @@ def activation(form: Form) -> nn.Module:
 def read(tensor: Tensor, form: Form) -> Tensor:
     """The input of the layer of the low-rank factors."""
     return functional.relu(tensor) if form == "published" else tensor
-
-
-def places(graph: Graph, form: Form) -> Tensor:
-    """(N,) the place of each node: its distance from the input; in the form `centred` the last nodes count from the table's end."""
-    distances = graph.distances[0]
-    if form == "published":
-        return distances
-    ends = INPUT_DISTANCES - 1 - torch.arange(graph.tail, device=distances.device)
-    return torch.cat((distances[: -graph.tail], ends))
 
 
 def is_interleaved(name: str, form: Form) -> bool:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from learngene_zoo.plugin import WrongCall
-from lgzoo_tal.centred import places
 from lgzoo_tal.graph import Graph
 from lgzoo_tal.hypernet_spec import DEGREES, EDGES, INPUT_DISTANCES, HypernetSpec
+from lgzoo_tal.places import distances, relative
 
 NO_PATH = 2  # the row of the edge embedding for two nodes without a path; a path of n edges has row n + 2
 
@@ -156,16 +156,18 @@ class Layer(nn.Module):
         if self.modulated or (spec.task is not None and index == 0):
             self.TEN = TaskLayer(spec)
         if index == 0:
-            self.form = spec.form
+            self.form, self.places = spec.form, spec.places
             self.centrality_embed_in = table(DEGREES, h)
             self.centrality_embed_out = table(DEGREES, h)
             self.input_dist_embed = table(INPUT_DISTANCES, h)
 
     def placed(self, nodes: Tensor, graph: Graph) -> Tensor:
-        """(N, h) with the embeddings of the nodes' degrees and of their distance from the input added."""
+        """(N, h) with the embeddings of the nodes' degrees and of their places added."""
         into = self.centrality_embed_in(graph.in_degree.clamp(max=DEGREES - 1))
         out = self.centrality_embed_out(graph.out_degree.clamp(max=DEGREES - 1))
-        return nodes + into + out + self.input_dist_embed(places(graph, self.form).clamp(max=INPUT_DISTANCES - 1))
+        if self.places == "relative":
+            return nodes + into + out + relative(graph, self.input_dist_embed.weight)
+        return nodes + into + out + self.input_dist_embed(distances(graph, self.form).clamp(max=INPUT_DISTANCES - 1))
 
     def forward(self, nodes: Tensor, bias_HNN: Tensor, task: Tensor | None) -> Tensor:
         """(N, h)"""

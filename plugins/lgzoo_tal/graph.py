@@ -37,6 +37,7 @@ CONV, MSA, SUM, INPUT, BIAS, NORM, POSITIONS = (
 
 CUTOFF = 50  # the longest path that counts, in the released code; ViTs of up to 20 blocks have no longer one
 SINK = ("sink.weight", "sink.bias")
+STEM = 5  # nodes before the first block
 
 _ATTENTION = (
     (NORM, "norm1.weight"),

@@ -38,6 +38,7 @@ from lgzoo_tal.encoder import Graphormer, ShapeEmbedding, TaskLayer, table
 from lgzoo_tal.graph import SINK, TYPES, Graph, graph_of
 from lgzoo_tal.hypernet_spec import HypernetSpec
 from lgzoo_tal.low_rank_decoder import LowRankDecoder
+from lgzoo_tal.places import writer_scale
 from lgzoo_tal.tensors import Blocks, TensorGroup, factor, fill, fitted, groups_of, is_vector, squashed
 
 CLASS_POSITION_STD = 0.02
@@ -78,7 +79,9 @@ class Hypernet(nn.Module):
             tensors = fitted(blocks, *_plane(group), scale)
             for name, tensor in zip(group.names, tensors):
                 whole = tensor[:, 0] if is_vector(group) else tensor
-                made[name] = sorted_rows(whole) if is_interleaved(name, self.spec.form) else whole
+                whole = sorted_rows(whole) if is_interleaved(name, self.spec.form) else whole
+                scale = self._scale(name, graph)
+                made[name] = whole if scale == 1 else whole * scale
         row_d = class_position(graph.spec.width).to(made["pos_embed"])
         made["pos_embed"] = torch.cat((row_d[None], made["pos_embed"]))[None]
         made["cls_token"] = torch.zeros_like(row_d)[None, None]
@@ -102,7 +105,12 @@ class Hypernet(nn.Module):
                 fill(whole[:, None] if is_vector(group) else whole, block, scale)
                 if is_interleaved(name, self.spec.form):
                     whole.copy_(sorted_rows(whole))
+                if (factor_ := self._scale(name, graph)) != 1:
+                    whole.mul_(factor_)
         return made
+
+    def _scale(self, name: str, graph: Graph) -> float:
+        return writer_scale(name, graph.spec.layers) if self.spec.writers == "by_depth" else 1.0
 
     def blocks(
         self, graph: Graph, task: Tensor | None = None, head: bool = True

@@ -30,6 +30,15 @@ Form = Annotated[
     Literal["published", "centred"],
     "as published, or centred, which learns more from few images, above all with a convolutional decoder",
 ]
+Places = Annotated[
+    Literal["input", "relative"],
+    "what tells a node its place: its distance from the input, as published, or its role and its block's place between the "
+    "first and the last",
+]
+Writers = Annotated[
+    Literal["published", "by_depth"],
+    "what a block adds to the residual stream: as decoded, or times sqrt(3 / layers), so that depths add up alike",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +63,8 @@ class HypernetSpec:
     task_place: TaskPlace = "layers"  # in every layer, after its first norm; or once, before the first layer
     task_normalised: bool = False  # whether a task embedding is scaled to a root mean square of 1
     form: Form = "published"
+    places: Places = "input"
+    writers: Writers = "published"
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -84,6 +95,8 @@ class LowRank:
     widest: Widest = 2048
     chunk: Chunk = 2048 * 16
     form: Form = "published"
+    places: Places = "input"
+    writers: Writers = "published"
 
     def __post_init__(self) -> None:
         self.spec()  # refuses impossible sizes
@@ -101,6 +114,8 @@ class Conv:
     layers: Layers = 3
     heads: Heads = 8
     form: Form = "published"
+    places: Places = "input"
+    writers: Writers = "published"
 
     def __post_init__(self) -> None:
         self.spec()  # refuses impossible sizes
