@@ -6,7 +6,7 @@ then learns to do without them: of a 12-layer descendant only the first three bl
 
 `relative` makes a model of L layers L samples of one function of the depth. A node is embedded by its role (the query, key and value
 weight, say) and its block's place t = b / (L - 1) between the first and the last, by linear interpolation between `ANCHORS`
-embeddings of that role, so that every step trains all of them. With `by_depth` what a block adds to the residual stream is scaled
+embeddings of that role, so that every step, of any size, trains what other depths use. With `by_depth` what a block adds to the residual stream is scaled
 by sqrt(3 / L), as independent terms add up: 3 is the papers' smallest depth.
 
 The embeddings are rows of the published table of distances, which has enough of them.
@@ -20,8 +20,7 @@ from torch import Tensor
 from lgzoo_tal.graph import STEM, Graph
 from lgzoo_tal.hypernet_spec import INPUT_DISTANCES, Form
 
-ANCHORS = 4
-LEAST_LAYERS = 3  # of the papers' sets
+LEAST_LAYERS, ANCHORS = 3, 12  # the fewest and the most layers of the papers' sets
 WRITERS = ("attn.proj.weight", "mlp.fc2.weight")  # what a block adds to the residual stream
 
 

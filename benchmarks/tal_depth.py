@@ -1,0 +1,106 @@
+"""Whether the blocks of predicted models count, by what tells the hypernetwork a block's place and by what scales the blocks.
+
+    python benchmarks/tal_depth.py                  three seeds, the first of all arms first; about an hour and a half of one core
+    python benchmarks/tal_depth.py --seeds 1        the first seed only
+    python benchmarks/tal_depth.py both             only arms with this in their names
+
+Each hypernetwork (the preset `mini`'s, without a task layer) is trained on `signs` for twelve epochs, every step with another size of the set
+`tal+`. Then it predicts models of width 96, which are measured untrained on validation images: with 3, 6 and 12 layers, and with 12
+of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The share of those nine blocks is
+(whole - zeroed) / (whole - chance). Rows, resumable, in benchmarks/results/tal_depth.jsonl; the table in docs/methods/tal.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from machine import RESULTS
+from pages import DOCS, replace_between
+from tal_forms import ANCESTRY, RECIPE, TASK, trained
+
+from learngene_zoo.families.tensors import model_of
+from learngene_zoo.runs.run import Run
+from learngene_zoo.training.evaluate import evaluate
+from lgzoo_tal.architectures import drawn, plain
+from lgzoo_tal.hypernet import Hypernet, predicted
+from lgzoo_tal.hypernet_spec import HypernetSpec
+from lgzoo_tal.logah import MINI
+from lgzoo_tal.objective import Lesson, MetaObjective
+from lgzoo_tal.places import WRITERS
+
+BASE = replace(MINI, places="input", writers="published").spec()
+ARMS: dict[str, HypernetSpec] = {
+    "distance from the input": BASE,
+    "relative places": BASE.with_(places="relative"),
+    "writers scaled": BASE.with_(writers="by_depth"),
+    "both": BASE.with_(places="relative", writers="by_depth"),
+}
+ROWS = RESULTS / "tal_depth.jsonl"
+IDLE = range(3, 12)  # the blocks that are made to add nothing
+
+
+def main() -> None:
+    """Train what has no row yet, print each row, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "names", nargs="*", default=[""], help="parts of the names of what is trained; all unless given"
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
+    done = {(row["name"], row["seed"]) for row in rows}
+    for seed in range(given.seeds):
+        for name, spec in ARMS.items():
+            if (name, seed) not in done and any(part in name for part in given.names):
+                rows.append({"name": name, "seed": seed, **measured(spec, seed)})
+                with ROWS.open("a") as file:
+                    file.write(json.dumps(rows[-1]) + "\n")
+                print(rows[-1], flush=True)
+    replace_between(DOCS / "methods" / "tal.md", "depth", markdown(rows))
+
+
+def measured(spec: HypernetSpec, seed: int) -> dict[str, Any]:
+    """A training's curve, and what its predictions are worth."""
+    zoo = drawn("tal+", (), ANCESTRY.spec)
+    objective = MetaObjective(Hypernet(spec, seed), zoo, [Lesson(classes=TASK.classes)], seed)
+    curve = trained(objective, TASK, RECIPE, seed)
+    accuracies = {f"{layers} layers": accuracy(objective.hypernet, layers) for layers in (3, 6, 12)}
+    whole, zeroed, chance = accuracies["12 layers"], accuracy(objective.hypernet, 12, IDLE), 1 / TASK.classes
+    return {**curve, **accuracies, "zeroed": zeroed, "share": (whole - zeroed) / max(whole - chance, 1 / 1000)}
+
+
+def accuracy(hypernet: Hypernet, layers: int, idle: Sequence[int] = ()) -> float:
+    """Of an untrained prediction of width 96 on the validation images; blocks in `idle` add nothing."""
+    spec = plain(ANCESTRY.spec).with_(layers=layers, classes=TASK.classes)
+    silent = tuple(f"blocks.{block}.{writer}" for block in idle for writer in WRITERS)
+    tensors = {
+        name: torch.zeros_like(tensor) if name in silent else tensor
+        for name, tensor in predicted(hypernet, spec, None, Run()).items()
+    }
+    return evaluate(model_of(spec, tensors), TASK, "validation", ANCESTRY.input_format, Run(threads=1)).value
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """A line per arm: means over seeds, and the range of the share."""
+    columns = ["3 layers", "6 layers", "12 layers", "zeroed"]
+    lines = ["| | cross-entropy | 3 layers | 6 layers | 12 layers | without blocks 3 to 11 | their share | seeds |"]
+    lines.append(f"|---|{'---:|' * 7}")
+    for name in dict.fromkeys(row["name"] for row in rows):
+        own = [row for row in rows if row["name"] == name]
+        loss = statistics.fmean(row["cross_entropy"][-1] for row in own)
+        means = [f"{100 * statistics.fmean(row[column] for row in own):.1f}" for column in columns]
+        shares = [row["share"] for row in own]
+        share = f"{statistics.fmean(shares):.2f} ({min(shares):.2f} to {max(shares):.2f})"
+        lines.append(f"| {name} | {loss:.2f} | {' | '.join(means)} | {share} | {len(own)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
