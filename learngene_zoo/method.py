@@ -59,6 +59,22 @@ class Target:
         """`spec` with what this target names. Raises `WrongCall` for an impossible shape."""
         return spec.with_(**self.axes(), dense=self.dense)
 
+    def whole_heads(self, spec: Spec) -> Target:
+        """Where only the width is named, or only the heads, the other too, so that a head is as wide as in `spec`.
+
+        Raises `WrongCall` for a width that is no multiple of that of a head.
+        """
+        unit = spec.head_width
+        if self.width is not None and self.heads is None:
+            if self.width % unit:
+                near = max(round(self.width / unit), 1) * unit
+                raise WrongCall(
+                    f"width is {self.width}, which is not a multiple of the head width of {unit}; choose {near}, "
+                    "or give --heads as well"
+                )
+            return replace(self, heads=self.width // unit)
+        return replace(self, width=self.heads * unit) if self.heads is not None and self.width is None else self
+
     def axes(self) -> dict[str, Any]:
         """The axes of size that it names, with their values."""
         values = {name: getattr(self, name) for name in AXES}

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import FLAT, Bounds, Method, Part, Recipe, check_bounds, derive_seed, once
-from lgzoo_baselines.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, stored, work_of
+from lgzoo_baselines.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, place, stored, work_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Learngene, Run, Spec, StateDict, Task, TimmModel, Work
@@ -40,7 +40,7 @@ class Distilling:
 
 @dataclass(frozen=True, kw_only=True)
 class Distil(Sizes):
-    """Train a model of each depth on the source task, with the ancestry model as its teacher."""
+    """Train a model of each size on the source task, with the ancestry model as its teacher."""
 
     method = "distillation"
 
@@ -52,8 +52,8 @@ class Distil(Sizes):
     teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = TRAINING
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
-        """One training for each depth; the teacher's fine-tuning is not counted."""
-        return work_of(self.depths, self.each.training, images[0], taught_by=ancestries[0].layers)
+        """One training for each size; the teacher's fine-tuning is not counted."""
+        return work_of(self.specs(ancestries[0]), ancestries[0], self.each.training, images[0], taught=True)
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Prepare the teacher, then train the sizes one after the other, each a part of the run; their heads are dropped."""
@@ -64,16 +64,16 @@ class Distil(Sizes):
             teacher, metrics = teacher_named(self.teacher, task, run)
         else:
             teacher, metrics = teacher_for(ancestry, task, self.teaching, run)
-        record, shape = ancestry.record, ancestry.spec.with_(classes=task.classes, dense=task.dense)
-        trained: dict[int, Part] = {}
-        for layers in sorted(self.depths):
-            part = run.part(f"layers-{layers}")
-            spec, seed = shape.with_(layers=layers), derive_seed(part.seed, "init")
+        record, outline, trained = ancestry.record, self.outline([ancestry.spec]), dict[str, Part]()
+        for size in self.specs(ancestry.spec):
+            where = place(size, outline.spec)
+            part, spec = run.part(where), size.with_(classes=task.classes, dense=task.dense)
+            seed = derive_seed(part.seed, "init")
             student = assemble(
                 spec, {}, seed=seed, scheme=self.init, mean=record.mean, std=record.std, view=record.view
             )
-            trained[layers] = once(part, distilled, self.each, [student, teacher, task])
-        return stored(self.outline([ancestry.spec]), trained, {"teacher": metrics} if metrics else {})
+            trained[where] = once(part, distilled, self.each, [student, teacher, task])
+        return stored(outline, trained, {"teacher": metrics} if metrics else {})
 
 
 def distilled(

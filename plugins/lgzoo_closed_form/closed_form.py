@@ -213,11 +213,7 @@ class Solve(Expander):
     def _spec(self, target: Target, whole: Spec) -> Spec:
         """The shape of a target; if only its width or its heads are given, the heads keep their width."""
         unit = whole.head_width
-        if target.heads is None and target.width is not None:
-            target = replace(target, heads=max(target.width // unit, 1))
-        elif target.width is None and target.heads is not None:
-            target = replace(target, width=target.heads * unit)
-        spec = target.apply(whole)
+        spec = target.whole_heads(whole).apply(whole)
         if spec.head_width != unit or spec.width > whole.width:
             widths = ", ".join(str(heads * unit) for heads in range(1, whole.heads + 1))
             raise WrongCall(

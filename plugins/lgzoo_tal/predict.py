@@ -69,15 +69,7 @@ def spec_of(target: Target, spec: Spec) -> Spec:
     """The shape of a target. If only its width is given, heads keep the width that they have in `spec`. Raises `WrongCall`."""
     if target.dense:
         raise WrongCall("hypernetworks predict no dense head; choose a classification task")
-    if target.width is not None and target.heads is None:
-        heads, rest = divmod(target.width, spec.head_width)
-        if rest:
-            near = max(round(target.width / spec.head_width), 1) * spec.head_width
-            raise WrongCall(
-                f"width is {target.width}, which is not a multiple of the head width of {spec.head_width}; choose {near}, "
-                "or give --heads as well"
-            )
-        target = replace(target, heads=heads)
+    target = target if target.width is None else target.whole_heads(spec)
     return target.apply(spec)
 
 

@@ -90,6 +90,27 @@ def test_every_size_is_trained_and_taken_whole() -> None:
             assert torch.equal(model.state[name], learngene.state[f"layers-{layers}/{name}"])
 
 
+@pytest.mark.parametrize("method", ["pretrain_finetune", "distillation"])
+def test_every_depth_comes_with_every_width(method: str) -> None:
+    learngene = made(method, depths=(1, 2), widths=(32, 16))
+    assert learngene.config.details == {"depths": [1, 2], "widths": [16, 32]}
+    assert set(learngene.config.metrics) >= {"layers-1", "layers-2", "layers-1-width-16", "layers-2-width-16"}
+    sizes = [
+        (member.spec.layers, member.spec.width) for member in METHODS.load(method).expander.family(learngene.config)
+    ]
+    assert sizes == [(1, 16), (1, 32), (2, 16), (2, 32)]
+    model = expanded(learngene, Target(layers=2, width=16, classes=3))
+    assert (model.spec.width, model.spec.heads) == (16, 1)
+    for name in model.inherited:
+        assert torch.equal(model.state[name], learngene.state[f"layers-2-width-16/{name}"])
+    works = with_settings(METHODS.load(method).extractor, {"depths": (1,), "widths": (16, 32)}).work(
+        [tiny_ancestry().spec], [48]
+    )
+    assert [work.trained for work in works] == [0.5, 1]
+    with pytest.raises(WrongCall, match="multiple of the head width of 16"):
+        made(method, depths=(1,), widths=(24,))
+
+
 def test_the_sizes_are_trained_apart_from_each_other() -> None:
     """Each is a part with its own seed: another depth beside it changes nothing."""
     both, one = made("pretrain_finetune", depths=(1, 2)), made("pretrain_finetune", depths=(1,))
@@ -133,7 +154,9 @@ def test_a_size_that_was_not_pretrained_is_refused() -> None:
     learngene = made("pretrain_finetune", depths=(1, 3), epochs=0)
     with pytest.raises(WrongCall, match="no model with 2 layers is stored; choose 1, 3 layers"):
         expanded(learngene)
-    with pytest.raises(WrongCall, match="width is 64, but all descendants of this learngene have width 32"):
+    with pytest.raises(
+        WrongCall, match="no model with 1 layers of width 64 is stored; choose 1, 3 layers of width 32, "
+    ):
         expanded(learngene, Target(layers=1, width=64))
 
 
@@ -156,5 +179,5 @@ def test_depths_of_an_artifact_are_not_trusted(details: dict[str, Any]) -> None:
 def test_an_artifact_without_the_tensors_of_a_size_is_refused() -> None:
     learngene = made("pretrain_finetune", depths=(1, 2), epochs=0)
     fewer = replace(learngene, state={n: t for n, t in learngene.state.items() if n.startswith("layers-1/")})
-    with pytest.raises(BadFile, match="lacks the tensors of its model with 2 layers"):
+    with pytest.raises(BadFile, match="lacks the tensors of its model layers-2"):
         expanded(fewer)
