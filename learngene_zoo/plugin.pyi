@@ -2,6 +2,7 @@
 
 from learngene_zoo import plotting as plotting
 from learngene_zoo.artifacts.ancestry import Ancestry as Ancestry
+from learngene_zoo.artifacts.ancestry import inherited_weights as inherited_weights
 from learngene_zoo.artifacts.ancestry import open_ancestry as open_ancestry
 from learngene_zoo.artifacts.ancestry import reopen_ancestry as reopen_ancestry
 from learngene_zoo.artifacts.ancestry import sha256 as sha256

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from learngene_zoo.artifacts.records import AncestryRecord
+from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.artifacts.sources import Found, find, spec_at, split_source
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
-from learngene_zoo.families.family import family_of, host
+from learngene_zoo.families.family import family_of, host, table_of
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import StateDict, Tensors, fingerprint_of_state
@@ -20,6 +20,7 @@ from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.families.tensors import Model
+    from learngene_zoo.runs.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +134,30 @@ def reopen_ancestry(record: AncestryRecord, named: str | None, *, offline: bool 
             "it is another model than the one before; restore that one, or extract again"
         )
     return found
+
+
+def inherited_weights(
+    config: LearngeneConfig, state: StateDict, run: Run, keep: Callable[[str], bool] = lambda name: True
+) -> StateDict:
+    """The ancestry model's tensors without its head, or those of them that `keep` accepts, of a learngene that has all or none.
+
+    They are taken from `state`, the learngene's; if that has none of them, the ancestry model is opened again (`reopen_ancestry`).
+    Raises `BadFile` for a learngene that lacks some, `WrongCall` for one that neither stores nor records its ancestry model.
+    """
+    from learngene_zoo.families.tensors import shapes, shapes_in
+
+    table, found = table_of(config.spec), shapes_in(state)
+    expected = {name: shape for name, shape in shapes(config.spec).items() if not table.is_head(name) and keep(name)}
+    if found.keys().isdisjoint(expected):
+        if not config.ancestries:
+            raise WrongCall("this learngene neither stores nor records its ancestry model; extract it again")
+        state = reopen_ancestry(config.ancestries[0], run.ancestry, offline=run.offline).state
+        found = shapes_in(state)
+    for name, shape in expected.items():
+        if found.get(name) != shape:
+            what = f"{name} has shape {found[name]}" if name in found else f"{name} is missing"
+            raise BadFile(f"the {config.method} learngene: {what}; expected shape {shape}: extract or fetch it again")
+    return {name: state[name] for name in expected}
 
 
 def ancestry_spec(source: str, *, offline: bool = False) -> Spec:
