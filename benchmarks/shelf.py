@@ -82,8 +82,13 @@ class Made:
 # SN-Net's paths are trained for a minute: its anchors bring what they know, the stitches start from least squares.
 _SHORT = {"images": 24_000, "tuning_images": 1_000, "tuning_epochs": 5}
 _ALL = suite("mini").tasks
+_NAMED = Made(
+    settings={"store": False}
+)  # its descendants are cut from the ancestry model, which is on the shelf already
 EXCEPTIONS = {
-    "closed_form": Made(settings={"store": False}),  # its ancestry model is on the shelf already
+    **dict.fromkeys(("evenly_spaced", "first_k", "last_k", "middle_k", "stacked"), _NAMED),
+    **dict.fromkeys(("weight_selection", "weight_subcloning"), _NAMED),
+    "closed_form": _NAMED,
     "ghn3": Made(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
     "logah": Made(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
     "snnet": Made(settings={"images": 6_000, "judged": 100}, ancestries=(NARROW_CARD, BUNDLED), tasks=(SOURCE_TASK,)),

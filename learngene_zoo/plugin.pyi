@@ -33,6 +33,8 @@ from learngene_zoo.families.spec import InputFormat as InputFormat
 from learngene_zoo.families.spec import Segment as Segment
 from learngene_zoo.families.spec import Spec as Spec
 from learngene_zoo.families.surgery import Along as Along
+from learngene_zoo.families.surgery import axes_of as axes_of
+from learngene_zoo.families.surgery import dimensions_of as dimensions_of
 from learngene_zoo.families.surgery import mapped as mapped
 from learngene_zoo.families.surgery import take_blocks as take_blocks
 from learngene_zoo.families.tensors import Model as Model

@@ -25,7 +25,13 @@ from learngene_zoo.training.loop import Engine
 NAMES = sorted(METHODS.references())
 
 
-@pytest.mark.parametrize("name", NAMES)
+# The same method as `first_k` with other places.
+PLACES = {"evenly_spaced", "last_k", "middle_k"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in PLACES else name for name in NAMES]
+)
 def test_the_method_keeps_the_contract(name: str) -> None:
     check_method(METHODS.load(name))
 

@@ -41,15 +41,16 @@ class Along:
     scale: Map | None = None
 
 
-def axes_of(spec: Spec) -> dict[str, int]:
-    """The size of every axis that `mapped` knows in a model.
+def dimensions_of(spec: Spec) -> dict[str, int]:
+    """The size of every kind of dimension that a model's tensors have, by its factors: {"qkv heads head_width": 2304, ...}."""
+    kinds = {kind: sizes for _, kind, sizes in table_of(spec).parameters(spec)}
+    found = {" ".join(axis): (axis, sizes) for kind, sizes in kinds.items() for axis in kind.axes}
+    return {name: math.prod(sizes[part] for part in axis) for name, (axis, sizes) in found.items()}
 
-    An axis is a factor of the table ("heads"), or all factors of a tensor's dimension ("qkv heads head_width"), or "layers".
-    """
-    table = table_of(spec)
-    sizes = table.sizes(spec)
-    whole = {axis for _, kind, _ in table.parameters(spec) for axis in kind.axes}
-    return {**{" ".join(axis): math.prod(sizes[part] for part in axis) for axis in whole}, **sizes, LAYERS: spec.layers}
+
+def axes_of(spec: Spec) -> dict[str, int]:
+    """The size of every axis that `mapped` knows in a model: of dimensions, of their factors ("heads"), and "layers"."""
+    return {**dimensions_of(spec), **table_of(spec).sizes(spec), LAYERS: spec.layers}
 
 
 def mapped(state: StateDict, spec: Spec, maps: Mapping[str, Map | Along]) -> StateDict:

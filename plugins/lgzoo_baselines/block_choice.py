@@ -14,7 +14,9 @@ with stem and final norm as they are, and a fresh head. These are the arms that 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from learngene_zoo.plugin import (
@@ -104,6 +106,15 @@ class Take(Expander):
                 "one: choose fewer, or the method stacked"
             )
         return taken(learngene, spec, CHOICES[config.method](config.spec.layers, spec.layers), run)
+
+
+def narrower(spec: Spec) -> list[Spec]:
+    """A model's shape in every depth up to its own, with every number of its heads for which there is such a model."""
+    made = []
+    for layers, heads in product(range(1, spec.layers + 1), range(1, spec.heads + 1)):
+        with suppress(WrongCall):  # as where the heads of a pooling layer do not divide the width
+            made.append(spec.with_(layers=layers, width=heads * spec.head_width, heads=heads))
+    return made
 
 
 def taken(learngene: Learngene, spec: Spec, sources: Sequence[int], run: Run) -> Descendant:
