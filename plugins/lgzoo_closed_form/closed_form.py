@@ -190,15 +190,15 @@ class Solve(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build it. Raises `WrongCall` for a size beyond the ancestry model's, and for other than whole heads."""
-        from learngene_zoo.plugin import assemble, only, resize_positions, shapes
+        from learngene_zoo.plugin import assemble, inherited_weights, only, resize_positions, shapes
         from lgzoo_closed_form.solve import solved
 
         config, details = learngene.config, details_of(learngene.config, Details)
         spec = self._spec(target, config.spec)
         runs, task = self._runs(details, spec), self._task(learngene, details, run)
-        teacher = teacher_of(
-            _weights(learngene, details, run), config.spec, details.calibration, task, _input_format(config), run
-        )
+        weights = inherited_weights(config, learngene.state, run)
+        whole = {name: weights[name].float() for name in weights}  # those on the shelf are in half precision
+        teacher = teacher_of(whole, config.spec, details.calibration, task, _input_format(config), run)
         small = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
         parts = solved(
             teacher, small, runs, self._directions(learngene), rho=details.calibration.ridge, solve=self.solve
@@ -259,18 +259,6 @@ class Solve(Expander):
                 f"{learngene.folder or 'the learngene'} lacks the tensor {DIRECTIONS} of shape ({width}, {width}); extract it again"
             )
         return columns.double()
-
-
-def _weights(learngene: Learngene, details: Details, run: Run) -> StateDict:
-    """The ancestry model's, without its head, float32. Raises `WrongCall` if they are neither stored nor recorded."""
-    from learngene_zoo.plugin import reopen_ancestry, without_head
-
-    if details.stored:
-        return {name: learngene.state[name].float() for name in learngene.state if name != DIRECTIONS}
-    if not learngene.config.ancestries:
-        raise WrongCall("this learngene neither stores nor records its ancestry model; extract it again")
-    ancestry = reopen_ancestry(learngene.config.ancestries[0], run.ancestry, offline=run.offline)
-    return without_head(ancestry.state, ancestry.spec)
 
 
 def _written(details: Details) -> dict[str, Json]:
