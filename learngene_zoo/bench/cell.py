@@ -60,13 +60,14 @@ class Cell:
     size: Mapping[str, Json] = field(default_factory=dict)  # the expander's settings that name it, where layers do not
     extraction_seed: int | None = None  # None: `seed`
     training_seed: int | None = None  # None: derived from `seed` and the task
+    version: int = 1  # of the suite that draws the task's test images
 
     @property
     def key(self) -> str:
         """What tells this cell from every other: a hash of everything that changes its numbers."""
         values = to_json(self)
         # These fields came later: without them, older results keep their keys.
-        added: dict[str, Json] = {"size": {}, "extraction_seed": None, "training_seed": None}
+        added: dict[str, Json] = {"size": {}, "extraction_seed": None, "training_seed": None, "version": 1}
         return fingerprint({name: value for name, value in values.items() if name not in added or value != added[name]})
 
     @property

@@ -23,6 +23,7 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.method import METHODS
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe, settings_of
+from learngene_zoo.tasks.catalogue import version_of
 
 ConfigOf = Callable[[Cell], LearngeneConfig]  # reads the config of a cell's learngene
 OF_THE_CLAIM = ("draw_tasks", "epochs", "sizes")  # fields of a `Competitor` that its cells or seeds settle
@@ -218,4 +219,6 @@ def _cells(
         recipe, split, tasks, sizes = replace(Recipe(), epochs=0), "validation", tasks[:1], sizes[:1]
     arm = arm_of(claim, choice.arm, seed, choice.lr if choice.arm in space_of(claim).arms else None)
     rest: dict[str, Any] = {"seed": seed, "recipe": recipe, "split": split, "look": False}
-    return [Cell(arm=arm, task=task, **size._asdict(), **rest) for task in tasks for size in sizes]
+    return [
+        Cell(arm=arm, task=task, version=version_of(task), **size._asdict(), **rest) for task in tasks for size in sizes
+    ]

@@ -113,6 +113,7 @@ def cells(
             seed=seed,
             recipe=scheduled(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
             split=split,
+            version=catalogue.version_of(task),
             **size._asdict(),
         )
         for seed in dict.fromkeys(seeds)

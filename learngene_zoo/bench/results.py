@@ -47,6 +47,7 @@ class Row:
     images: _Count  # training images of the fine-tuning
     split: str
     size: str = ""  # how the expander's settings name it, where layers alone do not
+    version: _Count = 1  # of the suite that drew the test images
     error: str | None = None
     metric: str = "accuracy"  # or mIoU
     value: _Share = None

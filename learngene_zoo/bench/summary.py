@@ -19,6 +19,7 @@ from learngene_zoo.bench.contrasts import Values, stronger
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.statistics import Average, Key, average, complete
 from learngene_zoo.settings import Json
+from learngene_zoo.tasks.catalogue import Origin, origin_of
 
 SCRATCH = "scratch"  # the method of the baseline arms
 CONTROL = "shuffled"  # the suffix of the arm that is a method's own control
@@ -70,6 +71,8 @@ class Line:
     over_stem: Average | None  # None for an arm without both controls, and if one of them has no number
     stem: str | None  # the stronger one, in a line of one task
     inherited: Average | None  # None for an arm without a control of its own
+    real: Average | None  # in an average: the metric on the real tasks alone
+    left_out: Average | None  # in an average: on the generated tasks whose families pretraining leaves out
     params: int
     flops: int
     stored_params: int
@@ -105,8 +108,11 @@ class Summary:
 
 
 def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
-    """The summary of the rows of a grid. Of two rows of one arm, task, size, budget and seed the newer one counts."""
-    rows = _newest(rows)
+    """The summary of the rows of a grid. Of two rows of one arm, task, size, budget and seed the newer one counts.
+
+    Of a task whose test images exist in several versions only the newest one is in the summary.
+    """
+    rows = _newest(_of_newest_version(list(rows)))
     good = tuple(row for row in rows if row.error is None and row.value is not None)
     conditions: dict[Condition, dict[str, list[Row]]] = {}
     for row in good:
@@ -118,6 +124,13 @@ def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
     lines = [_with_gaps(line, usual) for lines in found for line in lines]
     failures = tuple(row for row in rows if row.error is not None)
     return Summary(lines=tuple(lines), failures=failures, missing=missing, rows=good, read=tuple(rows))
+
+
+def _of_newest_version(rows: Sequence[Row]) -> list[Row]:
+    newest: dict[str, int] = {}
+    for row in rows:
+        newest[row.task] = max(row.version, newest.get(row.task, 0))
+    return [row for row in rows if row.version == newest[row.task]]
 
 
 def _newest(rows: Iterable[Row]) -> list[Row]:
@@ -205,6 +218,8 @@ def _line(condition: Condition, rows: Sequence[Row], task: str | None, gains: Ga
         untrained=_level({(row.task, row.seed): row.untrained for row in rows}),
         probe=_level({(row.task, row.seed): row.probe for row in rows}),
         **gains._asdict(),
+        real=_level_on(rows, task, "real"),
+        left_out=_level_on(rows, task, "left out"),
         params=round(_mean([row.params for row in rows])),
         flops=round(_mean([row.flops for row in rows])),
         stored_params=max(row.stored_params for row in rows),
@@ -213,6 +228,12 @@ def _line(condition: Condition, rows: Sequence[Row], task: str | None, gains: Ga
         seconds=_mean([row.seconds for row in rows]),
         images=sizes.pop() if len(sizes) == 1 else None,
     )
+
+
+def _level_on(rows: Sequence[Row], task: str | None, origin: Origin) -> Average | None:
+    """The metric on the tasks of this origin; None in a line of one task, and where none or all of them are."""
+    own = [row for row in rows if origin_of(row.task) == origin]
+    return None if task or len(own) == len(rows) else _level({(row.task, row.seed): row.value for row in own})
 
 
 def _level(values: Mapping[Key, float | None]) -> Average | None:
@@ -224,7 +245,7 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-_WITH_INTERVAL = ("value", "untrained", "probe", "over_scratch", "over_stem", "inherited")
+_WITH_INTERVAL = ("value", "untrained", "probe", "over_scratch", "over_stem", "inherited", "real", "left_out")
 
 
 def flat(line: Line) -> dict[str, Json]:

@@ -18,6 +18,8 @@ NOTES = (
     "order.",
     "*Over stem*: the difference to the stronger of the arm's own controls `stem` and `stem_fan_in`, chosen in the same way. They "
     "inherit only what comes before and after the blocks, which have the initialisation of either scratch arm.",
+    "*Real*, *left out*: the metric after the largest budget on the real tasks alone, and on the generated ones whose families "
+    "the source task `forms` leaves out (an ancestry model that was trained on `source` has seen their like).",
     "*Untrained*: the metric before any training, with a fresh head. *Probe*: the accuracy of the nearest class mean in the space "
     "of the features before any training.",
     "Every number of epochs is a separate training with its own complete schedule.",
@@ -57,9 +59,8 @@ def _compact(summary: Summary, split: str, metric: str) -> Table:
         gains = [shown(gain, "+.1f") for gain in (last.over_scratch, last.over_stem, last.inherited)]
         marked = f"{arm} *" if last.lacks else arm  # the star: see `lacking`
         params = human_count(last.params)
-        rows.append(
-            (marked, size, str(width), params, *((one and percent(one.value)) or NONE for one in values), *gains)
-        )
+        shown_values = ((one and percent(one.value)) or NONE for one in (*values, last.real, last.left_out))
+        rows.append((marked, size, str(width), params, *shown_values, *gains))
     budget_names = (f"{epochs} ep" for epochs in budgets)
     columns = (
         "arm",
@@ -69,6 +70,8 @@ def _compact(summary: Summary, split: str, metric: str) -> Table:
         "untrained",
         "probe",
         *budget_names,
+        "real",
+        "left out",
         "over scratch",
         "over stem",
         "inherited",

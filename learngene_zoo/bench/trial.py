@@ -62,6 +62,7 @@ def _identity(cell: Cell, run: Run) -> dict[str, Any]:
         "images": cell.recipe.images or 0,
         "split": cell.split,
         "size": label(cell.size),
+        "version": cell.version,
         "machine": machine(run.device_name),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }

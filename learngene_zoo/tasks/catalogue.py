@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from learngene_zoo.errors import WrongCall, nearest, unknown
 from learngene_zoo.registry import Broken, Found, Plugins
@@ -39,6 +39,11 @@ class Suite:
     tasks: tuple[str, ...] = ()  # those of the entries that are used together; (): all
     # Where on the Hub the data of an entry would be read from now; None if it is found on this machine, or nowhere.
     hub: Callable[[Entry], HubSource | None] = field(default=lambda entry: None, repr=False, compare=False)
+    # Of pictures that are drawn: the tasks, the version that their test images are drawn from, and the tasks whose families no
+    # source task of the suite shows, or none from some version on.
+    generated: tuple[str, ...] = ()
+    version: int = 1
+    left_out: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         names = [entry.name for entry in self.entries]
@@ -47,7 +52,7 @@ class Suite:
         repeated = [name for name, count in Counter([self.name, *names]).items() if count > 1]
         if repeated:
             raise WrongCall(f"the suite {self.name!r} uses the name {repeated[0]!r} twice")
-        for name in self.tasks:
+        for name in (*self.tasks, *self.generated, *self.left_out):
             if name not in names:
                 raise unknown(f"task of the suite {self.name!r}", name, names)
         if not self.tasks:
@@ -135,6 +140,25 @@ def tasks_named(references: Sequence[str]) -> list[str]:
     """The references, with the tasks of a suite where its name stands."""
     members = {suite.name: suite.tasks for suite in suites()[0]}
     return [task for reference in references for task in members.get(reference, (reference,))]
+
+
+Origin = Literal["real", "generated", "left out"]
+
+
+def origin_of(task: str) -> Origin:
+    """Whether a task's pictures are real or drawn, and of the latter whether pretraining leaves its family out."""
+    entry = find_entry(task)
+    of = suite_of(entry) if entry else None
+    if of is None or task not in of.generated:
+        return "real"
+    return "left out" if task in of.left_out else "generated"
+
+
+def version_of(task: str) -> int:
+    """The version of a generated task, on which its test images depend; 1 for all others."""
+    entry = find_entry(task)
+    of = suite_of(entry) if entry else None
+    return of.version if of is not None and task in of.generated else 1
 
 
 def is_own_data(reference: str) -> bool:

@@ -13,7 +13,7 @@ import torch
 from learngene_zoo.plugin import IGNORED, Entry, Samples, Task, built_in, derive_seed, noise, uniform
 from lgzoo_mini.canvas import Dice, any_colour, apart, finish, middle, mix, over, plain, shade, stripes, value_noise
 from lgzoo_mini.shapes import PICTURE, Frame, box, contour, convex, cover, ellipse, frame, half_plane, wide
-from lgzoo_mini.suite import GRAIN, Drawn
+from lgzoo_mini.suite import GRAIN, Drawn, split_seed
 
 CLASSES = ("sky", "ground", "water", "disc", "box", "tree")
 GROUND, WATER, FIRST_THING = 1, 2, 3
@@ -23,7 +23,7 @@ STREAMS = 32 + 20 * THINGS
 
 def draw(split: str, indices_N: np.ndarray) -> Samples:
     """Images uint8 (N, 3, SIZE, SIZE) and masks uint8 (N, SIZE, SIZE)."""
-    key = derive_seed(0, "scenes", split)
+    key = split_seed("scenes", split)
     return scenes(uniform(key, indices_N, STREAMS), noise(derive_seed(key, "grain"), indices_N, GRAIN))
 
 

@@ -115,6 +115,33 @@ def test_the_gain_over_the_stem_is_over_the_initialisation_that_is_stronger_on_e
     assert {row[0]: row[column].split()[0] for row in table.rows}["lsamd"] == "+25.0"
 
 
+def test_real_and_left_out_tasks_have_columns_of_their_own() -> None:
+    """digits is real; wings is drawn, and no picture of its family is in `forms`; signs is neither."""
+    more = [
+        replace(row, task="wings", value=(row.value or 0) / 2, key=f"w{row.key}")
+        for row in rows()
+        if row.task == "digits"
+    ]
+    summary = summarise([*rows(), *more])
+    line = line_of(summary, "lsamd")
+    assert line.real
+    assert line.left_out
+    assert (line.real.value, line.left_out.value) == (pytest.approx(0.85), pytest.approx(0.425))
+    assert line_of(summary, "lsamd", "digits").real is None
+    (table,) = tables.compact(summary)
+    found = dict(zip(table.columns, table.rows[0]))
+    assert (found["real"], found["left out"]) == ("85.0", "42.5")
+    assert flat(line)["left_out"] == pytest.approx(0.425)
+
+
+def test_rows_of_two_versions_of_a_suite_are_not_mixed() -> None:
+    old = [replace(row, task="wings", version=1, key=f"o{row.key}", value=0.1) for row in rows() if row.task == "signs"]
+    new = [replace(row, version=2, key=f"n{row.key}", value=0.9, seed=row.seed + 5) for row in old]
+    (found,) = {line.value.value for line in summarise([*old, *new]).lines}
+    assert found == pytest.approx(0.9)
+    assert len(summarise([*old, *new]).rows) == len(new)
+
+
 def test_a_bench_with_one_of_the_two_stems_has_no_gain_over_the_stem() -> None:
     """As benches had before the second initialisation: its gain would be over the weaker one."""
     summary = summarise(row for row in rows() if row.control != "stem_fan_in")

@@ -229,7 +229,7 @@ def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
     _, found, rows = measured
     again = replace(RUN, resume=True)
     with monkeypatch.context() as patch:
-        patch.setattr("learngene_zoo.training.evaluate.evaluate", stop)
+        patch.setattr("learngene_zoo.training.evaluate.judge", stop)
         with pytest.raises(KeyboardInterrupt):
             run_grid([replace(found[6], look=False)], tmp_path, again)
     (kept,) = (tmp_path / "checkpoints").iterdir()

@@ -1,0 +1,41 @@
+"""The version of `mini`: it changes the test images, and tells results of one from those of another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.settings import Recipe
+from learngene_zoo.tasks.catalogue import origin_of, version_of
+from lgzoo_mini import suite as mini
+
+
+def test_the_version_changes_the_test_images_and_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    wings, few = mini.generator("wings"), np.arange(3)
+    before = {split: wings.target(split, few) for split in ("train", "validation", "test")}
+    monkeypatch.setattr(mini, "VERSION", 2)
+    after = {split: wings.target(split, few) for split in before}
+    assert [bool((before[split] == after[split]).all()) for split in before] == [True, True, False]
+    assert list(wings.labels(few)) == [0, 1, 2]
+
+
+def test_the_first_version_is_what_it_was() -> None:
+    assert mini.split_seed("wings", "test", 1) == mini.derive_seed(0, "wings", "test")
+    seeds = {mini.split_seed("wings", "test", version) for version in range(1, 6)}
+    assert len(seeds) == 5
+
+
+def test_cells_of_another_version_are_other_cells() -> None:
+    cell = Cell(arm=Arm(name="lsamd", method="lsamd"), task="wings", layers=9, seed=0, recipe=Recipe())
+    assert replace(cell, version=1).key == cell.key
+    assert replace(cell, version=2).key != cell.key
+
+
+def test_what_is_drawn_what_is_real_and_what_pretraining_leaves_out() -> None:
+    tasks = {"digits": "real", "fashion_mnist": "real", "folder:x": "real", "signs": "generated", "scenes": "generated"}
+    tasks |= {"wings": "left out", "petals": "left out"}
+    assert {task: origin_of(task) for task in tasks} == tasks
+    assert [version_of(task) for task in ("wings", "digits", "folder:x")] == [mini.VERSION, 1, 1]
