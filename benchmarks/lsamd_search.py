@@ -16,7 +16,7 @@ patches after the last block is fitted to training images of tasks that no searc
 set's percentile is the share of all sets that are worse, by the mean of the tasks. Sets that share a beginning share its computation.
 
 Fine-tuning: the same for 100 sets drawn at random, each expanded to 7 layers and trained for a few epochs. No test image is read.
-Rows in benchmarks/results/lsamd_search.jsonl, the summary in lsamd_search.json and docs/methods/lsamd.md.
+Rows in benchmarks/results/lsamd_search.jsonl, the summary in lsamd_search.json, docs/methods/lsamd.md and the learngene's card.
 """
 
 from __future__ import annotations
@@ -39,12 +39,13 @@ import numpy as np
 import torch
 from pages import DOCS, ROOT, replace_between
 from probe_gate import ridge, split_batches, standardised
+from shelf import card_of, shown
 from torch.nn import functional
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import Ancestry, open_ancestry
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.families.tensors import shuffled
 from learngene_zoo.method import BUNDLED, METHODS, Target
 from learngene_zoo.runs.run import Run
@@ -74,7 +75,7 @@ class Plan:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     fewer: tuple[int, ...] = (0, 1, 2)  # of the variants that take as long as the search and are not it
     search: Mapping[str, Any] = field(default_factory=dict)  # settings of all searches that differ from the preset mini
-    tasks: tuple[str, ...] = ("digits", "textures", "numbers", "wings")
+    tasks: tuple[str, ...] = ("digits", "textures", "numbers")
     images: int = 250  # training images of a probe, and as many validation images
     sets: int | None = None  # None: all
     tuned: int = 100
@@ -376,6 +377,16 @@ def sentence(found: Mapping[str, Any]) -> str:
     )
 
 
+def own_place(summary: Summary) -> str:
+    """Where the blocks of the learngene on the shelf stand, in one sentence."""
+    kept = tuple(load_learngene(card_of("lsamd")).config.details["kept"])
+    if kept not in summary.probed:
+        return ""
+    first = " (simply the first ones)" if kept == tuple(range(1, len(kept) + 1)) else ""
+    place = percentile(summary.probed[kept], [*summary.probed.values()])
+    return f" The blocks of the bundled learngene, {' '.join(map(str, kept))}{first}, stand at percentile {place:.0f}."
+
+
 def table(found: Mapping[str, Any]) -> str:
     """Markdown."""
     lines = [
@@ -414,11 +425,13 @@ def main() -> None:
     stages = [] if given.table else [search_all, probe_all, *([tune_some] if given.tune or given.smoke else [])]
     for stage in stages:
         stage(ancestry, plan, rows)
-    found = Summary(rows, plan.tasks).as_json()
+    summary = Summary(rows, plan.tasks)
+    found = summary.as_json()
     text = table(found)
     if not given.smoke:
         machine.write(NAME, found)
-        replace_between(DOCS / "methods" / "lsamd.md", "lsamd-search", text)
+        replace_between(DOCS / "methods" / "lsamd.md", "lsamd-search", text + own_place(summary))
+        shown(card_of("lsamd"), "lsamd-search", sentence(found) + own_place(summary))
     print(text)
 
 

@@ -13,7 +13,7 @@ models. Block j of the narrow model leads to a block k of the wide one with |j -
 or l + 1 in the interior of the pool: tables 1 and 2 of the paper are the paths of l blocks, k = j + 1.
 
 Where the paper is silent: heads have the ancestry's head width in all stages (3 of them at width 192; the authors' code
-distils with 3 and builds the pool with 12), and stitched paths have the final norm (that code leaves it out).
+distils with 3 and builds the pool with 12), and stitched paths have the final norm (the paper's tables count none).
 
 `alpha` 1 with `stitch` ls uses no teacher: it is what the paper calls SN-Net with the auxiliary architectures, two
 anchors trained on labels and stitched by least squares, which take the same storage.
