@@ -23,20 +23,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import combinations
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import machine
 import numpy as np
 import torch
+from lsamd_search_summary import KEPT, LAYERS, Kept, Summary, own_place, sentence, table
 from pages import DOCS, ROOT, replace_between
 from probe_gate import ridge, split_batches, standardised
 from shelf import card_of, shown
@@ -45,7 +43,7 @@ from torch.nn import functional
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import Ancestry, open_ancestry
 from learngene_zoo.artifacts.records import LearngeneConfig
-from learngene_zoo.artifacts.shelf import Learngene, load_learngene
+from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.families.tensors import shuffled
 from learngene_zoo.method import BUNDLED, METHODS, Target
 from learngene_zoo.runs.run import Run
@@ -55,8 +53,6 @@ from learngene_zoo.training.fit import fit
 from lgzoo_lsamd.blocks import base_blocks, order
 
 NAME = "lsamd_search"
-KEPT, LAYERS = 5, 7  # the paper's numbers: of learngene blocks, and of the larger descendant of its comparisons
-Kept = tuple[int, ...]
 VARIANTS: dict[str, dict[str, Any]] = {
     "search": {},
     "0 epochs": {"epochs": 0},
@@ -64,7 +60,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "constant router": {"router_token": "constant"},
     "search, class token": {"router_token": "class"},
 }
-PLACEBOS = ("0 epochs", "shuffled ancestry", "constant router")
 RECIPE = Recipe(epochs=4, images=500, batch_size=50, lr=3e-3, warmup=0.4)  # of the fine-tuning
 
 
@@ -256,162 +251,6 @@ def tuned(ancestry: Ancestry, kept: Kept, task: str, recipe: Recipe) -> float:
     return round(made.provenance["metrics"]["validation_accuracy"], 4)
 
 
-# What comes out
-
-
-class Summary:
-    """What the rows of an ancestry model say."""
-
-    def __init__(self, rows: Rows, tasks: Sequence[str]) -> None:
-        self.rows, self.tasks = rows, tasks
-
-    @cached_property
-    def probed(self) -> dict[Kept, float]:
-        """The mean accuracy over the tasks of every set, by untrained probe."""
-        return {tuple(row["kept"]): mean(row["accuracy"].values()) for row in self.rows.of("probe")}
-
-    @cached_property
-    def trained(self) -> dict[Kept, float]:
-        """The same after fine-tuning, of the sets that have all tasks."""
-        found: dict[Kept, dict[str, float]] = {}
-        for row in self.rows.of("tune"):
-            found.setdefault(tuple(row["kept"]), {})[row["task"]] = row["accuracy"]
-        return {kept: mean(values.values()) for kept, values in found.items() if len(values) == len(self.tasks)}
-
-    @cached_property
-    def drawn(self) -> list[float]:
-        """Of the sets drawn at random, the mean accuracy after fine-tuning."""
-        drawn = {tuple(row["kept"]) for row in self.rows.of("tune") if row["drawn"]}
-        return [value for kept, value in self.trained.items() if kept in drawn]
-
-    def kept(self, variant: str) -> list[Kept]:
-        """What a variant keeps with each seed."""
-        return [tuple(row["kept"]) for row in self.rows.of("search") if row["variant"] == variant]
-
-    def percentiles(self, variant: str) -> list[float]:
-        """Of each seed's choice, among all sets by untrained probe."""
-        return [percentile(self.probed[kept], [*self.probed.values()]) for kept in self.kept(variant)]
-
-    def variant(self, name: str) -> dict[str, Any]:
-        """One line of the table."""
-        kept, places = self.kept(name), self.percentiles(name)
-        trained = [percentile(self.trained[one], self.drawn) for one in kept if one in self.trained and self.drawn]
-        return {
-            "variant": name,
-            "seeds": len(kept),
-            "kept": kept,
-            "percentiles": [round(place, 1) for place in places],
-            "percentile": round(mean(places), 1),
-            "accuracy": round(100 * mean(self.probed[one] for one in kept), 1),
-            "jaccard": round(mean(similarities(kept)), 2) if len(kept) > 1 else None,
-            "tuned_percentile": round(mean(trained), 1) if len(trained) == len(kept) else None,
-        }
-
-    def as_json(self) -> dict[str, Any]:
-        """All that the table and the sentence need."""
-        lines = [self.variant(name) for name in VARIANTS if self.kept(name)]
-        gains = {name: gain(self.percentiles("search"), self.percentiles(name)) for name in PLACEBOS if self.kept(name)}
-        ranked = sorted(self.probed, key=lambda kept: -self.probed[kept])
-        both = [kept for kept in self.trained if kept in self.probed]
-        first = tuple(range(1, KEPT + 1))
-        return {
-            "ancestry": self.rows.ancestry,
-            "layers": LAYERS,
-            "tasks": list(self.tasks),
-            "sets": len(self.probed),
-            "variants": lines,
-            "chance_jaccard": round(chance_similarity(12, KEPT), 2),
-            "over_placebos": gains,
-            "beats": bool(gains) and all(low > 0 for _, low, _ in gains.values()),
-            "first_blocks": round(percentile(self.probed[first], [*self.probed.values()]), 1)
-            if first in self.probed
-            else None,
-            "best": [ranked[0], round(100 * self.probed[ranked[0]], 1)],
-            "worst": [ranked[-1], round(100 * self.probed[ranked[-1]], 1)],
-            "tuned_sets": len(self.drawn),
-            "rank_correlation": round(rank_correlation(both, self.probed, self.trained), 2) if len(both) > 2 else None,
-        }
-
-
-def percentile(value: float, every: Sequence[float]) -> float:
-    """The share of `every` that is below `value`, in per cent; equals count half."""
-    return 100 * mean((other < value) + 0.5 * (other == value) for other in every)
-
-
-def similarities(sets: Sequence[Kept]) -> list[float]:
-    """The Jaccard index of every two sets."""
-    return [len({*a} & {*b}) / len({*a} | {*b}) for a, b in combinations(sets, 2)]
-
-
-def chance_similarity(blocks: int, kept: int) -> float:
-    """The expected Jaccard index of two sets drawn at random."""
-    ways = {k: math.comb(kept, k) * math.comb(blocks - kept, kept - k) for k in range(kept + 1)}
-    return sum(count * k / (2 * kept - k) for k, count in ways.items()) / math.comb(blocks, kept)
-
-
-def gain(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float, float]:
-    """The difference of two means, with an interval of two standard errors; without one for a single run."""
-    if len(ours) < 2 or len(theirs) < 2:
-        return round(mean(ours) - mean(theirs), 1), -math.inf, math.inf
-    error = math.sqrt(sum(stdev(runs) ** 2 / len(runs) for runs in (ours, theirs)))
-    value = mean(ours) - mean(theirs)
-    return round(value, 1), round(value - 2 * error, 1), round(value + 2 * error, 1)
-
-
-def rank_correlation(sets: Sequence[Kept], *judges: Mapping[Kept, float]) -> float:
-    """Spearman's, of two judgements of the same sets."""
-    ranks = [np.argsort(np.argsort([judge[kept] for kept in sets])) for judge in judges]
-    return float(np.corrcoef(*ranks)[0, 1])
-
-
-def sentence(found: Mapping[str, Any]) -> str:
-    """Whether the search beats its placebos, in one sentence."""
-    search, *_ = found["variants"]
-    others = {line["variant"]: line["percentile"] for line in found["variants"] if line["variant"] in PLACEBOS}
-    placebos = ", ".join(f"{name} {value:.0f}" for name, value in others.items())
-    verdict = "beats" if found["beats"] else "does not beat"
-    return (
-        f"The search {verdict} its placebos: among all {found['sets']} sets of five blocks, judged by an untrained probe, the sets "
-        f"that it keeps stand at percentile {search['percentile']:.0f} on average over {search['seeds']} seeds ({placebos}; "
-        f"chance 50)."
-    )
-
-
-def own_place(summary: Summary) -> str:
-    """Where the blocks of the learngene on the shelf stand, in one sentence."""
-    kept = tuple(load_learngene(card_of("lsamd")).config.details["kept"])
-    if kept not in summary.probed:
-        return ""
-    first = " (simply the first ones)" if kept == tuple(range(1, len(kept) + 1)) else ""
-    place = percentile(summary.probed[kept], [*summary.probed.values()])
-    return f" The blocks of the bundled learngene, {' '.join(map(str, kept))}{first}, stand at percentile {place:.0f}."
-
-
-def table(found: Mapping[str, Any]) -> str:
-    """Markdown."""
-    lines = [
-        "| variant | seeds | percentile among all sets, mean (each seed) | probe, mean accuracy | Jaccard between seeds | percentile after fine-tuning |",
-        "|---|---:|---|---:|---:|---:|",
-    ]
-    for line in found["variants"]:
-        each = " ".join(f"{place:.0f}" for place in line["percentiles"])
-        rest = ("-" if line[name] is None else str(line[name]) for name in ("jaccard", "tuned_percentile"))
-        lines.append(
-            f"| {line['variant']} | {line['seeds']} | {line['percentile']:.0f} ({each}) | {line['accuracy']} | {' | '.join(rest)} |"
-        )
-    best, worst = (f"{' '.join(map(str, kept))} ({value} %)" for kept, value in (found["best"], found["worst"]))
-    about = (
-        f"{sentence(found)} Two sets drawn at random have a Jaccard index of {found['chance_jaccard']} on average. The best set is {best}, the "
-        f"worst {worst}; the first five blocks stand at percentile {found['first_blocks']}."
-    )
-    if found["tuned_sets"]:
-        about += (
-            f" After fine-tuning {found['tuned_sets']} sets drawn at random, the probe's ranks agree with those of the trained models "
-            f"with a correlation of {found['rank_correlation']}."
-        )
-    return "\n".join([*lines, "", about])
-
-
 def main() -> None:
     """Measure what is not measured yet, print, and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -425,7 +264,7 @@ def main() -> None:
     stages = [] if given.table else [search_all, probe_all, *([tune_some] if given.tune or given.smoke else [])]
     for stage in stages:
         stage(ancestry, plan, rows)
-    summary = Summary(rows, plan.tasks)
+    summary = Summary(rows.rows, plan.tasks)
     found = summary.as_json()
     text = table(found)
     if not given.smoke:
