@@ -1,0 +1,180 @@
+"""What is inherited, and what it costs: every method at three sizes, on pictures that no extraction has seen.
+
+    python benchmarks/inheritance.py                   resumable: run it again after a stop; about eight hours of two cores
+    python benchmarks/inheritance.py --budget smoke    a few cells, to see that everything works; writes nothing into docs/
+    python benchmarks/inheritance.py --budget full     more tasks and seeds, for a GPU
+
+From one ancestry model come models of half its depth, of two thirds of its width, and of both. The tasks are two of real pictures
+and two drawn families that are left out of the ancestry model's training. Learngenes that the shelf has are taken from there (one
+extraction; the seeds are those of the fine-tuning); distillation of each size sees as many pictures as LSAMD's extraction, and ten times as many.
+Every arm has its own learning rate and augmentation, chosen on validation images with equal budgets (docs/bench.md).
+
+Rows in build/inheritance, the page docs/inheritance.md, its figure docs/images/inheritance.png, the numbers in
+benchmarks/results/inheritance.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from inheritance_page import write_page
+from shelf_worth import place
+
+from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.ancestry import ancestry_spec
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.executors import Workers
+from learngene_zoo.bench.grid import AUGMENTS, RATES, RECIPE, cells, scheduled, standard_arms
+from learngene_zoo.bench.grid_tuning import GridTuning, told, with_choices
+from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.runner import run_grid
+from learngene_zoo.bench.search import choose
+from learngene_zoo.errors import TrainingFailed, ZooError
+from learngene_zoo.families.spec import Spec
+from learngene_zoo.method import BUNDLED, METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+
+ROOT = Path(__file__).resolve().parent.parent
+METHODS_COMPARED = ("closed_form", "first_k", "weight_selection", "lsamd", "pool", "tal")
+REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
+MORE = ("textures", "numbers")
+EXTRACTION_SEED = 0  # the shelf's
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What is measured."""
+
+    tasks: tuple[str, ...] = (*REAL, *LEFT_OUT)
+    trainings: tuple[tuple[int, int], ...] = ((200, 12), (1000, 4))  # images and epochs of the fine-tuning
+    seeds: int = 3
+    distilled: int = 30_000  # pictures that the distillation of one size sees, and a tenth of those of its longer arm
+    sizes: int = 4  # how many of `sizes_of`, from the first
+    methods: tuple[str, ...] = METHODS_COMPARED
+    rates: tuple[float, ...] = tuple(RATES)
+    widen: bool = True
+
+
+BUDGETS = {
+    "standard": Budget(),
+    "full": Budget(tasks=(*REAL, *LEFT_OUT, *MORE), seeds=8, trainings=((200, 12), (1000, 4), (5000, 8))),
+    "smoke": Budget(
+        tasks=("digits",), trainings=((50, 1),), seeds=1, distilled=128, sizes=3, methods=("closed_form", "lsamd"),
+        rates=(1e-3,), widen=False,
+    ),
+}  # fmt: skip
+
+
+def sizes_of(ancestry: Spec) -> dict[str, tuple[int, int]]:
+    """Layers and width by name. The last one is there to tell what further layers are worth."""
+    layers, width = ancestry.layers // 2, 2 * ancestry.heads // 3 * ancestry.head_width
+    return {
+        "half as deep": (layers, ancestry.width),
+        "narrower": (ancestry.layers, width),
+        "both": (layers, width),
+        "a quarter as deep": (ancestry.layers // 4, ancestry.width),
+    }
+
+
+def arms(budget: Budget, sizes: Sequence[tuple[int, int]]) -> list[Arm]:
+    """Every method with its controls, distillation of each size at two costs, and scratch."""
+    methods = [name for name in budget.methods if name in METHODS.references()]
+    found = standard_arms(methods)
+    at = {
+        "depths": tuple(sorted({layers for layers, _ in sizes})),
+        "widths": tuple(sorted({width for _, width in sizes})),
+    }
+    for name, times in (("distillation", 1), ("distillation x 10", 10)):
+        settings = {**at, "images": times * budget.distilled, "epochs": 1}
+        found.append(Arm(name=name, method="distillation", settings=settings))
+    return found
+
+
+def grid(budget: Budget, ancestry: Spec) -> list[Cell]:
+    """Every cell; what a method does not build, it has no cell for."""
+    sizes = list(sizes_of(ancestry).values())[: budget.sizes]
+    competitors = arms(budget, sizes)
+    return [
+        replace(cell, extraction_seed=EXTRACTION_SEED, look=False)
+        for images, epochs in budget.trainings
+        for layers, width in sizes
+        for cell in cells(
+            available(budget.tasks),
+            competitors,
+            layers=(layers,),
+            widths=(width,),
+            epochs=(epochs,),
+            seeds=range(budget.seeds),
+            recipe=scheduled(replace(RECIPE, images=images), epochs),
+            offline=True,
+        )
+    ]
+
+
+def available(tasks: Sequence[str]) -> list[str]:
+    """The tasks whose data are here; says what is left out."""
+    found = []
+    for name in tasks:
+        try:
+            open_task(name, offline=True)
+        except ZooError as error:
+            print(f"without {name}: {error}", file=sys.stderr)
+        else:
+            found.append(name)
+    return found
+
+
+def from_shelf(wanted: Sequence[Cell], out: Path) -> None:
+    """Put the learngenes of the shelf where the grid looks for its extractions."""
+    for cell in wanted:
+        card = shelf.cards_folder() / f"{cell.arm.method}-mini"
+        if cell.arm.method in METHODS_COMPARED and (card / "model.safetensors").is_file():
+            place(cell.extraction, card, out)
+
+
+def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
+    """The rows of the grid: first each arm's choice on validation images, then everything else."""
+    wanted, run = grid(budget, ancestry_spec(BUNDLED)), Run(threads=1)
+    from_shelf(wanted, out)
+
+    def rows_of(some: list[Cell]) -> list[Row]:
+        return run_grid(some, out, run, Workers(workers), say=lambda text: print(text, file=sys.stderr))
+
+    largest = max(cell.recipe.images or 0 for cell in wanted)
+    tuned = [cell for cell in wanted if cell.recipe.images == largest]
+    tuning = GridTuning(tuned, budget.rates, tuple(AUGMENTS), widen=budget.widen)
+    choices = tuning.fixed
+    if tuning.space.size > 1:
+        choices = choose(tuning.space, tuning.cell_of, rows_of)
+    for choice in choices.values():
+        print(told(choice), file=sys.stderr)
+    chosen = with_choices(wanted, choices)
+    yield from zip(chosen, rows_of(chosen), strict=True)
+
+
+def main() -> None:
+    """Measure what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--budget", choices=BUDGETS, default="standard")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=None, help="the folder of the rows")
+    given = parser.parse_args()
+    out = given.out or ROOT / "build" / ("inheritance" if given.budget == "standard" else f"inheritance-{given.budget}")
+    try:
+        found = list(measured(BUDGETS[given.budget], out, given.workers))
+    except TrainingFailed as error:
+        raise SystemExit(str(error)) from None
+    failed = {row.arm: row.error for _, row in found if row.error}
+    names = {size: name for name, size in sizes_of(ancestry_spec(BUNDLED)).items()}
+    write_page(found, names, REAL, LEFT_OUT, publish=given.budget != "smoke")
+    if failed:
+        raise SystemExit("; ".join(f"{arm}: {error}" for arm, error in failed.items()))
+
+
+if __name__ == "__main__":
+    main()

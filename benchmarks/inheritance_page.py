@@ -1,0 +1,228 @@
+"""The page, the figure and the numbers of benchmarks/inheritance.py, from its cells and their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+from machine import write
+from pages import DOCS, replace_between
+
+from learngene_zoo.bench.cell import Cell
+from learngene_zoo.bench.contrasts import Unit, Values, stronger, weighted
+from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.statistics import Average, average
+from learngene_zoo.bench.tables import Table, duration, markdown
+from learngene_zoo.plotting import GREY, legend, mark, save, settle, style, subplots
+from learngene_zoo.text import human_count
+
+OURS = "closed_form"
+SCRATCH = ("scratch timm", "scratch fan_in")
+STEMS = ("stem", "stem_fan_in")
+Name = str  # of a size
+Place = tuple[int, Name]  # images of the fine-tuning, size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """A difference in points, with its 95 % interval over tasks and seeds."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+    def __str__(self) -> str:
+        ends = "" if self.low is None or self.high is None else f" [{self.low:+.1f}, {self.high:+.1f}]"
+        return f"{self.value:+.1f}{ends}"
+
+    @property
+    def clear(self) -> bool:
+        """Whether the interval lies above 0."""
+        return self.low is not None and self.low > 0
+
+
+class Measured:
+    """The values of every arm, by size, budget, task and seed."""
+
+    def __init__(self, found: Iterable[tuple[Cell, Row]], names: Mapping[tuple[int, int], Name]) -> None:
+        self.values: dict[tuple[str, Place], dict[Unit, float]] = {}
+        self.rows: dict[tuple[str, Place], list[Row]] = {}
+        for cell, row in found:
+            if row.error is None and row.value is not None:
+                size = names[cell.layers, cell.width or row.width]
+                at = (row.arm, (cell.recipe.images or 0, size))
+                self.values.setdefault(at, {})[row.task, size, row.seed] = 100 * row.value
+                self.rows.setdefault(at, []).append(row)
+        arms = dict.fromkeys(arm for arm, _ in self.values)
+        self.methods = [arm for arm in arms if arm not in SCRATCH and not arm.endswith(("shuffled", *STEMS))]
+        self.places = list(dict.fromkeys(place for _, place in self.values))
+
+    def level(self, arm: str, place: Place, tasks: Collection[str] | None = None) -> float | None:
+        """The mean accuracy of an arm, over some of the tasks."""
+        values = self.values.get((arm, place), {})
+        kept = [value for (task, _, _), value in values.items() if tasks is None or task in tasks]
+        return sum(kept) / len(kept) if kept else None
+
+    def rival(self, arms: Sequence[str], place: Place) -> Values | None:
+        """The strongest of some arms, for each task; None without any."""
+        own = {arm: self.values[arm, place] for arm in arms if (arm, place) in self.values}
+        return stronger(own)[0] if own else None
+
+    def gain(self, ours: Values | None, theirs: Values | None) -> Gain | None:
+        """The paired difference, over the tasks and seeds that both have."""
+        if not ours or not theirs:
+            return None
+        both = ours.keys() & theirs.keys()
+        pairs = [{unit: side[unit] for unit in ours if unit in both} for side in (ours, theirs)]
+        found: Average | None = average({(task, seed): value for (task, _, seed), value in weighted(pairs).items()})
+        return None if found is None else Gain(value=found.value, low=found.low, high=found.high)
+
+    def over(self, arm: str, arms: Sequence[str], place: Place) -> Gain | None:
+        """The gain of an arm over the strongest of others at one place."""
+        return self.gain(self.values.get((arm, place)), self.rival(arms, place))
+
+
+def controls(method: str, names: Sequence[str]) -> list[str]:
+    """The names of a method's arms under these controls."""
+    return [f"{method} {name}" for name in names]
+
+
+def comparison(found: Measured, place: Place, real: Sequence[str], left_out: Sequence[str]) -> Table:
+    """Every method at one size after one fine-tuning."""
+    rows: list[tuple[str, ...]] = []
+    for arm in [*found.methods, *SCRATCH]:
+        own = found.rows.get((arm, place))
+        if not own:
+            continue
+        levels = [found.level(arm, place, tasks) for tasks in (None, real, left_out)]
+        gains = [
+            found.over(arm, rivals, place) for rivals in (SCRATCH, controls(arm, STEMS), controls(arm, ["shuffled"]))
+        ]
+        spent = own[0].extraction_seconds + sum(row.seconds for row in own) / len(own)
+        counts = [human_count(number) for number in (own[0].params, own[0].flops, own[0].stored_params)]
+        texts = ["" if level is None else f"{level:.1f}" for level in levels]
+        over = ["" if gain is None or arm in SCRATCH else str(gain) for gain in gains]
+        rows.append((arm, *texts, *over, *counts, human_count(own[0].extraction_images), duration(spent)))
+    header = ("", "mean", "real", "left out", "over scratch", "over stem", "over shuffled", "parameters", "FLOPs")
+    last = ("stored", "images of its extraction", "total time")
+    return Table(f"{place[1].capitalize()}, {place[0]:,} images", (*header, *last), tuple(rows))
+
+
+def split(found: Measured, images: int, sizes: Sequence[Name], shallow: Name) -> Table:
+    """What is inherited: the scale of numbers, the stem, the features of the blocks, and what further layers are worth."""
+    rows: list[tuple[str, ...]] = []
+    for arm, size in product(found.methods, sizes):
+        place = (images, size)
+        parts = [found.rival(names, place) for names in (controls(arm, ["shuffled"]), controls(arm, STEMS))]
+        scratch, own = found.rival(SCRATCH, place), found.values.get((arm, place))
+        features = found.gain(own, found.rival(controls(arm, ("shuffled", *STEMS)), place))
+        depth = _depth(found, arm, images, size, shallow)
+        if own and parts[0] and parts[1]:
+            gains = [found.gain(part, scratch) for part in parts]
+            rows.append((arm, size, *("" if gain is None else str(gain) for gain in (*gains, features, depth))))
+    header = ("", "size", "scale: shuffled over scratch", "stem over scratch", "features: over the stronger of both")
+    columns = (*header, "depth: more than scratch gains by it")
+    return Table(f"What is inherited, {images:,} images", columns, tuple(rows), texts=2)
+
+
+def _depth(found: Measured, arm: str, images: int, size: Name, shallow: Name) -> Gain | None:
+    """What more layers are worth to an heir, beyond what they are worth to scratch."""
+    places = [(images, name) for name in (size, shallow)]
+    own = [_unsized(found.values.get((arm, place))) for place in places]
+    plain = [_unsized(found.rival(SCRATCH, place)) for place in places]
+    if size == shallow or not all((*own, *plain)):
+        return None
+    both = [{unit: deep[unit] - flat[unit] for unit in deep.keys() & flat.keys()} for deep, flat in (own, plain)]
+    return found.gain(*both)
+
+
+def _unsized(values: Values | None) -> dict[Unit, float]:
+    return {(task, "", seed): value for (task, _, seed), value in (values or {}).items()}
+
+
+def leads(found: Measured, places: Sequence[Place]) -> Table:
+    """Our method against each rival everywhere."""
+    rivals, rows = [arm for arm in found.methods if arm != OURS], list[tuple[str, ...]]()
+    for rival in rivals:
+        gains = [found.over(OURS, [rival], place) for place in places]
+        if any(gains):
+            rows.append((rival, *("" if gain is None else str(gain) for gain in gains)))
+    return Table(f"{OURS} over", ("", *(f"{size}, {images:,}" for images, size in places)), tuple(rows))
+
+
+def pays(found: Measured, size: Name) -> Table:
+    """From how many images of the fine-tuning each method is ahead of scratch, and whether it still is with the most."""
+    budgets = sorted({images for images, name in found.places if name == size})
+    rows: list[tuple[str, ...]] = []
+    for arm in found.methods:
+        gains = {images: found.over(arm, SCRATCH, (images, size)) for images in budgets}
+        clear = [images for images, gain in gains.items() if gain and gain.clear]
+        if any(gains.values()):
+            shown = f"{clear[0]:,}" if clear else "not shown"
+            rows.append((arm, *(str(gain or "") for gain in gains.values()), shown))
+    columns = ("", *(f"{images:,} images" for images in budgets), "shown from")
+    return Table(f"Over scratch, {size}", columns, tuple(rows))
+
+
+def sentence(found: Measured, places: Sequence[Place]) -> str:
+    """Where our method does not lead, in words."""
+    behind = []
+    for place, rival in product(places, [arm for arm in found.methods if arm != OURS]):
+        gain = found.over(OURS, [rival], place)
+        if gain is not None and not gain.clear:
+            word = "behind" if gain.high is not None and gain.high < 0 else "not shown to be ahead of"
+            behind.append(f"{word} {rival} ({place[1]}, {place[0]:,} images: {gain})")
+    if not behind:
+        return f"`{OURS}` leads every rival at every size."
+    return f"`{OURS}` is {'; '.join(behind)}. Everywhere else it leads."
+
+
+@style()
+def figure(found: Measured, images: int) -> Any:
+    """Mean accuracy against parameters, and against total time."""
+    made, panels = subplots(1, 2, (4.7, 3.7))
+    for number, arm in enumerate([*found.methods, *SCRATCH]):
+        places = [place for place in found.places if place[0] == images and (arm, place) in found.rows]
+        points = []
+        for place in places:
+            rows = found.rows[arm, place]
+            spent = rows[0].extraction_seconds + sum(row.seconds for row in rows) / len(rows)
+            points.append((rows[0].params, max(spent, 0.1), found.level(arm, place) or 0.0))
+        look = {**mark(number), **({"color": GREY} if arm in SCRATCH else {}), "markersize": 5, "label": arm}
+        for panel, column in zip(panels, (0, 1)):
+            ordered = sorted(points, key=lambda point: point[column])
+            panel.plot([point[column] for point in ordered], [point[2] for point in ordered], **look)  # type: ignore[arg-type]
+    for panel, label in zip(panels, ("parameters of the model", "seconds of extraction and fine-tuning")):
+        panel.set_xscale("log")
+        panel.set_xlabel(label)
+    panels[0].set_ylabel(f"accuracy after {images:,} images, %")
+    legend(made, panels, 4)
+    return settle(made)
+
+
+def write_page(
+    rows: Iterable[tuple[Cell, Row]],
+    names: Mapping[tuple[int, int], Name],
+    real: Sequence[str],
+    left_out: Sequence[str],
+    *,
+    publish: bool,
+) -> None:
+    """Print every table; with `publish` also write the page, the figure and the numbers."""
+    found = Measured(rows, names)
+    sizes = [name for name in names.values() if any(place[1] == name for place in found.places)]
+    shallow, budgets = list(names.values())[-1], sorted({images for images, _ in found.places})
+    compared = [size for size in sizes if size != shallow] or sizes
+    places = [(images, size) for size in compared for images in budgets]
+    tables = [comparison(found, place, real, left_out) for place in places]
+    tables += [leads(found, places), split(found, budgets[-1], compared, shallow)]
+    tables += [pays(found, size) for size in compared]
+    text = f"{sentence(found, places)}\n\n{markdown(tables)}"
+    if not publish:
+        print(text)
+        return
+    save(figure(found, budgets[-1]), DOCS / "images" / "inheritance.png")
+    replace_between(DOCS / "inheritance.md", "inheritance", text)
+    print(write("inheritance", {"tables": [asdict(table) for table in tables]}))
