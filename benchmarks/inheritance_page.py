@@ -12,6 +12,7 @@ from pages import DOCS, replace_between
 
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.contrasts import Unit, Values, stronger, weighted
+from learngene_zoo.bench.pictures import parameter_axis
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.statistics import Average, average
 from learngene_zoo.bench.tables import Table, duration, markdown
@@ -190,13 +191,16 @@ def figure(found: Measured, images: int) -> Any:
             rows = found.rows[arm, place]
             spent = rows[0].extraction_seconds + sum(row.seconds for row in rows) / len(rows)
             points.append((rows[0].params, max(spent, 0.1), found.level(arm, place) or 0.0))
-        look = {**mark(number), **({"color": GREY} if arm in SCRATCH else {}), "markersize": 5, "label": arm}
+        plain = {"color": GREY, "linestyle": "--" if arm == SCRATCH[0] else "-"} if arm in SCRATCH else {}
+        look = {**mark(number), **plain, "markersize": 5, "label": arm}
         for panel, column in zip(panels, (0, 1)):
             ordered = sorted(points, key=lambda point: point[column])
             panel.plot([point[column] for point in ordered], [point[2] for point in ordered], **look)  # type: ignore[arg-type]
-    for panel, label in zip(panels, ("parameters of the model", "seconds of extraction and fine-tuning")):
-        panel.set_xscale("log")
-        panel.set_xlabel(label)
+    parameter_axis(panels[0], sorted({rows[0].params for rows in found.rows.values()}))
+    panels[0].set_xlabel("parameters of the model")
+    panels[1].set_xscale("log")
+    panels[1].xaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
+    panels[1].set_xlabel("seconds of extraction and fine-tuning")
     panels[0].set_ylabel(f"accuracy after {images:,} images, %")
     legend(made, panels, 4)
     return settle(made)

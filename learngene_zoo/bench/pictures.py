@@ -128,7 +128,7 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look])
         *zip(*front), color=INK, alpha=0.16, linewidth=9, solid_capstyle="round", marker="o", markersize=14,
         markeredgewidth=0, zorder=1, label="Pareto front",
     )  # fmt: skip
-    _parameter_axis(panel, sorted({line.params for line in lines}))
+    parameter_axis(panel, sorted({line.params for line in lines}))
 
 
 def _drawn_interval(found: Average) -> tuple[float, float] | None:
@@ -138,7 +138,7 @@ def _drawn_interval(found: Average) -> tuple[float, float] | None:
     return 100 * found.low, 100 * found.high
 
 
-def _parameter_axis(panel: Axes, params: Sequence[int]) -> None:
+def parameter_axis(panel: Axes, params: Sequence[int]) -> None:
     """A logarithmic axis whose ticks are the models' own sizes, as far as their labels do not overlap."""
     panel.set_xscale("log")
     params, ticks = [max(1, count) for count in params], list[int]()

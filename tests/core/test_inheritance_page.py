@@ -1,0 +1,77 @@
+"""The page of benchmarks/inheritance.py: what its gains are taken over, and what its four parts are."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+page = pytest.importorskip("inheritance_page")
+
+NAMES = {(6, 96): "half as deep", (3, 96): "a quarter as deep"}
+LEVELS = {
+    "closed_form": 60.0, "closed_form shuffled": 30.0, "closed_form stem": 41.0, "closed_form stem_fan_in": 45.0,
+    "first_k": 50.0, "scratch timm": 20.0, "scratch fan_in": 35.0,
+}  # fmt: skip
+DEPTH = {"closed_form": 3.0, "scratch fan_in": 1.0}  # points for each layer
+
+
+def rows() -> list[tuple[Any, Any]]:
+    """Values that are sums of what arm, size, task and seed add; in per cent."""
+    found = []
+    for layers, width in NAMES:
+        for arm, level in LEVELS.items():
+            for task, easy in (("digits", 5.0), ("wings", 0.0)):
+                for seed in range(3):
+                    value = level + DEPTH.get(arm, 0.0) * (layers - 6) + easy + seed
+                    counts = {"params": 100, "flops": 100, "stored_params": 100, "extraction_images": 100}
+                    row = {"arm": arm, "task": task, "seed": seed, "width": width, "value": value / 100, "error": None}
+                    cell = SimpleNamespace(layers=layers, width=width, recipe=SimpleNamespace(images=200))
+                    times = {"extraction_seconds": 1.0, "seconds": 2.0}
+                    found.append((cell, SimpleNamespace(**row, **counts, **times)))
+    return found
+
+
+@pytest.fixture
+def found() -> Any:
+    return page.Measured(rows(), NAMES)
+
+
+PLACE = (200, "half as deep")
+
+
+def test_a_gain_is_over_the_strongest(found: Any) -> None:
+    assert found.over("closed_form", page.SCRATCH, PLACE).value == pytest.approx(60 - 35)
+    assert found.over("closed_form", page.controls("closed_form", page.STEMS), PLACE).value == pytest.approx(60 - 45)
+    assert found.over("first_k", page.controls("first_k", page.STEMS), PLACE) is None
+    assert found.level("closed_form", PLACE, ["digits"]) == pytest.approx(66)
+    assert found.methods == ["closed_form", "first_k"]
+
+
+def test_what_is_inherited_has_four_parts(found: Any) -> None:
+    table = page.split(found, 200, ["half as deep"], "a quarter as deep")
+    ((arm, _, scale, stem, features, depth),) = table.rows
+    assert arm == "closed_form"
+    assert [text.split()[0] for text in (scale, stem, features, depth)] == ["-5.0", "+10.0", "+15.0", "+6.0"]
+
+
+def test_where_ours_does_not_lead_is_said(found: Any) -> None:
+    assert page.sentence(found, [PLACE]) == "`closed_form` leads every rival at every size."
+    better = [(cell, row) for cell, row in rows() if row.arm != "first_k"]
+    for cell, row in rows():
+        if row.arm == "first_k":
+            row.value += 0.2
+            better.append((cell, row))
+    said = page.sentence(page.Measured(better, NAMES), [PLACE])
+    assert said.startswith("`closed_form` is behind first_k (half as deep, 200 images: -10.0")
+
+
+def test_every_table_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
+    page.write_page(rows(), NAMES, ("digits",), ("wings",), publish=False)
+    printed = capsys.readouterr().out
+    assert "### Half as deep, 200 images" in printed
+    assert "| first_k | 53.5 | 56.0 | 51.0 |" in printed
