@@ -6,13 +6,13 @@ and `[full]`, whose keys replace the others with `--budget full`. docs/claims.md
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from learngene_zoo.artifacts.records import Control
 from learngene_zoo.bench.cell import label
-from learngene_zoo.bench.statistics import Scope
+from learngene_zoo.bench.statistics import Scope, Spread, planned
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.family import Convention
 from learngene_zoo.method import METHODS
@@ -24,6 +24,9 @@ Kind = Literal["over", "ordering", "trend", "closing", "factorial", "overlap", "
 Decision = Literal["holds", "refuted", "negligible", "undecided"]
 ClaimBudget = Literal["standard", "full"]
 LEAST_TASKS, LEAST_SEEDS, HEADLINE_SEEDS = 4, 3, 5
+PROTOCOL = 2  # the rules under which claims are filed; verdicts on earlier ones go on opening
+MOST_SEEN = 10.0  # points: a claim that could see only this much or more is not filed
+ALWAYS = "digits"  # a real task, among the targets of every claim on descendants
 ARMS_OF: dict[Kind, tuple[int, int | None]] = {  # fewest and most arms of a comparison
     "over": (2, None),
     "ordering": (2, None),
@@ -83,21 +86,40 @@ class Tuning:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Power:
+    """Which effect a claim can see: planned from its tasks and seeds, and from standard deviations stated beforehand, in points.
+
+    `planned` simulates it. A claim that could see only effects of `MOST_SEEN` points or more is not filed.
+    """
+
+    sees: float  # the true gain that is called so in four of five such experiments
+    tasks: float  # standard deviation of the true gain from task to task
+    seeds: float  # of what all tasks of a seed share
+    rest: float  # of a task and a seed, averaged over sizes
+    source: str  # where the three come from
+
+
+@dataclass(frozen=True, kw_only=True)
 class Sum:
-    """An exact claim about a family.
+    """An exact claim: a number that follows from a family's table, or from the paper's own figures.
 
     saved: the share of parameters saved by storing the learngene instead of all its descendants, in per cent. smallest: the
-    parameters of the smallest descendant, in millions.
+    parameters of the smallest descendant, in millions. stored: the share of parameters saved by storing the descendants
+    of `sizes` instead of the ancestry models of `instead`, in per cent. times: `work` over `instead_work`, both sums of products, as epochs times models.
     """
 
     what: str
     method: str
-    quantity: Literal["saved", "smallest"] = "saved"
+    quantity: Literal["saved", "smallest", "stored", "times"] = "saved"
+    sizes: tuple[Mapping[str, Json], ...] = ()
+    instead: tuple[str, ...] = ()
+    work: tuple[tuple[float, ...], ...] = ()  # of `times`: [[18, 150]] is 18 · 150
+    instead_work: tuple[tuple[float, ...], ...] = ()  # [[150], [200], [50]] is 150 + 200 + 50
     ancestry: str | None = None  # None: the bundled one
     ancestries: tuple[str, ...] = ()  # instead, if the method takes several
     settings: Mapping[str, Json] = field(default_factory=dict)
     layers: tuple[int, ...] = ()  # of the descendants to count; (): all
-    classes: int
+    classes: int = 1000
     convention: Convention = "exact"
     paper: float | None = None  # the paper's value, rounded to `decimals`; None: ours, for comparison
     decimals: int = 2
@@ -105,11 +127,11 @@ class Sum:
     @property
     def unit(self) -> str:
         """The unit of its value."""
-        return "%" if self.quantity == "saved" else "M parameters"
+        return {"smallest": "M parameters", "times": "times"}.get(self.quantity, "%")
 
     def agrees(self, value: float) -> bool | None:
         """Whether a value is the paper's, to the last printed digit; None where the paper has none."""
-        return None if self.paper is None else round(value, self.decimals) == self.paper
+        return None if self.paper is None else abs(value - self.paper) <= 0.5 * 10**-self.decimals + 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +158,11 @@ class Claim:
     seeds: int = HEADLINE_SEEDS  # 0, 1, ...; each repeats extraction and fine-tuning
     recipe: Recipe = field(default_factory=Recipe)
     tuning: Tuning | None = None
-    smallest: float = 1.0  # the smallest relevant effect, in points
+    smallest: float = 1.0  # the smallest effect that matters, in points
+    power: Power | None = None
+    where_installed: tuple[
+        str, ...
+    ] = ()  # targets, too, where their data is on the machine; a verdict's `targets` have them
     scope: Scope = "tasks"
     headline: bool = False
     seen: bool = False  # whether the targets may be among the extraction's tasks
@@ -193,7 +219,10 @@ def _merged(data: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def _read(data: dict[str, Any], path: Path) -> Claim:
     claim = from_json(Claim, data, str(path))
-    problem = _problem(claim, path)
+    if claim.where_installed:
+        there = tuple(name for name in claim.where_installed if name not in claim.targets and is_there(name))
+        claim = replace(claim, targets=(*claim.targets, *there))
+    problem = _problem(claim, path) or _unstated(claim, data)
     if problem:
         raise BadFile(f"{path}: {problem}")
     return claim
@@ -216,6 +245,55 @@ def _problem(claim: Claim, path: Path) -> str | None:
     if claim.compare.kind == "exact":
         return None if claim.exact else "an exact claim needs at least one [[exact]] table"
     return _problem_of_design(claim) or _problem_of_arms(claim) or _problem_of_tuning(claim)
+
+
+def is_there(task: str) -> bool:
+    """Whether a task's data is on this machine, so that nothing is downloaded for it."""
+    entry = catalogue.find_entry(task)
+    return entry is not None and catalogue.suite_of(entry).hub(entry) is None
+
+
+def _unstated(claim: Claim, data: Mapping[str, Any]) -> str | None:
+    """What a file must say since protocol 2, so that nothing is settled after the results."""
+    if claim.protocol != PROTOCOL:
+        return f"claims are filed under protocol {PROTOCOL}, got {claim.protocol}; add protocol = {PROTOCOL}"
+    if claim.compare.kind == "exact":
+        return None
+    if "smallest" not in data:
+        return "the key 'smallest' is missing: the smallest effect that matters, in points"
+    trained = claim.measure == "descendant" and any(claim.epochs_of(name) for name in claim.arms)
+    if trained and not (claim.tuning and claim.tuning.augment):
+        return 'tuning: the key \'augment\' is missing, as augment = ["light", "none"]'
+    if claim.measure == "descendant" and not claim.seen and ALWAYS not in claim.targets:
+        return f"{ALWAYS} is not among the targets; every claim has a real task"
+    return _problem_of_power(claim)
+
+
+def _problem_of_power(claim: Claim) -> str | None:
+    power = claim.power
+    if power is None:
+        return "the table [power] is missing: which effect the claim can see, and the standard deviations that this rests on"
+    if not 0 < power.sees < MOST_SEEN:
+        return f"power: sees is {power.sees:g}; a claim that could see only {MOST_SEEN:g} points or more is not filed"
+    return None
+
+
+def planned_effect(claim: Claim) -> float:
+    """The true gain, in points, that this many tasks and seeds would show in four of five experiments (`statistics.planned`).
+
+    Raises `WrongCall` if the claim says that it sees less.
+    """
+    power = claim.power
+    assert power is not None, "an exact claim has no power"
+    tasks = 1 if claim.compare.kind == "overlap" else len(claim.targets)
+    spread = Spread(tasks=power.tasks, seeds=power.seeds, rest=power.rest)
+    found = claim.smallest + planned(tasks, claim.seeds, spread, claim.scope)
+    if found > power.sees + 0.05:
+        design = f"{counted(tasks, 'task')} and {counted(claim.seeds, 'seed')}"
+        raise WrongCall(
+            f"{claim.name} says that it sees {power.sees:g} points, but with {design} it would see {found:.1f}; add tasks or seeds"
+        )
+    return found
 
 
 def _problem_of_design(claim: Claim) -> str | None:

@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.atomic import new_file
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, rates_of, tuning_cells
-from learngene_zoo.bench.claim_file import Claim, ClaimBudget
+from learngene_zoo.bench.claim_file import Claim, ClaimBudget, planned_effect
 from learngene_zoo.bench.contrasts import Finding, decided
 from learngene_zoo.bench.executors import Executor
 from learngene_zoo.bench.results import RESULTS, read_rows
@@ -45,6 +45,8 @@ def run_claim(
     First come the tuning cells, which see validation images only; then the claim's own. An incomplete claim leaves no file; its
     verdict names the cells that failed.
     """
+    if claim.power is not None:
+        say(f"{claim.name}: planned to see gains from {planned_effect(claim):.1f} points")
     tried = {row.key: row for row in read_rows(out / RESULTS) if row.error is None}
     while tuning := tuning_cells(claim, tried.values(), config_of(out)):
         say(f"{claim.name}: learning rates, {counted(len(tuning), 'cell')} on validation images")

@@ -7,16 +7,19 @@ of the smallest descendant.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import comb
+from math import comb, prod
 from typing import Literal
 
+from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.bench.claim_file import Claim, Decision, Sum
+from learngene_zoo.bench.grid import named
 from learngene_zoo.bench.results import Row, unpacked
 from learngene_zoo.bench.statistics import Estimate, estimate, leave_one_out
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.family import cost
 from learngene_zoo.intervals import paired_gain
 from learngene_zoo.lifecycle import plan
-from learngene_zoo.method import METHODS, Target
+from learngene_zoo.method import METHODS, Member, Target
 from learngene_zoo.settings import with_settings
 
 SizeName = int | str  # a size: layers, or its name
@@ -177,6 +180,11 @@ def jaccard_by_chance(ours: int, theirs: int, total: int) -> float:
 
 def exact_value(one: Sum) -> float:
     """The value of a sum, in its unit. Raises `WrongCall` for a depth that the family lacks."""
+    if one.quantity == "times":
+        return _sum_of_products(one.work) / _sum_of_products(one.instead_work)
+    if one.quantity == "stored":
+        sizes = {name: ancestry_spec(name).with_(classes=one.classes) for name in one.instead}
+        return 100 * (1 - _stored(one) / sum(cost(spec, one.convention).params for spec in sizes.values()))
     params = params_of(one)
     if one.quantity == "smallest":
         return min(params.values()) / 1e6
@@ -187,13 +195,27 @@ def exact_value(one: Sum) -> float:
     return 100 * (1 - params[min(params)] / sum(params[layers] for layers in one.layers or params))
 
 
+def _sum_of_products(numbers: Sequence[Sequence[float]]) -> float:
+    return sum(prod(factors) for factors in numbers)
+
+
+def _stored(one: Sum) -> int:
+    """The parameters of the descendants of `sizes` together."""
+    members = members_of(one)
+    return sum(named(members, size)[-1].cost(one.convention).params for size in one.sizes)
+
+
 def params_of(one: Sum) -> dict[int, int]:
     """The parameters of the smallest descendant of each depth."""
-    members = plan(
+    return {member.spec.layers: member.cost(one.convention).params for member in reversed(members_of(one))}
+
+
+def members_of(one: Sum) -> list[Member]:
+    """Every descendant of the family, the smallest first."""
+    return plan(
         one.method,
         extractor=with_settings(METHODS.load(one.method).extractor, one.settings),
         ancestries=one.ancestries or ((one.ancestry,) if one.ancestry else ()),
         target=Target(classes=one.classes),
         convention=one.convention,
     )
-    return {member.spec.layers: member.cost(one.convention).params for member in reversed(members)}

@@ -20,6 +20,9 @@ class GridTuning:
     rates: tuple[float, ...]
     augments: tuple[Augment, ...]
     opening: int | None = 1  # tasks of the grid that are used from the beginning; None: all
+    joining: int = (
+        1  # tasks that may join where an arm does not leave chance; without a limit tuning may cost more than the grid
+    )
     widen: bool = True
 
     def __post_init__(self) -> None:
@@ -34,7 +37,8 @@ class GridTuning:
         trained = [cell for cell in self.cells if cell.recipe.epochs > 0]
         arms = tuple(dict.fromkeys(cell.arm.name for cell in trained))
         tasks = tuple(dict.fromkeys(cell.task for cell in trained))
-        opening, further = tasks[: self.opening], tasks[len(tasks[: self.opening]) :]
+        opening = tasks[: self.opening]
+        further = tasks[len(opening) :][: self.joining]
         rates, augments = tuple(dict.fromkeys(self.rates)), tuple(dict.fromkeys(self.augments))
         return Space(arms=arms, rates=rates, augments=augments, tasks=opening, further=further, widen=self.widen)
 

@@ -21,7 +21,7 @@ from learngene_zoo.errors import TrainingFailed
 
 Augment = Literal["none", "light", "rand", "deit"]  # a recipe's
 LOWEST, HIGHEST = 1e-6, 0.1  # rates between which a grid widens
-MOST_ADDED = 6  # rates that a grid gets beyond its first ones
+MOST_ADDED = 4  # rates that a grid gets beyond its first ones
 SIGMAS = 3.0  # standard errors above a constant answer that count as knowing something: several rates are tried
 
 

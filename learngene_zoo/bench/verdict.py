@@ -26,7 +26,9 @@ from learngene_zoo.bench.contrasts import (
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.search import Choice
 from learngene_zoo.bench.statistics import holm
+from learngene_zoo.bench.summary import STEMS
 from learngene_zoo.errors import BadFile
+from learngene_zoo.tasks.catalogue import origin_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,14 +229,30 @@ def _overall(claim: Claim, findings: Sequence[Finding]) -> Decision:
 
 
 def _beside(of: _Evidence) -> Iterator[Finding]:
-    """The first arm's gains over the arms that are not compared; over its own `shuffled`: inherited knowledge."""
+    """The first arm's gains over the arms that are not compared, and what decides, on the real and the left-out tasks alone.
+
+    The gain over its own `shuffled` is inherited knowledge; the two stems count as one, the stronger.
+    """
     if of.claim.compare.kind != "over":
         return
-    first = of.claim.compare.arms[0]
-    for name, arm in of.claim.arms.items():
-        if name not in of.claim.compare.arms:
+    first, *others = of.claim.compare.arms
+    beside = {name: arm.control for name, arm in of.claim.arms.items() if name not in of.claim.compare.arms}
+    stems = [name for name, control in beside.items() if control in STEMS]
+    if len(stems) > 1:
+        rival = f"the stronger of {' and '.join(stems)}"
+        values = {**of.values, rival: stronger({name: of.values[name] for name in stems})[0]}
+        yield _finding(replace(of, values=values), (first, rival), decides=False)
+    for name, control in beside.items():
+        if name not in stems or len(stems) == 1:
             found = _finding(of, (first, name), decides=False)
-            yield replace(found, what=f"inherited knowledge: {found.what}") if arm.control == "shuffled" else found
+            yield replace(found, what=f"inherited knowledge: {found.what}") if control == "shuffled" else found
+    theirs = stronger({name: of.values[name] for name in others})[0]
+    for origin in ("real", "left out"):
+        own = {
+            unit: value for unit, value in weighted([of.values[first], theirs]).items() if origin_of(unit[0]) == origin
+        }
+        if own and len(own) < len(theirs):
+            yield finding(f"on {origin} tasks", by_task(own), claim=of.claim, units=len(own), decides=False)
 
 
 def _warnings(claim: Claim, findings: Sequence[Finding], choices: Mapping[str, Choice]) -> Iterator[str]:
