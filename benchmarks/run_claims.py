@@ -1,6 +1,6 @@
 """Decide every claim, and write the table of verdicts into docs/claims.md.
 
-    python benchmarks/run_claims.py                about four hours on two cores; resumable: run it again after a stop
+    python benchmarks/run_claims.py                about a day on two cores; resumable: run it again after a stop
     python benchmarks/run_claims.py NAME ...       some of them, in this order
     python benchmarks/run_claims.py --workers 8    this many cells at once, each with one thread (default: 2)
     python benchmarks/run_claims.py --judge        no training: every kept claim is judged again from what is kept
@@ -13,6 +13,7 @@ rows, and the config.json of every learngene that they come from. All claims can
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 from collections.abc import Iterable
@@ -38,6 +39,7 @@ from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.verdict import Verdict, judge
 from learngene_zoo.errors import ZooError
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG
 
 BUILD, KEPT = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims"
@@ -56,6 +58,7 @@ def main() -> None:
     for name in [] if given.table or given.judge else given.names or names():
         decide(name, given.workers)
     replace_between(DOCS / "claims.md", "claims", markdown(kept_verdicts(KEPT)))
+    replace_between(DOCS / "claims.md", "filed", filed(map(load_claim, names())))
 
 
 def decide(name: str, workers: int) -> None:
@@ -64,11 +67,20 @@ def decide(name: str, workers: int) -> None:
     verdict = run_claim(claim, BUILD, Run(threads=1), Workers(workers), lambda text: print(text, file=sys.stderr))
     print("\n".join([*verdict_text(claim, verdict), ""]))
     KEPT.mkdir(parents=True, exist_ok=True)
-    for path in (verdict_path(claim, BUILD), BUILD / RESULTS, *(BUILD / LEARNGENES).glob(f"*/{CONFIG}")):
+    for path in (verdict_path(claim, BUILD), *(BUILD / LEARNGENES).glob(f"*/{CONFIG}")):
         if path.is_file():
             kept = KEPT / path.relative_to(BUILD)
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, kept)
+    keep_rows(BUILD / RESULTS, KEPT / RESULTS)
+
+
+def keep_rows(measured: Path, kept: Path) -> None:
+    """Append the rows that are not kept yet: those of earlier protocols stay, and their claims can be judged again."""
+    known = {row.key for row in read_rows(kept) if row.error is None}
+    new = [row for row in read_rows(measured) if row.key not in known and row.error is None]
+    with kept.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(to_json(row), ensure_ascii=False) + "\n" for row in new)
 
 
 def judge_again(folder: Path) -> None:
@@ -94,14 +106,44 @@ def kept_verdicts(folder: Path) -> list[tuple[Claim, Verdict]]:
 def markdown(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
     """One line per deciding finding of every claim."""
     lines = [
-        "| claim | the paper says | compared | points | 95 % interval | detectable | predicted | verdict |",
-        "|---|---|---|---:|---|---:|---|---|",
+        "| claim | protocol | the paper says | compared | points | 95 % interval | detectable | predicted | verdict |",
+        "|---|---:|---|---|---:|---|---:|---|---|",
     ]
     for claim, verdict in verdicts:
         decide: list[Finding | None] = [found for found in verdict.findings if found.outcome]
         for found in decide or [None]:
-            cells = [f"`{claim.name}`", f"{claim.says} ({claim.where})", *_cells(found, claim), claim.expected]
+            exact = claim.compare.kind == "exact"
+            cells = [
+                f"`{claim.name}`",
+                "" if exact else str(claim.protocol),
+                f"{claim.says} ({claim.where})",
+                *_cells(found, claim),
+                claim.expected,
+            ]
             lines.append(f"| {' | '.join([*cells, f'**{verdict.verdict}**'])} |")
+    return "\n".join(lines)
+
+
+def filed(claims: Iterable[Claim]) -> str:
+    """One line per claim that is not exact: what is compared on what, and which effect it can see."""
+    lines = [
+        "| claim | where | compared | tasks × seeds | over | sees | matters from | predicted |",
+        "|---|---|---|---|---|---:|---:|---|",
+    ]
+    for claim in claims:
+        if claim.power is not None:
+            first, *others = claim.compare.arms
+            against = (
+                f" over {' and '.join(others)}"
+                if claim.compare.kind in ("over", "ordering")
+                else f" ({claim.compare.kind})"
+            )
+            tasks = len(claim.targets) - len(set(claim.where_installed) & set(claim.targets))
+            design = f"{tasks}{'+' if claim.where_installed else ''} × {claim.seeds}"
+            numbers = f"{claim.power.sees:.1f} | {claim.smallest:g}"
+            lines.append(
+                f"| `{claim.name}` | {claim.where} | {first}{against} | {design} | {claim.scope} | {numbers} | {claim.expected} |"
+            )
     return "\n".join(lines)
 
 

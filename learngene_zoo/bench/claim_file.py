@@ -26,6 +26,7 @@ ClaimBudget = Literal["standard", "full"]
 LEAST_TASKS, LEAST_SEEDS, HEADLINE_SEEDS = 4, 3, 5
 PROTOCOL = 2  # the rules under which claims are filed; verdicts on earlier ones go on opening
 MOST_SEEN = 10.0  # points: a claim that could see only this much or more is not filed
+MOST_OVERLAP = 30.0  # the same for an overlap, in hundredths of the Jaccard index
 ALWAYS = "digits"  # a real task, among the targets of every claim on descendants
 ARMS_OF: dict[Kind, tuple[int, int | None]] = {  # fewest and most arms of a comparison
     "over": (2, None),
@@ -105,14 +106,16 @@ class Sum:
 
     saved: the share of parameters saved by storing the learngene instead of all its descendants, in per cent. smallest: the
     parameters of the smallest descendant, in millions. stored: the share of parameters saved by storing the descendants
-    of `sizes` instead of the ancestry models of `instead`, in per cent. times: `work` over `instead_work`, both sums of products, as epochs times models.
+    of `sizes` and their stitches instead of the ancestry models of `instead` and theirs, in per cent. times: `work` over `instead_work`, both sums of products, as epochs times models.
     """
 
     what: str
     method: str
     quantity: Literal["saved", "smallest", "stored", "times"] = "saved"
     sizes: tuple[Mapping[str, Json], ...] = ()
+    stitches: tuple[tuple[int, int, int], ...] = ()  # linear layers: how many, from which width, to which
     instead: tuple[str, ...] = ()
+    instead_stitches: tuple[tuple[int, int, int], ...] = ()
     work: tuple[tuple[float, ...], ...] = ()  # of `times`: [[18, 150]] is 18 · 150
     instead_work: tuple[tuple[float, ...], ...] = ()  # [[150], [200], [50]] is 150 + 200 + 50
     ancestry: str | None = None  # None: the bundled one
@@ -261,11 +264,11 @@ def _unstated(claim: Claim, data: Mapping[str, Any]) -> str | None:
         return None
     if "smallest" not in data:
         return "the key 'smallest' is missing: the smallest effect that matters, in points"
-    trained = claim.measure == "descendant" and any(claim.epochs_of(name) for name in claim.arms)
-    if trained and not (claim.tuning and claim.tuning.augment):
+    own = claim.measure == "descendant"
+    if own and any(claim.epochs_of(name) for name in claim.arms) and not (claim.tuning and claim.tuning.augment):
         return 'tuning: the key \'augment\' is missing, as augment = ["light", "none"]'
-    if claim.measure == "descendant" and not claim.seen and ALWAYS not in claim.targets:
-        return f"{ALWAYS} is not among the targets; every claim has a real task"
+    if own and ALWAYS not in claim.targets and claim.targets != (catalogue.SOURCE_TASK,):
+        return f"{ALWAYS} is not among the targets; every claim on descendants has a real task"
     return _problem_of_power(claim)
 
 
@@ -273,8 +276,9 @@ def _problem_of_power(claim: Claim) -> str | None:
     power = claim.power
     if power is None:
         return "the table [power] is missing: which effect the claim can see, and the standard deviations that this rests on"
-    if not 0 < power.sees < MOST_SEEN:
-        return f"power: sees is {power.sees:g}; a claim that could see only {MOST_SEEN:g} points or more is not filed"
+    most = MOST_OVERLAP if claim.compare.kind == "overlap" else MOST_SEEN
+    if not 0 < power.sees < most:
+        return f"power: sees is {power.sees:g}; a claim that could see only {most:g} points or more is not filed"
     return None
 
 

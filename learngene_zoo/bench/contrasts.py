@@ -183,8 +183,7 @@ def exact_value(one: Sum) -> float:
     if one.quantity == "times":
         return _sum_of_products(one.work) / _sum_of_products(one.instead_work)
     if one.quantity == "stored":
-        sizes = {name: ancestry_spec(name).with_(classes=one.classes) for name in one.instead}
-        return 100 * (1 - _stored(one) / sum(cost(spec, one.convention).params for spec in sizes.values()))
+        return 100 * (1 - _stored(one) / _stored_instead(one))
     params = params_of(one)
     if one.quantity == "smallest":
         return min(params.values()) / 1e6
@@ -200,9 +199,20 @@ def _sum_of_products(numbers: Sequence[Sequence[float]]) -> float:
 
 
 def _stored(one: Sum) -> int:
-    """The parameters of the descendants of `sizes` together."""
+    """The parameters of the descendants of `sizes` together, and of their stitches."""
     members = members_of(one)
-    return sum(named(members, size)[-1].cost(one.convention).params for size in one.sizes)
+    found = sum(named(members, size)[-1].cost(one.convention).params for size in one.sizes)
+    return found + _in_stitches(one.stitches)
+
+
+def _stored_instead(one: Sum) -> int:
+    specs = [ancestry_spec(name).with_(classes=one.classes) for name in one.instead]
+    return sum(cost(spec, one.convention).params for spec in specs) + _in_stitches(one.instead_stitches)
+
+
+def _in_stitches(stitches: Sequence[tuple[int, int, int]]) -> int:
+    """The parameters of linear layers with biases."""
+    return sum(count * (width + 1) * wider for count, width, wider in stitches)
 
 
 def params_of(one: Sum) -> dict[int, int]:

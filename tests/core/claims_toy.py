@@ -22,6 +22,8 @@ where = "Table 1"
 says = "ours is better than theirs"
 estimand = "the difference"
 expected = "holds"
+protocol = 2
+smallest = 1.0
 targets = ["digits", "fashion_mnist", "cifar10", "cifar100"]
 layers = [6]
 seeds = 3
@@ -36,7 +38,15 @@ images = 1000
 
 [tuning]
 lr = [1e-3, 2e-3]
+augment = ["light"]
 tasks = ["digits"]
+
+[power]
+sees = 9.0
+tasks = 1.0
+seeds = 1.0
+rest = 1.0
+source = "a guess"
 
 [arms.ours]
 method = "lsamd"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from claims_toy import at, extraction, row, sized, written
 
+from learngene_zoo.bench import claim_file
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.claim_cells import arm_of, cells_of, drawn, place_of, rates_of, sizes_of, tuning_cells
-from learngene_zoo.bench.claim_file import Claim, load_claim
+from learngene_zoo.bench.claim_file import Claim, load_claim, planned_effect
+from learngene_zoo.bench.claims import run_claim
+from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.verdict import judge
 from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 
 
@@ -69,6 +74,19 @@ def test_a_file_says_everything_about_its_claim(toy: Claim, tmp_path: Path) -> N
         ({"lr": "lr = [1e-3]\nseed = 2"}, "tuning: the seed 2 is also one of the claim"),
         ({"tasks": 'tasks = ["objects"]'}, "tuning: 'objects' is not one of the targets"),
         ({"epochs": "epochs = -1"}, "epochs is -1"),
+        ({"protocol": ""}, "claims are filed under protocol 2, got 1; add protocol = 2"),
+        ({"smallest": ""}, "the key 'smallest' is missing: the smallest effect that matters, in points"),
+        ({"augment": ""}, "tuning: the key 'augment' is missing"),
+        ({"augment": 'augment = ["rand"]'}, 'augment[0] is "rand"'),
+        (
+            {"targets": 'targets = ["wings", "fashion_mnist", "cifar10", "cifar100"]', "tasks": ""},
+            "digits is not among the targets; every claim on descendants has a real task",
+        ),
+        (
+            {"[power]": "[full.arms]", "sees": "", "tasks = 1": "", "seeds = 1": "", "rest": "", "source": ""},
+            "[power] is missing",
+        ),
+        ({"sees": "sees = 10.0"}, "sees is 10; a claim that could see only 10 points or more is not filed"),
         ({"paper": "paper = "}, "Invalid value"),
         ({"[full]": "[full]\nseeds = 1", "seeds = 5": ""}, "at least 3 seeds, got 1"),
     ],
@@ -101,6 +119,7 @@ def test_tuning_sees_validation_images_and_a_seed_of_its_own_only(toy: Claim) ->
 
 
 def test_the_rate_is_the_best_on_validation_and_tells_its_edge(toy: Claim) -> None:
+    toy = replace(toy, protocol=1)
     choices, missing = rates_of(toy, [row(cell, 0.5 - cell.recipe.lr) for cell in tuning_cells(toy)])
     assert not missing
     assert {choice.lr for choice in choices.values()} == {1e-3}
@@ -120,6 +139,7 @@ def test_test_rows_do_not_change_the_rate(toy: Claim) -> None:
 
 
 def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds_all_up(toy: Claim) -> None:
+    toy = replace(toy, protocol=1)
     rows = [row(cell, 0.5, error="loss is nan" if cell.recipe.lr == 2e-3 else None) for cell in tuning_cells(toy)]
     choices, missing = rates_of(toy, rows)
     assert not missing
@@ -128,6 +148,75 @@ def test_a_rate_that_failed_is_out_of_the_running_and_one_that_did_not_run_holds
     _, missing = rates_of(toy, rows[1:])
     assert missing == ["ours: digits with lr 0.001: not run"]
     assert judge(toy, rows[1:]).verdict == "incomplete"
+
+
+def test_under_protocol_2_the_grid_widens_and_every_arm_has_its_own_augmentation(toy: Claim) -> None:
+    """Equal budgets: of every two arms the tuning cells differ in the arm alone, but for the rate of the augmentations."""
+    claim = replace(toy, tuning=replace(toy.tuning, augment=("light", "none")))
+    best_rates = {"ours": 8e-3, "timm": 1e-3, "fan_in": 2e-3}
+
+    def value(cell: Cell) -> float:
+        away = abs(math.log2(cell.recipe.lr / best_rates[cell.arm.name]))
+        return 0.5 - 0.02 * away + 0.1 * (cell.recipe.augment == "none") * (cell.arm.name == "timm")
+
+    rows: list[Row] = []
+    cells: list[Cell] = []
+    while wanted := tuning_cells(claim, rows):
+        assert rates_of(claim, rows)[1], "something is missing"
+        cells += wanted
+        rows += [row(cell, value(cell)) for cell in wanted]
+    choices, missing = rates_of(claim, rows)
+    assert not missing
+    assert {name: choice.lr for name, choice in choices.items()} == best_rates
+    assert {name: choice.augment for name, choice in choices.items()} == {
+        "ours": "light",
+        "timm": "none",
+        "fan_in": "light",
+    }
+    tried = [
+        [cell.recipe.lr for cell in cells if (cell.arm.name, cell.recipe.augment) == (name, "light")]
+        for name in claim.arms
+    ]
+    assert tried[0] == tried[1] == tried[2]
+    assert min(tried[0]) < 1e-3
+    assert max(tried[0]) > 8e-3
+    assert {len([cell for cell in cells if cell.arm.name == name]) for name in claim.arms} == {len(tried[0]) + 1}
+    own = cells_of(claim, choices)
+    assert {(cell.arm.name, cell.recipe.augment) for cell in own} == {
+        ("ours", "light"),
+        ("timm", "none"),
+        ("fan_in", "light"),
+    }
+
+
+def test_an_arm_at_chance_is_tuned_on_the_next_target(toy: Claim) -> None:
+    rows: list[Row] = []
+    while wanted := tuning_cells(toy, rows):
+        for cell in wanted:
+            low = cell.arm.name == "timm" and cell.task == "digits"
+            made = row(cell, 0.11 if low else 0.5 - abs(cell.recipe.lr - 1.5e-3))
+            rows.append(replace(made, chance=0.1, correct="f" * 75, evaluated=300))
+    choices, _ = rates_of(toy, rows)
+    assert (choices["timm"].tasks, choices["timm"].at_chance) == (("fashion_mnist",), ("digits",))
+    assert choices["ours"].tasks == ("digits", "fashion_mnist")
+
+
+@pytest.mark.slow
+def test_a_claim_that_says_it_sees_more_than_it_can_is_not_run(toy: Claim, tmp_path: Path) -> None:
+    assert planned_effect(toy) <= 9.0
+    blind = replace(toy, power=replace(toy.power, tasks=8.0))
+    with pytest.raises(
+        WrongCall, match=r"toy says that it sees 9 points, but with 4 tasks and 3 seeds it would see \d+\.\d; add"
+    ):
+        run_claim(blind, tmp_path, Run())
+
+
+def test_targets_where_installed_are_targets_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = 'targets = ["digits", "wings", "textures", "motion"]\nwhere_installed = ["fashion_mnist"]'
+    path = written(tmp_path, targets=text)
+    for there in (False, True):
+        monkeypatch.setattr(claim_file, "is_there", lambda name, there=there: there)
+        assert ("fashion_mnist" in load_claim(path).targets) is there
 
 
 def test_seeds_draw_what_an_arm_leaves_to_them(toy: Claim) -> None:
@@ -176,7 +265,7 @@ def test_sizes_are_named_by_the_expanders_settings(toy: Claim) -> None:
 
 def test_sizes_are_named_by_layers_and_width(toy: Claim) -> None:
     sizes = ({"layers": 3, "width": 64}, {"layers": 3, "width": 96}, {"layers": 6})
-    claim = replace(toy, layers=(), sizes=sizes, tuning=replace(toy.tuning, layers=None))
+    claim = replace(toy, protocol=1, layers=(), sizes=sizes, tuning=replace(toy.tuning, layers=None))
     cells = cells_of(claim)
     assert {(cell.layers, cell.width) for cell in cells} == {(3, 64), (3, 96), (6, None)}
     assert {place_of(claim, cell) for cell in cells} == {"layers 3, width 64", "layers 3, width 96", "layers 6"}

@@ -13,18 +13,18 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, place_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, load_claim
-from learngene_zoo.bench.claims import read_verdict, verdict_text
+from learngene_zoo.bench.claims import config_of, read_verdict, verdict_text
 from learngene_zoo.bench.contrasts import Finding, by_task, decided, jaccard, jaccard_by_chance, rise, stronger
 from learngene_zoo.bench.verdict import _corrected, _overall, judge
 from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import to_json
-from learngene_zoo.storage import write_json
+from learngene_zoo.storage import CONFIG, write_json
 
 
 @pytest.fixture
 def toy(tmp_path: Path) -> Claim:
-    """The claim of `claims_toy.FILE`."""
-    return load_claim(written(tmp_path))
+    """The claim of `claims_toy.FILE`, with two rates that are not added to: how they are chosen is tested elsewhere."""
+    return replace(load_claim(written(tmp_path)), protocol=1)
 
 
 @pytest.mark.parametrize(
@@ -325,3 +325,19 @@ def test_everything_a_reader_needs_is_told(toy: Claim) -> None:
     for part in ("ours is better than theirs", "the difference", "fashion_mnist", "0.002", "a machine", "[+2", "holds"):
         assert part in text
     assert "the stronger arm, by task and size: timm in 4, fan_in in 0" in text
+
+
+def test_a_claim_on_extractions_is_judged_from_rows_and_configs_alone(toy: Claim, tmp_path: Path) -> None:
+    """What benchmarks/results/claims keeps of a learngene is its config.json."""
+    claim = extraction(toy)
+    cells = [*tuning_cells(claim), *cells_of(claim, at(claim, 1e-3))]
+    for cell in cells:
+        better = 0.05 * (cell.arm.name == "batch") - 10 * cell.arm.settings["lr"]
+        write_json(made(cell.extraction.folder(tmp_path)) / CONFIG, to_json(config(0.5 + better, (1, 2, 3))))
+    verdict = judge(claim, [row(cell, 0.0) for cell in cells], config_of(tmp_path))
+    assert verdict.findings[0].value == pytest.approx(5.0)
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
