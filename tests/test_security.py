@@ -122,7 +122,7 @@ def test_a_bench_is_data_in_its_report(tmp_path: Path) -> None:
         written = (folder / name).read_text()
         assert not {"\x1b", "\u202e"} & set(written)
     marked = (folder / "summary.md").read_text()
-    assert not re.search(r"(?<!\\)[<>`]|\](?=\()", marked.replace("`shuffled`", "").replace("`stem`", ""))
+    assert not re.search(r"(?<!\\)[<>`]|\](?=\()", re.sub("`(shuffled|stem|stem_fan_in|forms|source)`", "", marked))
     for table in re.findall(r"(?:^\|.*\n)+", marked, re.MULTILINE):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in table.splitlines()}) == 1, table
     assert all(path.parent == folder / "pictures" for path in folder.rglob("*.png"))
