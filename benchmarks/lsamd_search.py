@@ -1,6 +1,6 @@
 """Does LSAMD's search find anything? What it keeps among all sets of five blocks, beside placebos that can find nothing.
 
-    python benchmarks/lsamd_search.py                  searches, placebos, all 792 sets by probe: three quarters of an hour on one core
+    python benchmarks/lsamd_search.py                  searches, placebos, all 792 sets by probe: about half an hour of one idle core
     python benchmarks/lsamd_search.py --tune           and 100 of the sets by short fine-tuning: about as long again
     python benchmarks/lsamd_search.py --smoke          a minute, in a folder of its own: does it still run?
     python benchmarks/lsamd_search.py --table          the page again, from the results
@@ -34,7 +34,7 @@ from typing import Any
 import machine
 import numpy as np
 import torch
-from lsamd_search_summary import KEPT, LAYERS, Kept, Summary, own_place, sentence, table
+from lsamd_search_summary import KEPT, LAYERS, SEARCH, Kept, Summary, own_place, sentence, table
 from pages import DOCS, ROOT, replace_between
 from probe_gate import ridge, split_batches, standardised
 from shelf import card_of, shown
@@ -54,7 +54,7 @@ from lgzoo_lsamd.blocks import base_blocks, order
 
 NAME = "lsamd_search"
 VARIANTS: dict[str, dict[str, Any]] = {
-    "search": {},
+    SEARCH: {},
     "0 epochs": {"epochs": 0},
     "shuffled ancestry": {},
     "constant router": {"router_token": "constant"},
@@ -69,6 +69,7 @@ class Plan:
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     fewer: tuple[int, ...] = (0, 1, 2)  # of the variants that take as long as the search and are not it
+    untrained: tuple[int, ...] = tuple(range(20))  # of those that take no time
     search: Mapping[str, Any] = field(default_factory=dict)  # settings of all searches that differ from the preset mini
     tasks: tuple[str, ...] = ("digits", "textures", "numbers")
     images: int = 250  # training images of a probe, and as many validation images
@@ -79,13 +80,14 @@ class Plan:
     build: Path = ROOT / "build" / NAME
 
     def seeds_of(self, variant: str) -> tuple[int, ...]:
-        """The seeds of a variant; those that take no time have all."""
-        return self.seeds if variant in ("search", "0 epochs") else self.fewer
+        """The seeds of a variant."""
+        return {SEARCH: self.seeds, "0 epochs": self.untrained}.get(variant, self.fewer)
 
 
 SMOKE = Plan(
     seeds=(0, 1),
     fewer=(0,),
+    untrained=(0, 1),
     search={"epochs": 1, "images": 32},
     tasks=("digits",),
     images=40,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
@@ -58,6 +59,15 @@ class Summary:
         """Of each seed's choice, among all sets by untrained probe."""
         return [percentile(self.probed[kept], [*self.probed.values()]) for kept in self.kept(variant)]
 
+    def within(self, variant: str) -> list[float]:
+        """The same among the sets that have block 1 as the choice does, or lack it as it does."""
+        return [
+            percentile(
+                self.probed[kept], [value for other, value in self.probed.items() if (1 in other) == (1 in kept)]
+            )
+            for kept in self.kept(variant)
+        ]
+
     def variant(self, name: str) -> dict[str, Any]:
         """One line of the table."""
         kept, places = self.kept(name), self.percentiles(name)
@@ -68,6 +78,7 @@ class Summary:
             "kept": kept,
             "percentiles": [round(place, 1) for place in places],
             "percentile": round(mean(places), 1),
+            "within": round(mean(self.within(name)), 1),
             "accuracy": round(100 * mean(self.probed[one] for one in kept), 1),
             "jaccard": round(mean(similarities(kept)), 2) if len(kept) > 1 else None,
             "tuned_percentile": round(mean(trained), 1) if len(trained) == len(kept) else None,
@@ -94,6 +105,10 @@ class Summary:
             "first_blocks": round(percentile(self.probed[first], [*self.probed.values()]), 1)
             if first in self.probed
             else None,
+            "with_block_1": [
+                round(100 * mean(value for kept, value in self.probed.items() if (1 in kept) == has), 1)
+                for has in (True, False)
+            ],
             "best": [ranked[0], round(100 * self.probed[ranked[0]], 1)],
             "worst": [ranked[-1], round(100 * self.probed[ranked[-1]], 1)],
             "tuned_sets": len(self.drawn),
@@ -167,26 +182,35 @@ def own_place(summary: Summary) -> str:
 def table(found: Mapping[str, Any]) -> str:
     """Markdown."""
     lines = [
-        "| variant | seeds | percentile among all sets, mean (each seed) | probe, mean accuracy | Jaccard between seeds | percentile after fine-tuning |",
-        "|---|---:|---|---:|---:|---:|",
+        "| variant | seeds | percentile among all sets, mean (each seed) | among those alike in block 1 | probe, mean accuracy | Jaccard between seeds | percentile after fine-tuning |",
+        "|---|---:|---|---:|---:|---:|---:|",
     ]
     for line in found["variants"]:
         each = " ".join(f"{place:.0f}" for place in line["percentiles"])
         rest = ("-" if line[name] is None else str(line[name]) for name in ("jaccard", "tuned_percentile"))
         lines.append(
-            f"| {line['variant']} | {line['seeds']} | {line['percentile']:.0f} ({each}) | {line['accuracy']} | {' | '.join(rest)} |"
+            f"| {line['variant']} | {line['seeds']} | {line['percentile']:.0f} ({each}) | {line['within']:.0f} | {line['accuracy']} | {' | '.join(rest)} |"
         )
+    return "\n".join([*lines, "", textwrap.fill(f"{sentence(found)} {about(found)}", 150)])
+
+
+def about(found: Mapping[str, Any]) -> str:
+    """What the table does not show, in sentences."""
     best, worst = (f"{' '.join(map(str, kept))} ({value} %)" for kept, value in (found["best"], found["worst"]))
     gains = "; ".join(
         f"{name} {v:+.0f} [{low:+.0f}, {high:+.0f}]" for name, (v, low, high) in found["over_placebos"].items()
     )
-    about = (
-        f"{sentence(found)} The search's gains over the placebos in percentiles, with 95 % intervals over seeds: {gains}. Two sets drawn at random have a Jaccard index of {found['chance_jaccard']} on average. The best set is {best}, the "
-        f"worst {worst}; the first five blocks stand at percentile {found['first_blocks']}."
-    )
+    said = [
+        f"Its gains over the placebos in percentiles, with 95 % intervals over seeds: {gains}.",
+        f"Two sets drawn at random have a Jaccard index of {found['chance_jaccard']} on average.",
+        f"The best set is {best}, the worst {worst}.",
+        "Sets with block 1 have {} % on average, the others {} %.".format(*found["with_block_1"]),
+    ]
+    if found["first_blocks"] is not None:
+        said.append(f"The first five blocks stand at percentile {found['first_blocks']:.0f}.")
     if found["tuned_sets"]:
-        about += (
-            f" After fine-tuning {found['tuned_sets']} sets drawn at random, the probe's ranks agree with those of the trained models "
+        said.append(
+            f"After fine-tuning {found['tuned_sets']} sets drawn at random, the probe's ranks agree with those of the trained models "
             f"with a correlation of {found['rank_correlation']}."
         )
-    return "\n".join([*lines, "", about])
+    return " ".join(said)

@@ -99,8 +99,10 @@ def test_the_sentence_says_beats_only_where_every_interval_is_above_0(
     assert (found["sets"], found["best"], found["worst"]) == (6, [(1, 2), 90.0], [(3, 4), 40.0])
     line = found["variants"][0]
     assert (line["percentile"], line["percentiles"]) == (83.3, [91.7, 75.0, 91.7, 75.0])
+    assert line["within"] == 66.7, "of the three sets with block 1 they are the best (83.3) and the second (50)"
+    assert found["with_block_1"] == [80.0, 50.0]
     assert summary.sentence(found).startswith(verdict)
-    assert summary.sentence(found) in summary.table(found)
+    assert summary.sentence(found) in summary.table(found).replace("\n", " ")
 
 
 def test_rows_of_another_ancestry_model_are_dropped(search: ModuleType, tmp_path: Path) -> None:
