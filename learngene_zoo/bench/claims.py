@@ -126,7 +126,7 @@ def verdict_text(claim: Claim, verdict: Verdict) -> list[str]:
         *_block("Decides", [_line(found, claim) for found in verdict.findings]),
         *_block("Also measured", [_line(found, claim) for found in verdict.beside]),
         *_block("One task left out", [_without(found) for found in verdict.findings if found.without]),
-        *_block("Learning rates, chosen on validation images", list(_rates(verdict))),
+        *_block("Learning rates and augmentations, chosen on validation images", list(_rates(verdict))),
         *_block("Notes", list(verdict.notes)),
         *_block(f"Missing: {counted(len(verdict.missing), 'cell')}; run the claim again", missing),
         "",
@@ -205,7 +205,9 @@ def _rates(verdict: Verdict) -> Iterator[str]:
     for choice in verdict.choices.values():
         tried = ", ".join(f"{rate}: {mean:.1f} %" for rate, mean in choice.means.items())
         if tried:
-            yield f"{choice.arm}: {choice.lr:g} (of {tried})"
+            augments = ", ".join(f"{name}: {mean:.1f} %" for name, mean in choice.augments.items())
+            own = f"; augmentation {choice.augment} (of {augments})" if augments else ""
+            yield f"{choice.arm}: {choice.lr:g} (of {tried}){own}"
 
 
 def _table(verdict: Verdict) -> list[str]:

@@ -263,6 +263,9 @@ def _warnings(claim: Claim, findings: Sequence[Finding], choices: Mapping[str, C
     for choice in choices.values():
         if choice.edge:
             yield f"{choice.arm}: the learning rate {choice.lr:g} is at the edge of its candidates"
+        if choice.at_chance:
+            kept = "" if choice.tasks else "; the middle rate is kept"
+            yield f"{choice.arm}: no better than a constant answer on {', '.join(choice.at_chance)}{kept}"
         for failed in choice.failed:
             yield f"{choice.arm}: excluded: lr {failed}"
     if claim.scope == "seeds":

@@ -15,7 +15,7 @@ from learngene_zoo.bench.claim_cells import arm_of, cells_of, drawn, place_of, r
 from learngene_zoo.bench.claim_file import Claim, load_claim, planned_effect
 from learngene_zoo.bench.claims import run_claim
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.verdict import judge
+from learngene_zoo.bench.verdict import _warnings, judge
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
@@ -199,6 +199,7 @@ def test_an_arm_at_chance_is_tuned_on_the_next_target(toy: Claim) -> None:
     choices, _ = rates_of(toy, rows)
     assert (choices["timm"].tasks, choices["timm"].at_chance) == (("fashion_mnist",), ("digits",))
     assert choices["ours"].tasks == ("digits", "fashion_mnist")
+    assert list(_warnings(toy, [], {"timm": choices["timm"]})) == ["timm: no better than a constant answer on digits"]
 
 
 @pytest.mark.slow
