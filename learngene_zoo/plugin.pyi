@@ -36,7 +36,6 @@ from learngene_zoo.families.surgery import Along as Along
 from learngene_zoo.families.surgery import axes_of as axes_of
 from learngene_zoo.families.surgery import dimensions_of as dimensions_of
 from learngene_zoo.families.surgery import mapped as mapped
-from learngene_zoo.families.surgery import take_blocks as take_blocks
 from learngene_zoo.families.tensors import Model as Model
 from learngene_zoo.families.tensors import empty as empty
 from learngene_zoo.families.tensors import filled as filled
@@ -47,6 +46,7 @@ from learngene_zoo.families.tensors import resize_positions as resize_positions
 from learngene_zoo.families.tensors import shapes as shapes
 from learngene_zoo.families.tensors import shapes_in as shapes_in
 from learngene_zoo.families.tensors import state_of as state_of
+from learngene_zoo.families.tensors import take_blocks as take_blocks
 from learngene_zoo.families.tensors import uninitialised as uninitialised
 from learngene_zoo.families.tensors import without_head as without_head
 from learngene_zoo.families.vit.spec import ViTSpec as ViTSpec

@@ -10,8 +10,7 @@ import pytest
 
 from learngene_zoo.artifacts.descendant import Descendant, assemble
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.families.surgery import take_blocks
-from learngene_zoo.families.tensors import without_head
+from learngene_zoo.families.tensors import take_blocks, without_head
 from learngene_zoo.method import METHODS, Member, Method
 from learngene_zoo.runs.cache import once
 from learngene_zoo.runs.run import Run

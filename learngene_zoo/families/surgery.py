@@ -18,7 +18,7 @@ import torch
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.family import ParameterSpec, Table, table_of
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.families.tensors import only
+from learngene_zoo.families.tensors import axis_of_layers, take_blocks
 from learngene_zoo.storage import StateDict
 
 Map = Sequence[int] | torch.Tensor  # the indices that are kept, in their order, or a matrix (new size, old size)
@@ -147,37 +147,9 @@ def _layered(state: StateDict, spec: Spec, how: Map) -> StateDict:
         for inner in inside
     }
     blocks = {table.block_name(i, inner): mixed[inner][i] for i in range(len(how)) for inner in inside}
-    outside = {name: _of_blocks(table, name, whole[name], how) for name in whole if table.block_of(name) is None}
+    outside = {name: whole[name] for name in whole if table.block_of(name) is None}
+    for name in outside:
+        axis = axis_of_layers(table, name)
+        outside[name] = outside[name] if axis is None else _applied(how, outside[name], axis)
     before = {name: tensor for name, tensor in outside.items() if table.is_stem(name)}
     return {**before, **blocks, **outside}
-
-
-def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDict:
-    """Block `i` of the result is block `sources[i]` of `state`, shared where repeated; all other tensors as they are.
-
-    `spec` is of the family of `state`. `take_blocks(state, spec, range(layers))` is `state`, and taking from what was taken
-    composes. Of a state on disk only what is kept is read, once. Tensors outside of the blocks that have an axis `layers` are taken
-    along it. Raises `WrongCall` if `state` lacks a block.
-    """
-    table = table_of(spec)
-    inner: dict[int, list[str]] = {}
-    for name in state:
-        block = table.block_of(name)
-        if block is not None:
-            inner.setdefault(block, []).append(table.inner_name(name))
-    absent = [source for source in sources if source not in inner]
-    if absent:
-        raise WrongCall(f"there is no block {absent[0]} to take; there are {', '.join(map(str, sorted(inner)))}")
-    read = {(i, name): state[table.block_name(i, name)] for i in sorted(set(sources)) for name in inner[i]}
-    taken = {
-        table.block_name(i, name): read[source, name] for i, source in enumerate(sources) for name in inner[source]
-    }
-    before = {name: _of_blocks(table, name, state[name], sources) for name in state if table.is_stem(name)}
-    after = only(state, lambda name: table.block_of(name) is None and not table.is_stem(name))
-    return {**before, **taken, **after}
-
-
-def _of_blocks(table: Table, name: str, tensor: torch.Tensor, how: Map) -> torch.Tensor:
-    """A tensor outside of the blocks: if it holds numbers for every block, those of the blocks that are made."""
-    kind = table.find(name)
-    return tensor if kind is None or (LAYERS,) not in kind.axes else _applied(how, tensor, kind.axes.index((LAYERS,)))

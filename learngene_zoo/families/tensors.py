@@ -11,7 +11,7 @@ allocated.
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
-from learngene_zoo.families.family import ParameterSpec, family_of, host, table_of
+from learngene_zoo.families.family import ParameterSpec, Table, family_of, host, table_of
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.storage import StateDict, Tensors
@@ -238,6 +238,44 @@ def without_head(state: StateDict, spec: Spec) -> StateDict:
     """Everything but the classification head."""
     table = table_of(spec)
     return only(state, lambda name: not table.is_head(name))
+
+
+def take_blocks(state: StateDict, spec: Spec, sources: Sequence[int]) -> StateDict:
+    """Block `i` of the result is block `sources[i]` of `state`, shared where repeated; all other tensors as they are.
+
+    `spec` is of the family of `state`. `take_blocks(state, spec, range(layers))` is `state`, and taking from what was taken
+    composes. Of a state on disk only what is kept is read, once. Tensors outside of the blocks that have an axis `layers` are taken
+    along it. Raises `WrongCall` if `state` lacks a block.
+    """
+    table = table_of(spec)
+    inner: dict[int, list[str]] = {}
+    for name in state:
+        block = table.block_of(name)
+        if block is not None:
+            inner.setdefault(block, []).append(table.inner_name(name))
+    absent = [source for source in sources if source not in inner]
+    if absent:
+        raise WrongCall(f"there is no block {absent[0]} to take; there are {', '.join(map(str, sorted(inner)))}")
+    read = {(i, name): state[table.block_name(i, name)] for i in sorted(set(sources)) for name in inner[i]}
+    taken = {
+        table.block_name(i, name): read[source, name] for i, source in enumerate(sources) for name in inner[source]
+    }
+    before = {name: _of_layers(table, name, state[name], sources) for name in state if table.is_stem(name)}
+    after = only(state, lambda name: table.block_of(name) is None and not table.is_stem(name))
+    return {**before, **taken, **after}
+
+
+def axis_of_layers(table: Table, name: str) -> int | None:
+    """The axis of a tensor outside of the blocks along which it holds numbers for each of them; mostly None."""
+    kind = table.find(name)
+    return None if kind is None or ("layers",) not in kind.axes else kind.axes.index(("layers",))
+
+
+def _of_layers(table: Table, name: str, tensor: torch.Tensor, sources: Sequence[int]) -> torch.Tensor:
+    axis = axis_of_layers(table, name)
+    if axis is None or list(sources) == list(range(tensor.shape[axis])):
+        return tensor
+    return tensor.index_select(axis, torch.tensor(list(sources)))
 
 
 def resize_positions(state: StateDict, spec_from: Spec, spec_to: Spec) -> StateDict:

@@ -22,8 +22,7 @@ from learngene_zoo.artifacts.shelf import open_descendant
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import cost
-from learngene_zoo.families.surgery import take_blocks
-from learngene_zoo.families.tensors import initial, shapes
+from learngene_zoo.families.tensors import initial, shapes, take_blocks
 from learngene_zoo.families.vit.spec import TABLE, ViTSpec
 
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=32, patch_size=8, classes=3)

@@ -16,8 +16,7 @@ from learngene_zoo.families.eva import host
 from learngene_zoo.families.eva.names import ARCHITECTURES, architecture_name
 from learngene_zoo.families.eva.spec import EvaSpec
 from learngene_zoo.families.family import count_params, flops
-from learngene_zoo.families.surgery import take_blocks
-from learngene_zoo.families.tensors import initial, model_of, resize_positions, shapes
+from learngene_zoo.families.tensors import initial, model_of, resize_positions, shapes, take_blocks
 from learngene_zoo.families.timm_config import architecture, spec_in, timm_config
 from learngene_zoo.settings import from_json, to_json
 

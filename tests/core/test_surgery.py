@@ -9,8 +9,8 @@ from timm.layers import resample_abs_pos_embed
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import table_of
-from learngene_zoo.families.surgery import mapped, take_blocks
-from learngene_zoo.families.tensors import check_state, initial, model_of, shapes
+from learngene_zoo.families.surgery import mapped
+from learngene_zoo.families.tensors import check_state, initial, model_of, shapes, take_blocks
 from learngene_zoo.families.vit.spec import ViTSpec, axis_sizes
 
 SPEC = ViTSpec(

@@ -13,7 +13,7 @@ from PIL import Image
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.surgery import take_blocks
+from learngene_zoo.families.tensors import take_blocks
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
