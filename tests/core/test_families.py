@@ -162,7 +162,9 @@ def test_a_method_refuses_a_family_that_it_does_not_declare() -> None:
 def test_a_method_that_takes_only_one_family_names_those_that_take_the_other() -> None:
     eva = load_family("eva").examples[0]
     for name in ("pool", "snnet", "tal", "ghn3", "logah"):
-        with pytest.raises(WrongCall, match=rf"{name} does not .* 'eva', only timm's VisionTransformer .* lsamd, .*pretrain_finetune"):
+        with pytest.raises(
+            WrongCall, match=rf"{name} does not .* 'eva', only timm's VisionTransformer .* lsamd, .*pretrain_finetune"
+        ):
             check_family(METHODS.load(name), eva)
     for name in ("lsamd", "scratch", "pretrain_finetune", "distillation"):
         check_family(METHODS.load(name), VIT)
