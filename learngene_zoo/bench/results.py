@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Annotated
 
 from learngene_zoo.atomic import nearest_parent
-from learngene_zoo.errors import BadFile, Refused, Unavailable, WrongCall
+from learngene_zoo.errors import BadFile, Refused, Unavailable, WrongCall, explained
 from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.settings import Bounds, check_bounds, from_json, to_json
 from learngene_zoo.storage import parse_json
@@ -107,7 +107,7 @@ class Results:
         except Timeout:
             raise Refused(f"another process is writing {path}; wait for it, or choose another folder with -o") from None
         except OSError as error:
-            raise Unavailable(f"{path} cannot be written: {error.strerror or error}") from error
+            raise Unavailable(f"{path} cannot be written: {explained(error)}") from error
         try:
             if anew:
                 path.unlink(missing_ok=True)
@@ -138,13 +138,13 @@ class Results:
         line = json.dumps(to_json(row), ensure_ascii=False, allow_nan=False).encode() + b"\n"
         size = self._file.seek(0, os.SEEK_END)
         try:
-            written = self._file.write(line)
-            if written != len(line):
-                raise OSError(f"{written} of {len(line)} bytes were written")
+            left = memoryview(line)
+            while left:  # a disk with little space takes a part; the next call says why it does not take the rest
+                left = left[self._file.write(left) :]
             os.fsync(self._file.fileno())
         except OSError as error:
             self._file.truncate(size)
-            raise Unavailable(f"{self.path} could not be written: {error.strerror or error}") from error
+            raise Unavailable(f"{self.path} could not be written: {explained(error)}") from error
         self._rows[row.key] = row
 
     def close(self) -> None:

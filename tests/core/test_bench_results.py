@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import subprocess
 import sys
@@ -112,20 +113,15 @@ def test_a_row_of_another_kind_at_the_end_is_not_taken_for_half_a_line(tmp_path:
 
 def test_a_row_that_does_not_fit_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     path = filled(tmp_path / "results.jsonl", "a")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Results(path) as results:
-        whole = results._file
-
-        class Full:
-            def write(self, data: bytes) -> int:
-                return whole.write(data[:10]) or 10
-
-            def __getattr__(self, name: str) -> object:
-                return getattr(whole, name)
-
-        results._file = Full()  # type: ignore[assignment]
-        with pytest.raises(Unavailable, match="10 of"):
-            results.append(toy_row("b"))
-        results._file = whole
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, before[1]))
+        try:
+            with pytest.raises(Unavailable, match="could not be written: the file would be larger than this process may"):
+                results.append(toy_row("b"))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert [row.key for row in results.rows()] == ["a"]
         results.append(toy_row("c"))
     assert [row.key for row in read_rows(path)] == ["a", "c"]
 

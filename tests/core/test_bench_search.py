@@ -94,6 +94,12 @@ def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> 
     assert len({trial.lr for trial in trials}) == 3, "it does not widen the grid"
 
 
+def test_the_rate_of_an_arm_that_learnt_nothing_does_not_widen_a_grid_of_which_it_is_an_end() -> None:
+    choices, trials = searched(replace(SPACE, rates=(1e-3, 2e-3)), lambda trial: 5.0)
+    assert {choice.lr for choice in choices.values()} == {1e-3}
+    assert {trial.lr for trial in trials} == {1e-3, 2e-3}
+
+
 def test_the_augmentation_is_the_arms_own() -> None:
     choices, trials = searched(SPACE, lambda t: peak(t, 2e-3) + 8 * (t.arm == "a") * (t.augment == "none"))
     assert (choices["a"].augment, choices["b"].augment) == ("none", "light")
