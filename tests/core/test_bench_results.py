@@ -117,7 +117,9 @@ def test_a_row_that_does_not_fit_the_disk_leaves_nothing_behind(tmp_path: Path) 
     with Results(path) as results:
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 10, before[1]))
         try:
-            with pytest.raises(Unavailable, match="could not be written: the file would be larger than this process may"):
+            with pytest.raises(
+                Unavailable, match="could not be written: the file would be larger than this process may"
+            ):
                 results.append(toy_row("b"))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
