@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from learngene_zoo.artifacts.fetch import THREADS, fetch_manifest
-from learngene_zoo.artifacts.manifest import MANIFEST
+from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
+from learngene_zoo.artifacts.manifest import MANIFEST, Manifest
 from learngene_zoo.artifacts.publication import BRANCH, README, Content, Publication
+from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.errors import BadFile, Refused
+from learngene_zoo.storage import CONFIG
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -114,15 +117,34 @@ def _listed(api: HfApi, name: str, commit: str, tags: Mapping[str, str]) -> Stat
 
 
 def _with_stale(state: State, publication: Publication) -> State:
-    """The state with what its own manifest names and ours does not; a damaged manifest names nothing."""
+    """The state with what its own manifest names and ours does not; a damaged manifest names nothing.
+
+    Raises `Refused` for a repository of the other kind of artifact.
+    """
     if state.lists(MANIFEST, publication.files[MANIFEST]):
         return state
     try:
         _, earlier = fetch_manifest(publication.repository.at(state.commit), offline=False)
     except BadFile:  # what is damaged on its way is `Unavailable`
         return state
+    _check_kind(publication, publication.repository.at(state.commit), earlier)
     stale = [path for path in earlier.files if path in state.tree and path not in publication.files]
     return State(commit=state.commit, tree=state.tree, tags=state.tags, stale=stale)
+
+
+def _check_kind(publication: Publication, there: Repository, earlier: Manifest) -> None:
+    """Raises `Refused` if a learngene would replace a model, or a model a learngene; a damaged config says neither."""
+    record = earlier.files.get(CONFIG)
+    if record is None or record.sha256 == publication.files[CONFIG].sha256:
+        return
+    try:
+        kind = kind_of(fetch_from_hub(there, CONFIG, offline=False).path.parent)
+    except BadFile:
+        return
+    if kind != publication.kind:
+        raise Refused(
+            f"the Hub repository {there.name} holds a {kind}, and this is a {publication.kind}; publish it to another repository"
+        )
 
 
 def read_back(publication: Publication, state: State) -> None:

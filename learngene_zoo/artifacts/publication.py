@@ -50,6 +50,7 @@ class Publication:
 
     repository: Repository  # at the tag, if there is one
     title: str
+    kind: shelf.Kind
     files: Mapping[str, Content]
     manifest: Manifest
     paths: Sequence[str] = ()  # of this machine, which a config.json names
@@ -107,6 +108,7 @@ def publication(
     return Publication(
         repository=repository,
         title=_title(opened, inside),
+        kind="learngene" if isinstance(opened, Learngene) else "model",
         files={**contents, MANIFEST: _content(text.encode())},
         manifest=manifest,
         paths=sorted(set(machine_paths(configs))),

@@ -73,8 +73,9 @@ def carry_out(
 ) -> Published:
     """Commit, read back, tag. `tell` is told what is happening.
 
-    Raises `Refused` for a repository that holds what was not published by us, for a tag that names something else, and if
-    somebody else publishes meanwhile; `WrongCall` or `Unavailable` for what the Hub refuses or does not answer.
+    Raises `Refused` for a repository that holds what was not published by us or the other kind of artifact, for a tag
+    that names something else, and if somebody else publishes meanwhile; `WrongCall` or `Unavailable` for what the Hub
+    refuses or does not answer.
     """
     repository, created = wanted.repository, False
     try:

@@ -111,6 +111,7 @@ def load_learngene(folder: Path) -> Learngene:
     return Learngene(config=config, state=state, folder=folder)
 
 
+Kind = Literal["learngene", "model"]
 DEFAULT_SIZE = "mini"
 BUNDLED = "bundled"  # the ancestry model on the shelf, see artifacts/sources.py
 MOST_NAMED = 12  # in a message
@@ -259,7 +260,7 @@ def some(cards: Sequence[str]) -> str:
     return ", ".join(cards[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def kind_of(folder: Path) -> Literal["learngene", "model"]:
+def kind_of(folder: Path) -> Kind:
     """Which of the two a folder is, by its config.json. Raises `BadFile` if it cannot be read."""
     return "model" if "architecture" in read_json(folder / CONFIG) else "learngene"
 

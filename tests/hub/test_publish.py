@@ -126,6 +126,16 @@ def test_files_of_others_are_not_overwritten(hub: StandIn, lgzoo: Lgzoo, made: S
     assert hub.files(NAME) == {"config.json": b"{}", "model.safetensors": b"x"}
 
 
+def test_a_model_does_not_replace_a_learngene(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    lgzoo("publish", made.learngene, NAME, "--descendant", made.three)
+    before = hub.files(NAME)
+    for words in ([], ["--dry-run"]):
+        done = lgzoo("publish", made.three, NAME, *words)
+        assert done.code == 1
+        assert f"the Hub repository {NAME} holds a learngene, and this is a model" in done.error
+    assert hub.files(NAME) == before
+
+
 def test_a_commit_that_touches_nothing_of_ours_is_built_upon(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
     hub.fail("POST .*/commit/", "meanwhile", action=lambda: hub.put(NAME, {"LICENSE": LICENSE}))
     done = lgzoo("publish", made.learngene, NAME, "--tag", "v1.0")
