@@ -319,6 +319,10 @@ def model_of(named: str | None, *places: str, offline: bool = False) -> Path:
         raise WrongCall(f"there is no model at {searched}; build one with `lgzoo expand --layers 7`, or name a folder")
     if folder.is_file():
         raise WrongCall(f"{folder} is a file; name a model's folder, such as `lgzoo finetune` writes")
+    if not folder.is_dir() and is_timm_source(named):
+        raise WrongCall(
+            f"{named} is a model of timm's, not a folder; write one with `lgzoo finetune {named} --task TASK -o FOLDER`"
+        )
     if not folder.is_dir() and may_be_on_hub(str(named)):
         raise WrongCall(f"there is no model at {folder}; on the Hub it would be {SCHEME}{folder} or {folder}@main")
     if not folder.is_dir():

@@ -146,6 +146,10 @@ def test_a_model_that_is_named_comes_before_those_at_the_usual_places(
         model_of(None, "none", "gone")
     with pytest.raises(WrongCall, match="there is no model at none; build one"):
         model_of("none", "usual")
+    with pytest.raises(
+        WrongCall, match="timm:vit is a model of timm's, not a folder; write one with `lgzoo finetune timm:vit"
+    ):
+        model_of("timm:vit", "usual")
     with pytest.raises(WrongCall, match="no model at me/vit; on the Hub it would be hf-hub:me/vit or me/vit@main"):
         model_of("me/vit", "usual")
     Path("model.onnx").touch()
