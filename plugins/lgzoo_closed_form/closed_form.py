@@ -195,7 +195,7 @@ class Solve(Expander):
 
         config, details = learngene.config, details_of(learngene.config, Details)
         spec = self._spec(target, config.spec)
-        runs, task = self._runs(details, spec), self._task(learngene, details, run)
+        runs, task = self._runs(details, spec), self._task(details, target, run)
         weights = inherited_weights(config, learngene.state, run)
         whole = {name: weights[name].float() for name in weights}  # those on the shelf are in half precision
         teacher = teacher_of(whole, config.spec, details.calibration, task, _input_format(config), run)
@@ -238,12 +238,17 @@ class Solve(Expander):
             )
         return found
 
-    def _task(self, learngene: Learngene, details: Details, run: Run) -> Task:
-        """The task to calibrate on. Raises `WrongCall` if the learngene names data of its maker's."""
+    def _task(self, details: Details, target: Target, run: Run) -> Task:
+        """The task to calibrate on: the named one, the learngene's, or, if that is data of its maker's, the target's.
+
+        Raises `WrongCall` if there is none of these.
+        """
         from learngene_zoo.plugin import is_own_data, open_task
 
         named = self.calibration or details.task or ""
         if self.calibration is None and (is_own_data(named) or not named):
+            if target.task is not None:
+                return open_task(target.task, offline=run.offline)
             raise WrongCall(
                 f"this learngene was calibrated on {named or 'nothing'}, which is opened only if you name it; "
                 "name some pictures with --calibration folder:PATH (their labels are not used)"

@@ -221,6 +221,12 @@ def test_pictures_of_the_learngenes_maker_are_not_opened_unasked(learngene: lg.L
     assert made.spec.layers == 2
 
 
+def test_pictures_that_the_user_names_stand_for_those_of_the_maker(learngene: lg.Learngene) -> None:
+    details = {**learngene.config.details, "task": "folder:theirs"}
+    mine = lg.expand(learngene.with_config(details=details), layers=2, task="b")
+    assert mine.provenance["calibration"] == "b"
+
+
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
