@@ -85,13 +85,12 @@ def once(
     if run.resume and done.is_dir():
         return Part(*load_result(done), key)
     before = read_json(kept) if kept.is_file() else {}
-    if before.get("key") == key:
-        return Part({}, before.get("record"), key)
-    state, record = compute(run)
+    taken_over = before.get("key") == key
+    state, record = ({}, before.get("record")) if taken_over else compute(run)
     if is_first():
-        save_result(done, state, record)
-        if not state:
+        if not state and not taken_over:  # first: a part that is done is not written again, so neither would this be
             _write(kept, {"key": key, "record": record})
+        save_result(done, state, record)
     wait_for_all()
     return Part(state, record, key)
 

@@ -23,24 +23,27 @@ GRID = "--ancestry ancestry --epochs 1 --seeds 1 --images 16 --batch-size 8 --au
 BENCH = f"bench {TASK} --method lsamd --set lsamd.keep=1,2 {GRID}"
 PUBLISHED = "me/gene@v1.0"
 PARTS = f"bench {TASK} --method pretrain_finetune --preset smoke --set pretrain_finetune.depths=2 --extract-task folder:photos {GRID}"
-CLAIM = f"""
+CLAIM = """
+protocol = 2
 name = "toy"
 paper = "A paper"
 where = "Table 1"
 says = "ours is better than theirs"
 estimand = "the difference"
 expected = "undecided"
-targets = ["{TASK}"]
+smallest = 1
+targets = ["digits"]
 layers = [2]
 seeds = 3
 scope = "seeds"
-compare = {{ kind = "over", arms = ["ours", "theirs"] }}
-recipe = {{ epochs = 1, images = 16, batch_size = 8, augment = "none" }}
-tuning = {{ lr = [1e-3] }}
+compare = { kind = "over", arms = ["ours", "theirs"] }
+recipe = { epochs = 1, images = 16, batch_size = 8, augment = "none" }
+tuning = { lr = [1e-3], augment = ["none"] }
+power = { sees = 9.9, tasks = 0, seeds = 1, rest = 1, source = "none" }
 
 [arms.ours]
 method = "lsamd"
-settings = {{ keep = [1, 2] }}
+settings = { keep = [1, 2] }
 ancestries = ["ancestry"]
 
 [arms.theirs]
