@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,14 +13,11 @@ from typing import Any
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, explained
 
-log = logging.getLogger(__name__)
-
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _WORD = r"[A-Za-z0-9][\w.-]*"
 _REFERENCE = re.compile(rf"(?P<name>{_WORD}/{_WORD})(?:/(?P<inside>{_WORD}))?(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?")
 _CACHED = re.compile(rf"(?:^|/)models--([^/]*?)--([^/]+)/snapshots/({_COMMIT.pattern})(?:/|$)(.*)")
 SCHEME = "hf-hub:"
-PATIENCE = 5.0  # seconds without an answer, after which the log says what is waited for
 CERTAIN = (400, 401, 403, 404, 413)  # answers that will be the same next time, and after which nothing was done
 
 
@@ -198,16 +193,11 @@ def _client() -> Any:
 def asking(repository: Repository, failed: str, *, offline: bool = False, progress: bool = False) -> Iterator[None]:
     """Whatever the client raises leaves as an error of ours: one line that begins with `failed` and says why.
 
-    Meanwhile the client logs nothing, because its warnings quote signed addresses, and it shows bars only with `progress`;
-    without them the log says after `PATIENCE` seconds that the Hub is waited for.
+    Meanwhile the client logs nothing, because its warnings quote signed addresses, and it shows bars only with `progress`.
     """
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from huggingface_hub.utils import logging as client_log
 
-    waiting = threading.Timer(PATIENCE, log.warning, (f"waiting for the Hub: {repository}",))
-    waiting.daemon = True
-    if not (offline or progress):
-        waiting.start()
     before, hidden = client_log.get_verbosity(), not progress and not are_progress_bars_disabled()
     client_log.set_verbosity(client_log.CRITICAL)
     if hidden:
@@ -219,7 +209,6 @@ def asking(repository: Repository, failed: str, *, offline: bool = False, progre
     except Exception as error:  # it lets errors of its transport, of JSON and of missing keys through
         raise translated(error, repository, failed, offline) from error
     finally:
-        waiting.cancel()
         client_log.set_verbosity(before)
         if hidden:
             enable_progress_bars()

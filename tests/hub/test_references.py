@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from standin import StandIn
 
 import learngene_zoo as lg
 from learngene_zoo import torch_hub
-from learngene_zoo.artifacts import hub as client
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.hub import Repository, cached_repository, parse_repository
 from learngene_zoo.errors import WrongCall
@@ -152,13 +150,3 @@ def test_expand_with_offline_asks_nobody(published: StandIn, lgzoo: Lgzoo) -> No
     done = lgzoo("expand", f"hf-hub:{NAME}", "--offline")
     assert done.code == 1
     assert published.requests == []
-
-
-@pytest.mark.parametrize(("offline", "said"), [(False, ["waiting for the Hub: someone/model@v1"]), (True, [])])
-def test_who_waits_is_told_for_what(
-    offline: bool, said: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(client, "PATIENCE", 0.01)
-    with client.asking(Repository("someone/model", "v1"), "", offline=offline):
-        time.sleep(0.1)
-    assert caplog.messages == said
