@@ -70,7 +70,7 @@ def measured(spec: HypernetSpec, seed: int) -> dict[str, Any]:
     """A training's curve, and what its predictions are worth."""
     zoo = drawn("tal+", (), ANCESTRY.spec)
     objective = MetaObjective(Hypernet(spec, seed), zoo, [Lesson(classes=TASK.classes)], seed)
-    curve = trained(objective, TASK, RECIPE, seed)
+    curve = trained(objective, [TASK], RECIPE, seed)
     accuracies = {f"{layers} layers": accuracy(objective.hypernet, layers) for layers in (3, 6, 12)}
     whole, zeroed, chance = accuracies["12 layers"], accuracy(objective.hypernet, 12, IDLE), 1 / TASK.classes
     return {**curve, **accuracies, "zeroed": zeroed, "share": (whole - zeroed) / max(whole - chance, 1 / 1000)}

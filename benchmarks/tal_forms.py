@@ -84,7 +84,7 @@ def main() -> None:
     found: dict[tuple[str, int], dict[str, Any]] = {(row["name"], row["seed"]): row for row in before}
     for name, (make, recipe) in arms().items():
         for seed in range(given.seeds) if any(part in name for part in given.names) else ():
-            row = {"name": name, "seed": seed, **trained(make(seed), TASK, recipe, seed)}
+            row = {"name": name, "seed": seed, **trained(make(seed), [TASK], recipe, seed)}
             found[name, seed] = row
             print(
                 f"{name:34} seed {seed}  {' '.join(map('{:5.2f}'.format, row['cross_entropy']))}   {row['seconds']:4.0f} s",
@@ -106,11 +106,13 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def trained(objective: nn.Module, task: Task, recipe: Recipe, seed: int, share: float = 1.0) -> dict[str, Any]:
+def trained(
+    objective: nn.Module, tasks: Sequence[Task], recipe: Recipe, seed: int, share: float = 1.0
+) -> dict[str, Any]:
     """The mean cross-entropy of each sixth of the steps, and their seconds; `share` is what it counts in the loss."""
     run = Run(seed=seed, threads=1)
     loader = Mixture(
-        {task.name: training_images(task, ANCESTRY.input_format, recipe, run)},
+        {task.name: training_images(task, ANCESTRY.input_format, recipe, run) for task in tasks},
         batch_size=recipe.batch_size,
         temperature=1,
         seed=seed,

@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("alpha", nargs="*", type=float, default=list(SHARES), help="shares, each below 1")
     rows: list[dict[str, Any]] = []
     for alpha in parser.parse_args().alpha:
-        rows.append({"alpha": alpha, **trained(objective(alpha), TASK, RECIPE, SEED, share=1 - alpha)})
+        rows.append({"alpha": alpha, **trained(objective(alpha), [TASK], RECIPE, SEED, share=1 - alpha)})
         print(f"{alpha:4g}  {_curve(rows[-1], ' ')}   {rows[-1]['seconds']:4.0f} s", flush=True)
     print(write("tal_guidance", {"rows": rows, "images": RECIPE.images, "threads": 1}))
     lines = ["| α | | | | | | | seconds |", f"|---|{'---:|' * 7}"]

@@ -15,7 +15,7 @@ Then all tensors shrink, or lose the image, together, and a short training ends 
 * tensors start as small as timm initialises them (standard deviation about 0.02), norms near 1 and 0.
 
 Tensors and their names are the published ones, but a checkpoint of the published form cannot be read as this one.
-benchmarks/tal_forms.py compares the two forms.
+benchmarks/tal_forms.py compares the two forms, benchmarks/tal_centred.py takes the changes away one at a time.
 """
 
 from torch import Tensor, nn
@@ -23,23 +23,29 @@ from torch.nn import functional
 
 from lgzoo_tal.hypernet_spec import Form
 
+# By form what it changes: the hidden layers, where nodes and tensors start, the places of the last nodes, the order of the rows
+# of q, k and v, the scales of positions and vectors, and where task layers start.
+CHANGES: dict[str, frozenset[str]] = {
+    "published": frozenset(),
+    "centred": frozenset({"tanh", "start", "ends", "interleaved", "scales", "tasks"}),
+}
 POSITIONS = 0.15  # factor of the position embedding, whose standard deviation starts at 0.02 to 0.04, as timm's
 VECTORS = 0.3  # factor of norms and biases before they are squashed
 
 
 def activation(form: Form) -> nn.Module:
     """The activation of a decoder's hidden layers."""
-    return nn.ReLU() if form == "published" else nn.Tanh()
+    return nn.Tanh() if "tanh" in CHANGES[form] else nn.ReLU()
 
 
 def read(tensor: Tensor, form: Form) -> Tensor:
     """The input of the layer of the low-rank factors."""
-    return functional.relu(tensor) if form == "published" else tensor
+    return tensor if "tanh" in CHANGES[form] else functional.relu(tensor)
 
 
 def is_interleaved(name: str, form: Form) -> bool:
     """Whether a tensor is predicted with interleaved rows of q, k and v."""
-    return form == "centred" and ".qkv." in name
+    return "interleaved" in CHANGES[form] and ".qkv." in name
 
 
 def sorted_rows(made: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from learngene_zoo.plugin import (
     uniform,
     uninitialised,
 )
-from lgzoo_tal.centred import POSITIONS, VECTORS, activation, is_interleaved, sorted_rows
+from lgzoo_tal.centred import CHANGES, POSITIONS, VECTORS, activation, is_interleaved, sorted_rows
 from lgzoo_tal.conv_decoder import MatrixDecoder, VectorDecoder
 from lgzoo_tal.encoder import Graphormer, ShapeEmbedding, TaskLayer, table
 from lgzoo_tal.graph import SINK, TYPES, Graph, graph_of
@@ -119,7 +119,7 @@ class Hypernet(nn.Module):
 
         (L, o, 1) for vectors, (1, patches, i) for positions, else (L, o, i, ...). Decoders always compute in float32.
         """
-        positions, vectors = (POSITIONS, VECTORS) if self.spec.form == "centred" else (1, 1)
+        positions, vectors = (POSITIONS, VECTORS) if "scales" in CHANGES[self.spec.form] else (1, 1)
         nodes = self.encode(graph, task)
         with torch.autocast(nodes.device.type, enabled=False):
             for group, blocks in self._decoded(nodes.float(), groups_of(graph, head)):
@@ -220,7 +220,7 @@ def initialise(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
     identities = {
         f"{name}.{child}"
         for name, module in hypernet.named_modules()
-        if isinstance(module, TaskLayer) and module.residual and spec.form == "published"
+        if isinstance(module, TaskLayer) and module.residual and "tasks" not in CHANGES[spec.form]
         for child in ("fc_gamma", "fc_beta")
     }
     for name, module in hypernet.named_modules():
@@ -230,7 +230,7 @@ def initialise(hypernet: nn.Module, spec: HypernetSpec, seed: int) -> None:
             module.weight.normal_(std=module.embedding_dim**-0.5, generator=_generator(seed, f"{name}.weight"))
         elif isinstance(module, nn.LayerNorm):
             module.reset_parameters()
-    if spec.form == "centred":
+    if "start" in CHANGES[spec.form]:
         _centre(hypernet, spec, seed)
 
 

@@ -17,6 +17,7 @@ import math
 import torch
 from torch import Tensor
 
+from lgzoo_tal.centred import CHANGES
 from lgzoo_tal.graph import STEM, Graph
 from lgzoo_tal.hypernet_spec import INPUT_DISTANCES, Form
 
@@ -27,7 +28,7 @@ WRITERS = ("attn.proj.weight", "mlp.fc2.weight")  # what a block adds to the res
 def distances(graph: Graph, form: Form) -> Tensor:
     """(N,) the distance of each node from the input; in the form `centred` the last nodes count from the table's end."""
     found = graph.distances[0]
-    if form == "published":
+    if "ends" not in CHANGES[form]:
         return found
     return torch.cat((found[: -graph.tail], _ends(graph)))
 
