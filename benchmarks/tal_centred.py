@@ -106,11 +106,11 @@ def run(name: str, arm: Arm, rate: float, seed: int, rows: list[dict[str, Any]])
         with torch.no_grad():
             hypernet.get_parameter("decoder.conv.2.weight").mul_(LARGER)
     tasks = [open_task(task) for task in arm.tasks]
+    recipe = replace(TRAINING, lr=rate, images=tasks[0].sizes["train"] // len(tasks))
     zoo = drawn("tal+", (), ANCESTRY.spec)
     lessons = [Lesson(classes=task.classes, embedding=embedding(number, arm)) for number, task in enumerate(tasks)]
-    rows.append(
-        {**key, **trained(MetaObjective(hypernet, zoo, lessons, seed), tasks, replace(TRAINING, lr=rate), seed)}
-    )
+    objective = MetaObjective(hypernet, zoo, lessons, seed)
+    rows.append({**key, **trained(objective, tasks, recipe, seed)})
     with ROWS.open("a") as file:
         file.write(json.dumps(rows[-1]) + "\n")
     print(rows[-1], flush=True)
