@@ -98,7 +98,7 @@ class Member:
 
     @property
     def target(self) -> Target:
-        """The target that names this member's shape; of stitched ones, with `settings`, exactly this member."""
+        """The target that names this member's shape; of several sizes, with `settings`, exactly this member."""
         return Target(**{name: getattr(self.spec, name) for name in AXES}, dense=self.spec.dense)
 
 

@@ -169,9 +169,10 @@ def ancestry_spec(source: str, *, offline: bool = False) -> Spec:
 
 
 def _of_one_width(spec: Spec, source: str) -> Spec:
-    if spec.stitched:  # methods would take blocks out of it that do not fit together
+    if not spec.plain:  # methods would take blocks out of it that do not fit together
         widths = ", ".join(str(segment.width) for segment in spec.sizes)
-        raise WrongCall(f"{source} is a stitched model (widths {widths}); an ancestry model must have one width")
+        kind = f"a stitched model (widths {widths})" if spec.stitched else "a model whose blocks were pruned"
+        raise WrongCall(f"{source} is {kind}; an ancestry model must have one width")
     return spec
 
 

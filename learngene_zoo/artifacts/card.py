@@ -115,7 +115,7 @@ def descendant_card(config: Mapping[str, Any], place: Place = Place()) -> str:
     results = _results(spec, ours.get("metrics") or {}, tasks)
     front = _front(
         licence,
-        library_name="learngene_zoo" if spec.dense or spec.stitched else "timm",
+        library_name="timm" if spec.plain and not spec.dense else "learngene_zoo",
         pipeline_tag=_pipeline(spec),
         tags=["learngene", "learngene_zoo", method, "timm", "vision-transformer"],
         base_model=[place.learngene] if place.learngene else _base_models(ancestries),
@@ -342,12 +342,15 @@ def _members(members: Iterable[tuple[str, Spec]]) -> str:
 def _usage(spec: Spec, place: Place) -> str:
     """How to open a model."""
     opened = f'model = timm.create_model("{place.timm}", pretrained=True)'
-    if not (spec.dense or spec.stitched):
+    if spec.plain and not spec.dense:
         needs = f"{place.note} Only timm is needed.".strip()
         return fence(f"import timm\n\n{opened}", "python") + f"\n\n{needs}"
     parts = [place.note] if place.note else []
     parts += ["The model gives logits for every pixel."] * spec.dense
     parts += ["A linear layer, the stitch, leads from each width to the next."] * spec.stitched
+    parts += ["Its blocks have heads and hidden channels of their own numbers."] * (
+        not spec.plain and not spec.stitched
+    )
     return (
         fence(f"import timm\n\nimport learngene_zoo.timm  # registers the model with timm\n\n{opened}", "python")
         + f"\n\n{' '.join(parts)} timm has no such model, so it needs the line "

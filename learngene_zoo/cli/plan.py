@@ -42,23 +42,30 @@ def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
     """One row per member: its sizes, its cost, and the expander's settings that lead to it.
 
     Sizes beyond layers, width and heads are in the rows only where the members differ in them; `front`, what comes
-    before the blocks of this width, only where any is stitched.
+    before the blocks of this size, only where any has such.
     """
     members = list(members)
     names = [name for name in AXES if name in SHOWN or len({getattr(member.spec, name) for member in members}) > 1]
-    stitched = any(member.spec.stitched for member in members)
+    several = any(len(member.spec.sizes) > 1 for member in members)
     rows: list[Row] = []
     for member in members:
         sizes = {name: getattr(member.spec, name) for name in names}
-        front = {"front": front_text(member.spec)} if stitched else {}
+        front = {"front": front_text(member.spec)} if several else {}
         cost = member.cost(convention)
         rows.append({**sizes, **front, "params": cost.params, "flops": cost.flops, **member.settings})
     return rows
 
 
 def front_text(spec: Spec) -> str:
-    """The segments before the last as `layers x width`, such as "4x192+5x384"; empty for a plain model."""
-    return "+".join(f"{segment.layers}x{segment.width}" for segment in spec.sizes[:-1])
+    """The segments before the last as `layers x width`, such as "4x192+5x384"; empty for a plain model.
+
+    Of blocks that were pruned unevenly, after the width that of their attention and that of their MLP: "4x192/128/512".
+    """
+    found = []
+    for part, size in zip(spec.segments[:-1], spec.sizes):
+        uneven = "" if size.stitch else f"/{part.heads_width}/{part.hidden}"
+        found.append(f"{part.layers}x{part.width}{uneven}")
+    return "+".join(found)
 
 
 def convention_option() -> click.Option:

@@ -198,7 +198,7 @@ def _model(folder: Path, convention: Convention) -> Row:
     return {
         "model": shelf.reference(folder),
         **{name: getattr(spec, name) for name in AXES},
-        **({"front": front_text(spec)} if spec.stitched else {}),
+        **({"front": front_text(spec)} if len(spec.sizes) > 1 else {}),
         "params": found.params,
         "flops": found.flops,
         "method": ours.get("method"),

@@ -95,12 +95,12 @@ class Table:
         yield from ((kind.name, kind, sizes) for kind in self.stem if kind.present(spec))
         inside = [kind for kind in self.block if kind.present(spec)]
         start, before = 0, None
-        for segment in spec.segments:
+        for segment, size in zip(spec.segments, spec.sizes):
             sizes = self.sizes(segment) | ({} if before is None else {"before": before})
             for block in range(start, start + segment.layers):
                 kinds = inside if before is None or block > start else [*inside, *self.stitch]
                 yield from ((self.block_name(block, kind.name), kind, sizes) for kind in kinds)
-            start, before = start + segment.layers, segment.width
+            start, before = start + segment.layers, segment.width if size.stitch else None
         sizes = self.sizes(spec)
         yield from ((kind.name, kind, sizes) for kind in (*self.final_norm, *self.head) if kind.present(spec))
 
@@ -247,11 +247,11 @@ def flops(spec: Spec, convention: Convention = "exact") -> int:
 def count_params(spec: Spec, convention: Convention = "exact") -> int:
     """Parameters of the whole model, as far as the convention counts them."""
     table, before, total = table_of(spec), None, 0
-    for segment in spec.segments:
+    for segment, size in zip(spec.segments, spec.sizes):
         sizes = {**table.sizes(segment), "before": before or 0}
         total += segment.layers * _count(table.block, spec, sizes, convention)
         total += _count(table.stitch, spec, sizes, convention) if before is not None else 0
-        before = segment.width
+        before = segment.width if size.stitch else None
     total += _count(table.stem, spec, table.sizes(spec.first), convention)
     norms = [kind for kind in table.final_norm if kind.present(spec)]
     total += _count((*norms, *table.head), spec, table.sizes(spec), convention)

@@ -81,11 +81,16 @@ class InputFormat:
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Consecutive blocks of one width. Raises `WrongCall` for sizes beyond `LIMITS`."""
+    """Consecutive blocks of one size. Raises `WrongCall` for sizes beyond `LIMITS`."""
 
     layers: Annotated[int, Bounds(most=LIMITS["layers"])]
     width: Annotated[int, Bounds(most=LIMITS["width"])]
     heads: Annotated[int, Bounds(most=LIMITS["heads"])]
+    # Channels of all attention heads together, and the MLP ratio; None: the width, and the ratio of the last segment.
+    attention_width: Annotated[int | None, Bounds(most=LIMITS["width"])] = field(default=None, metadata=YOUNG)
+    mlp_ratio: float | None = field(default=None, metadata=YOUNG)
+    # Whether a linear layer, the stitch, leads on from here; without one the next segment has the same width.
+    stitch: bool = field(default=True, metadata=YOUNG)
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -111,8 +116,10 @@ class Spec:
         for name, most in LIMITS.items():
             check_between(name, getattr(self, name), 0 if name == "classes" else 1, most)
         check_between("mlp_ratio", self.mlp_ratio, 0.01, 64)
-        if self.width % self.heads:
-            raise WrongCall(f"{self.heads} heads do not divide a width of {self.width}; try {self._fitting_heads()}")
+        if self.heads_width % self.heads:
+            raise WrongCall(
+                f"{self.heads} heads do not divide a width of {self.heads_width}; try {self._fitting_heads()}"
+            )
 
     @property
     def family(self) -> str:
@@ -157,22 +164,27 @@ class Spec:
 
     @property
     def segments(self) -> tuple[Self, ...]:
-        """The plain model that each run of blocks of one width is a part of, first to last; a plain model is its only one.
+        """The model that each run of blocks of one size is a part of, first to last; a plain model is its only one.
 
-        A model of several segments is stitched: a linear layer, the stitch, leads from each to the next. Then `layers`
-        counts all blocks, and `width` and `heads` are those of the last segment, as are the final norm and the head.
+        In a model of several segments `layers` counts all blocks, and the other sizes are those of the last segment, as are the
+        final norm and the head. A linear layer, the stitch, leads from each segment to the next, or both have the same width.
         """
         return (self,)
 
     @property
-    def stitched(self) -> bool:
-        """Whether the blocks have several widths."""
-        return len(self.segments) > 1
+    def sizes(self) -> tuple[Segment, ...]:
+        """The size of each segment, first to last."""
+        return tuple(Segment(layers=part.layers, width=part.width, heads=part.heads) for part in self.segments)
 
     @property
-    def sizes(self) -> tuple[Segment, ...]:
-        """Layers, width and heads of each segment, first to last."""
-        return tuple(Segment(layers=part.layers, width=part.width, heads=part.heads) for part in self.segments)
+    def stitched(self) -> bool:
+        """Whether a stitch leads from one segment to another."""
+        return any(segment.stitch for segment in self.sizes[:-1])
+
+    @property
+    def plain(self) -> bool:
+        """Whether all blocks have one size, and attention their width."""
+        return len(self.segments) == 1 and self.heads_width == self.width
 
     @property
     def first(self) -> Self:
@@ -180,9 +192,14 @@ class Spec:
         return self.segments[0]
 
     @property
+    def heads_width(self) -> int:
+        """Channels of all attention heads together: the width, but where heads were taken out of a model."""
+        return self.width
+
+    @property
     def head_width(self) -> int:
         """Channels of one attention head."""
-        return self.width // self.heads
+        return self.heads_width // self.heads
 
     @property
     def hidden(self) -> int:
@@ -254,7 +271,7 @@ class Spec:
 
     def _fitting_heads(self) -> int:
         """The number of heads nearest to this spec's that divides the width."""
-        divisors = [n for n in range(1, min(self.width, LIMITS["heads"]) + 1) if self.width % n == 0]
+        divisors = [n for n in range(1, min(self.heads_width, LIMITS["heads"]) + 1) if self.heads_width % n == 0]
         return min(divisors, key=lambda n: (abs(n - self.heads), n))
 
 

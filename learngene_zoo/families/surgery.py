@@ -61,11 +61,11 @@ def mapped(state: StateDict, spec: Spec, maps: Mapping[str, Map | Along]) -> Sta
     values. A map of all factors of a dimension goes before those of single ones. Along "layers", blocks are taken, or mixed by a
     matrix. The width is that of all heads together, so for a narrower model map `width`, `heads` and `hidden` in one call.
 
-    Raises `WrongCall` for an axis or an index that does not exist, for a matrix of another size, and for a stitched model, where
-    an axis has another size in each segment.
+    Raises `WrongCall` for an axis or an index that does not exist, for a matrix of another size, and for a model of several
+    segments, where an axis has another size in each.
     """
-    if spec.stitched:
-        raise WrongCall("a stitched model has more than one width; select from each of its segments instead")
+    if len(spec.segments) > 1:
+        raise WrongCall("a model of several segments has more than one size; select from each of its segments instead")
     plans = {axis: how if isinstance(how, Along) else Along(write=how) for axis, how in maps.items()}
     known = axes_of(spec)
     for axis, how in plans.items():

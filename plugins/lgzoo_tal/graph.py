@@ -131,7 +131,7 @@ def check(spec: Spec) -> None:
     if not isinstance(spec, ViTSpec):
         raise WrongCall(f"hypernetworks do not predict models of the family {spec.family!r}; expected a plain ViT")
     obstacles = {
-        "blocks of several widths": spec.stitched,
+        "blocks of several sizes": not spec.plain,
         "a dense head": spec.dense,
         "no classes": spec.classes == 0,
         "layer scale": spec.layer_scale is not None,

@@ -175,7 +175,7 @@ def test_positions_are_resized_and_nothing_else() -> None:
 
 
 def test_no_axis_is_cut_through_all_widths_at_once() -> None:
-    with pytest.raises(WrongCall, match="more than one width"):
+    with pytest.raises(WrongCall, match="more than one size"):
         mapped(initial(TWO, 0), TWO, {"hidden": range(4)})
     plain = TWO.with_(front=())
     with pytest.raises(WrongCall, match=r"blocks\.1\.stitch\.weight is not a tensor of this model"):
@@ -208,7 +208,7 @@ def test_impossible_segments_are_refused(front: list[tuple[int, int, int]], mess
         (lambda m: setattr(m.blocks[2], "mlp", nn.Identity()), r"Identity for blocks.2.mlp"),
         (lambda m: setattr(m.blocks[1], "stitch", nn.Linear(16, 32, bias=False)), "bias=False.* for blocks.1.stitch"),
         (lambda m: setattr(m.blocks[2], "stitch", nn.Linear(32, 32)), "a Block for blocks.2"),
-        (lambda m: setattr(m.blocks[2].attn, "num_heads", 2), r"attention of 2 heads for blocks\.2\.attn"),
+        (lambda m: setattr(m.blocks[2].attn, "num_heads", 2), r"attention of 2 heads of 8 for blocks\.2\.attn"),
     ],
 )
 def test_an_odd_stitched_model_is_refused_by_name(change: Any, message: str) -> None:

@@ -212,7 +212,7 @@ def test_a_graph_first_made_in_inference_mode_serves_training() -> None:
         ({"norm": "rms"}, "other norms than LayerNorm with an epsilon of 1e-06"),
         ({"scale_norms": True}, "further norms"),
         ({"post_norm": True}, "norms after attention and MLP"),
-        ({"front": (Segment(layers=1, width=12, heads=3),)}, "blocks of several widths"),
+        ({"front": (Segment(layers=1, width=12, heads=3),)}, "blocks of several sizes"),
     ],
 )
 def test_what_no_hypernetwork_makes_is_refused_by_name(changes: dict[str, Any], named: str) -> None:

@@ -127,9 +127,8 @@ def _unreadable(model: VisionTransformer) -> str | None:
 def _expected(model: VisionTransformer) -> list[tuple[str, tuple[type[nn.Module], ...]]]:
     """The modules that the sizes are read off, and what they may be."""
     found: list[tuple[str, tuple[type[nn.Module], ...]]] = [("patch_embed", (PatchEmbed,))]
-    later = _starts(model)[1:]
     for i in range(max(len(model.blocks), 1)):
-        block = (StitchedBlock,) if i in later else (Block, ResPostBlock)
+        block = (StitchedBlock,) if i and hasattr(model.blocks[i], "stitch") else (Block, ResPostBlock)
         found += [(f"blocks.{i}", block), (f"blocks.{i}.attn", (Attention,)), (f"blocks.{i}.mlp", tuple(_MLPS))]
     return found
 
@@ -147,7 +146,8 @@ def _read(model: VisionTransformer) -> ViTSpec:
         image_size=patches.img_size[0],
         patch_size=patches.patch_size[0],
         channels=patches.proj.in_channels,
-        mlp_ratio=_ratio([(layer.in_features, layer.out_features) for layer in map(_first_layer, firsts)]),
+        mlp_ratio=_ratio(_mlps(firsts)) if _even(firsts) else _ratio(_mlps([block])),
+        attention_width=_attention_width(block),
         pool=model.global_pool,
         class_token=model.cls_token is not None,
         registers=0 if model.reg_token is None else model.reg_token.shape[1],
@@ -182,18 +182,55 @@ def _first_layer(block: Block) -> nn.Linear:
 
 
 def _starts(model: VisionTransformer) -> list[int]:
-    """Where the segments start: at the first block, and wherever a block has a stitch."""
-    return [0, *(i for i, block in enumerate(model.blocks) if i and hasattr(block, "stitch"))]
+    """Where the segments start: at the first block, and wherever a block has a stitch or another size than the one before."""
+    blocks = list(model.blocks)
+    if not isinstance(model, (StitchedVisionTransformer, StitchedDenseVisionTransformer)):
+        return [0]
+    later = (
+        i for i in range(1, len(blocks)) if hasattr(blocks[i], "stitch") or _size(blocks[i]) != _size(blocks[i - 1])
+    )
+    return [0, *later]
+
+
+def _size(block: Block) -> tuple[int, ...]:
+    """What may differ between the segments of a model."""
+    layer = _first_layer(block)
+    return layer.in_features, block.attn.num_heads, block.attn.proj.in_features, layer.out_features
 
 
 def _front(model: VisionTransformer) -> tuple[Segment, ...]:
     """The segments before the last."""
     starts = _starts(model)
     firsts = [model.blocks[start] for start in starts]
+    even = _even(firsts)
     return tuple(
-        Segment(layers=end - start, width=block.attn.qkv.in_features, heads=block.attn.num_heads)
-        for start, end, block in zip(starts, starts[1:], firsts)
+        Segment(
+            layers=end - start,
+            width=block.attn.qkv.in_features,
+            heads=block.attn.num_heads,
+            attention_width=_attention_width(block),
+            mlp_ratio=None if even else _ratio(_mlps([block])),
+            stitch=hasattr(after, "stitch"),
+        )
+        for start, end, block, after in zip(starts, starts[1:], firsts, firsts[1:])
     )
+
+
+def _attention_width(block: Block) -> int | None:
+    """The width of all heads together, if it is not the block's."""
+    width: int = block.attn.proj.in_features
+    return None if width == block.attn.qkv.in_features else width
+
+
+def _mlps(blocks: Sequence[Block]) -> list[tuple[int, int]]:
+    """Width and hidden width of each block."""
+    return [(layer.in_features, layer.out_features) for layer in map(_first_layer, blocks)]
+
+
+def _even(blocks: Sequence[Block]) -> bool:
+    """Whether one MLP ratio describes all of these blocks."""
+    ratio = _ratio(_mlps(blocks))
+    return all(int(width * ratio) == hidden for width, hidden in _mlps(blocks))
 
 
 def _ratio(sizes: Sequence[tuple[int, int]]) -> float:
@@ -233,5 +270,5 @@ def _described(module: nn.Module | None) -> str:
     if isinstance(module, RmsNorm):
         return f"RmsNorm({module.normalized_shape}, eps={module.eps})"
     if isinstance(module, (Attention, AttentionPoolLatent)):
-        return f"attention of {module.num_heads} heads"
+        return f"attention of {module.num_heads} heads of {module.head_dim}"
     return f"{type(module).__name__}({module.extra_repr()})"

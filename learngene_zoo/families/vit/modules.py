@@ -1,10 +1,11 @@
-"""The modules that timm lacks: Vision Transformers with a dense head, and stitched ones.
+"""The modules that timm lacks: Vision Transformers with a dense head, and those whose blocks have several sizes.
 
 The dense head gives a class for every pixel (see families/dense.py).
 
 A stitch is a linear layer between two segments of different width (Learngene Pool, equation 4; SN-Net, equation 2). It belongs
 to the first block of the later segment, as `blocks.3.stitch`, and comes first in that block; everything outside the blocks is
-timm's own code. The stem is the first segment's, the final norm and the head are the last one's.
+timm's own code. The stem is the first segment's, the final norm and the head are the last one's. Where both segments have the same
+width, as in a model that was pruned unevenly, there need not be a stitch.
 
 Importing this module registers the models with timm, as importing timm's own modules does theirs.
 
@@ -16,7 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from timm.layers import LayerNorm, Mlp, RmsNorm, SwiGLU, SwiGLUPacked
+from timm.layers import Attention, LayerNorm, Mlp, RmsNorm, SwiGLU, SwiGLUPacked
 from timm.models import build_model_with_cfg, generate_default_cfgs, register_model
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer, checkpoint_filter_fn
 from torch import nn
@@ -25,7 +26,8 @@ from learngene_zoo.families.dense import dense_forward, dense_head
 from learngene_zoo.families.vit.names import LAYER_FIELDS, OURS
 
 Built = TypeVar("Built", bound=VisionTransformer)
-Front = Sequence[Sequence[int]]  # layers, width and heads of each segment but the last
+# Of each segment but the last: layers, width, heads; then, if given, attention width, MLP ratio and whether a stitch follows.
+Front = Sequence[Sequence[Any]]
 
 
 class DenseVisionTransformer(VisionTransformer):
@@ -53,42 +55,61 @@ class StitchedBlock(Block):
 
 
 class StitchedVisionTransformer(VisionTransformer):
-    """A Vision Transformer with the segments `front` before its last; `depth` counts all blocks."""
+    """A Vision Transformer with the segments `front` before its last; `depth` counts all blocks.
 
-    def __init__(self, front: Front = (), **settings: Any) -> None:
-        super().__init__(block_fn=partial(_block, front), **settings)
+    `attention_width`: of the blocks of the last segment, if it is not theirs.
+    """
+
+    def __init__(self, front: Front = (), attention_width: int | None = None, **settings: Any) -> None:
+        super().__init__(block_fn=partial(_block, front, attention_width), **settings)
         _take_stem(self, front, settings)
 
 
 class StitchedDenseVisionTransformer(DenseVisionTransformer):
     """A stitched Vision Transformer with the dense head."""
 
-    def __init__(self, front: Front = (), **settings: Any) -> None:
-        super().__init__(block_fn=partial(_block, front), **settings)
+    def __init__(self, front: Front = (), attention_width: int | None = None, **settings: Any) -> None:
+        super().__init__(block_fn=partial(_block, front, attention_width), **settings)
         _take_stem(self, front, settings)
 
 
-def _block(front: Front, dim: int, *, depth: int, num_heads: int, **settings: Any) -> Block:
-    """Block number `depth` of a stitched model whose last segment has width `dim` and `num_heads` heads."""
+def _block(
+    front: Front, attention_width: int | None, dim: int, *, depth: int, num_heads: int, **settings: Any
+) -> Block:
+    """Block number `depth` of a model whose last segment has width `dim`, `num_heads` heads and that attention width."""
     start, before = 0, None
-    for layers, width, heads in front:
+    for layers, width, heads, *rest in front:
+        attention, ratio, stitched = rest or (None, None, True)
         if depth < start + layers:
-            dim, num_heads = width, heads
+            dim, num_heads, attention_width = width, heads, attention
+            settings |= {} if ratio is None else {"mlp_ratio": ratio}
             break
-        start, before = start + layers, width
-    settings = {**settings, "num_heads": num_heads, "depth": depth}
-    return StitchedBlock(dim, before=before, **settings) if before and depth == start else Block(dim, **settings)
+        start, before = start + layers, width if stitched else None
+    own_attention = attention_width is not None and attention_width != dim
+    # A block that is given its attention afterwards is built with any that fits.
+    settings |= {"num_heads": 1 if own_attention else num_heads, "depth": depth}
+    block = StitchedBlock(dim, before=before, **settings) if before and depth == start else Block(dim, **settings)
+    if attention_width is not None and own_attention:
+        block.attn = _attention(dim, num_heads, attention_width // num_heads, settings)
+    return block
+
+
+def _attention(dim: int, heads: int, head_width: int, settings: dict[str, Any]) -> Attention:
+    """timm's attention with heads of another width than `dim` makes; `settings` are those of the block."""
+    same = ("qkv_bias", "qk_norm", "proj_bias", "attn_drop", "proj_drop", "norm_layer", "device", "dtype")
+    own = {name: settings[name] for name in same if name in settings}
+    return Attention(dim, heads, attn_head_dim=head_width, scale_norm=settings.get("scale_attn_norm", False), **own)
 
 
 def _take_stem(model: VisionTransformer, front: Front, settings: dict[str, Any]) -> None:
     """Give the model the stem of its first segment."""
     if not front:
         return
-    _, width, heads = front[0]
+    _, width, heads, *_ = front[0]
     stem = VisionTransformer(**{**settings, "embed_dim": width, "num_heads": heads, "depth": 0, "num_classes": 0})
     for name in ("patch_embed", "cls_token", "reg_token", "pos_embed", "norm_pre"):
         setattr(model, name, getattr(stem, name))
-    widths = [width for layers, width, _ in front for _ in range(layers)]
+    widths = [width for layers, width, *_ in front for _ in range(layers)]
     for info, width in zip(model.feature_info, widths):
         info["num_chs"] = width
 
@@ -146,7 +167,7 @@ def timm_layers(
 
 def _built(kind: type[Built], architecture: str, pretrained: bool, settings: dict[str, Any]) -> Built:
     base = {"patch_size": 16, "embed_dim": 768, "depth": 12, "num_heads": 12}
-    layers = {name: settings.pop(name) for name in LAYER_FIELDS if name in settings}
+    layers = {name: settings.pop(name) for name in LAYER_FIELDS if name in settings and name != "attention_width"}
     built: Built = build_model_with_cfg(
         kind,
         architecture,

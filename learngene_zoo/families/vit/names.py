@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from learngene_zoo.errors import BadFile
 from learngene_zoo.families import spec as common
-from learngene_zoo.families.spec import square
+from learngene_zoo.families.spec import Segment, square
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.settings import YOUNG, Json
 
@@ -124,7 +124,7 @@ BASES = {
 
 def architecture_name(spec: ViTSpec) -> str:
     """The registered model that becomes this one when it is given all arguments."""
-    if spec.front:
+    if not spec.plain:
         return STITCHED_DENSE_ARCHITECTURE if spec.dense else STITCHED_ARCHITECTURE
     if spec.dense:
         return DENSE_ARCHITECTURE
@@ -134,16 +134,25 @@ def architecture_name(spec: ViTSpec) -> str:
 def arguments(spec: ViTSpec) -> dict[str, Json]:
     """The arguments that make the model of `architecture_name` this one; all of them, so that no default matters.
 
-    Dense and stitched models also have `front` (layers, width and heads of each segment) and the fields of `LAYER_FIELDS` that are
-    not the usual ones, which only our own modules understand.
+    Our own modules also have `front` (layers, width and heads of each segment; then, where one of them is not the usual one, its
+    attention width, its MLP ratio and whether a stitch leads on) and the fields of `LAYER_FIELDS` that are not the usual ones.
     """
     plain = {timm: getattr(spec, ours) for ours, timm in TIMM_NAMES.items()}
-    if spec.front or spec.dense:
+    if not spec.plain or spec.dense:
         usual = ViTSpec(layers=1, width=1, heads=1)
         layers = {name: getattr(spec, name) for name in LAYER_FIELDS if getattr(spec, name) != getattr(usual, name)}
-        front = [[segment.layers, segment.width, segment.heads] for segment in spec.front]
+        front = [_row(segment) for segment in spec.front]
         return {**plain, **layers, **({"front": front} if front else {})}
     return {**plain, **_differences(spec, BASES[architecture_name(spec)])}
+
+
+_SEGMENT = tuple(item.name for item in fields(Segment))
+
+
+def _row(segment: Segment) -> list[Json]:
+    """A segment as our modules take it."""
+    usual = Segment(layers=segment.layers, width=segment.width, heads=segment.heads)
+    return [getattr(segment, name) for name in (_SEGMENT[:3] if segment == usual else _SEGMENT)]
 
 
 def _differences(spec: ViTSpec, base: ViTSpec) -> dict[str, Json]:
@@ -236,6 +245,7 @@ def _norm(word: Json, where: str) -> str:
 
 def _segments(value: Json, where: str) -> Json:
     """The segments in front as `ViTSpec` has them."""
-    if not isinstance(value, list) or not all(isinstance(item, list) and len(item) == 3 for item in value):
-        raise BadFile(f"{where}: expected a list of segments, each [layers, width, heads]")
-    return [dict(zip(("layers", "width", "heads"), item)) for item in value]
+    if not isinstance(value, list) or not all(isinstance(item, list) and len(item) in (3, 6) for item in value):
+        words = "[layers, width, heads] or [layers, width, heads, attention width, MLP ratio, stitch]"
+        raise BadFile(f"{where}: expected a list of segments, each {words}")
+    return [dict(zip(_SEGMENT, item)) for item in value]

@@ -21,7 +21,7 @@ from learngene_zoo.families.family import (
     Table,
     parameter,
 )
-from learngene_zoo.families.spec import Pool, Segment, Spec, check_between
+from learngene_zoo.families.spec import LIMITS, Pool, Segment, Spec, check_between
 from learngene_zoo.settings import NO_OPTION, YOUNG
 
 Norm = Literal["layer", "rms"]
@@ -37,8 +37,9 @@ NORM_EPS = (1e-6, 1e-5)  # those of timm's models
 class ViTSpec(Spec):
     """A plain Vision Transformer (timm's `VisionTransformer`) with one width, head count and MLP ratio for all blocks.
 
-    Or a stitched one (see modules.py), whose first blocks, the segments in `front`, have other widths. Everything that is
-    not the size of a segment all segments share.
+    Or one whose first blocks, the segments in `front`, have other sizes (see modules.py): stitched, where the widths differ; or
+    pruned unevenly. Everything that is not the size of a segment all segments share. `attention_width` is that of all heads
+    together where heads were taken out and the rest of the block kept its width.
 
     `pool`: what the head reads: the class token; a mean or maximum of the patches; or with `map` (SigLIP) what an attention
     layer with one learned query makes of them. `mlp`: two layers; or SwiGLU, whose first layer is two, one the gate of the
@@ -72,6 +73,7 @@ class ViTSpec(Spec):
     scale_norms: bool = field(default=False, metadata=YOUNG)  # norms within attention and MLP, before their last layers
     post_norm: bool = field(default=False, metadata=YOUNG)  # norms after attention and MLP instead of before
     pool_prefix: bool = field(default=False, metadata=YOUNG)  # pooling sees class token and registers too
+    attention_width: int | None = field(default=None, metadata=YOUNG)  # None: the width
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -83,6 +85,12 @@ class ViTSpec(Spec):
         if self.pool == "token" and not self.class_token:
             raise WrongCall("pool 'token' needs a class token; use pool 'avg'")
         self._check_layers()
+        if self.attention_width is not None:
+            check_between("attention_width", self.attention_width, 1, LIMITS["width"])
+            if self.pools_by_attention:
+                raise WrongCall(
+                    "pool 'map' has heads as wide as the model together; use pool 'avg', or no attention_width"
+                )
         if self.post_norm:
             self._check_post_norm()
         if self.front:
@@ -107,10 +115,15 @@ class ViTSpec(Spec):
             )
 
     def _check_post_norm(self) -> None:
-        if (self.mlp, self.norm_eps) != ("mlp", 1e-6) or self.layer_scale is not None or self.front:
+        if (self.mlp, self.norm_eps) != ("mlp", 1e-6) or self.layer_scale is not None or self._several:
             raise WrongCall(
                 "post_norm goes with an mlp of two layers and norm_eps 1e-06, without layer_scale, unstitched"
             )
+
+    @property
+    def _several(self) -> bool:
+        """Whether timm's own class lacks an argument for the sizes of the blocks."""
+        return bool(self.front) or self.heads_width != self.width
 
     def _check_front(self) -> None:
         if len(self.front) >= MOST_SEGMENTS:
@@ -122,6 +135,9 @@ class ViTSpec(Spec):
                 "at least one, also the last"
             )
         self.segments  # noqa: B018  each must be a model by itself
+        for before, after in pairwise(self.sizes):
+            if not before.stitch and before.width != after.width:
+                raise WrongCall(f"without a stitch, a width of {before.width} cannot become {after.width}")
 
     def with_pool(self, pool: str | None) -> ViTSpec:
         """This spec with another pooling, its final norm where it is, which timm would else choose by the pooling."""
@@ -140,13 +156,32 @@ class ViTSpec(Spec):
 
     @cached_property
     def _cut(self) -> tuple[ViTSpec, ...]:
-        return tuple(replace(self, front=(), layers=s.layers, width=s.width, heads=s.heads) for s in self.sizes)
+        return tuple(
+            replace(
+                self,
+                front=(),
+                layers=size.layers,
+                width=size.width,
+                heads=size.heads,
+                attention_width=size.attention_width,
+                mlp_ratio=self.mlp_ratio if size.mlp_ratio is None else size.mlp_ratio,
+            )
+            for size in self.sizes
+        )
 
     @property
     def sizes(self) -> tuple[Segment, ...]:
-        """Layers, width and heads of each segment, first to last."""
+        """The size of each segment, first to last."""
         last = self.layers - sum(segment.layers for segment in self.front)
-        return (*self.front, Segment(layers=last, width=self.width, heads=self.heads))
+        return (
+            *self.front,
+            Segment(layers=last, width=self.width, heads=self.heads, attention_width=self.attention_width),
+        )
+
+    @property
+    def heads_width(self) -> int:
+        """Channels of all attention heads together."""
+        return self.width if self.attention_width is None else self.attention_width
 
     @property
     def hidden(self) -> int:
@@ -290,7 +325,10 @@ def flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """Multiply-adds of one image through the whole model."""
     segments = spec.segments
     blocks = sum(segment.layers * block_flops(segment, convention) for segment in segments)
-    stitches = sum(after.tokens * before.width * after.width for before, after in pairwise(segments))
+    stitches = sum(
+        size.stitch * after.tokens * before.width * after.width
+        for size, (before, after) in zip(spec.front, pairwise(segments))
+    )
     normed = spec.with_(final_norm=False) if convention == "fvcore" and spec.stitched else spec
     return stem_flops(spec.first, convention) + blocks + stitches + tail_flops(normed, convention)
 
@@ -304,11 +342,11 @@ def stem_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
 
 def block_flops(spec: ViTSpec, convention: Convention = "exact") -> int:
     """One block over all tokens."""
-    n, d = spec.tokens, spec.width
+    n, d, a = spec.tokens, spec.width, spec.heads_width
     layers = 2 if spec.mlp == "mlp" else 3  # a gated MLP's first layer is two
-    linear = n * (4 * d * d + layers * d * spec.hidden)
-    attention = 0 if convention == "thop" else 2 * n * n * d
-    norms = n * (d * (4 if spec.qk_norm else 2) + (d + spec.hidden) * spec.scale_norms)
+    linear = n * (4 * d * a + layers * d * spec.hidden)
+    attention = 0 if convention == "thop" else 2 * n * n * a
+    norms = n * (2 * d + 2 * a * spec.qk_norm + (a + spec.hidden) * spec.scale_norms)
     return linear + attention + NORM_FLOPS[convention] * norms
 
 

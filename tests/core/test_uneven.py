@@ -1,0 +1,129 @@
+"""Models whose blocks have several sizes without a stitch, and attention of another width than theirs: as pruning leaves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from learngene_zoo.artifacts.ancestry import ancestry_spec
+from learngene_zoo.artifacts.descendant import Descendant, load_descendant
+from learngene_zoo.cli.plan import front_text
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.family import cost
+from learngene_zoo.families.spec import Segment
+from learngene_zoo.families.surgery import mapped
+from learngene_zoo.families.tensors import initial, model_of, shapes, state_of
+from learngene_zoo.families.vit.host import spec_of
+from learngene_zoo.families.vit.modules import StitchedBlock
+from learngene_zoo.families.vit.names import arguments, spec_values
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.settings import from_json, to_json
+
+PLAIN = ViTSpec(layers=4, width=32, heads=4, image_size=32, patch_size=8, classes=5)
+NARROW = PLAIN.with_(heads=3, attention_width=24)  # a head less in every block
+FRONT = (
+    Segment(layers=1, width=32, heads=2, attention_width=16, mlp_ratio=2.0, stitch=False),
+    Segment(layers=2, width=32, heads=4, mlp_ratio=3.34375, stitch=False),  # a hidden width of 107
+)
+UNEVEN = NARROW.with_(front=FRONT)
+STITCHED = UNEVEN.with_(front=(Segment(layers=1, width=16, heads=3, attention_width=24), *FRONT[1:]))
+MODELS = {"narrow": NARROW, "uneven": UNEVEN, "stitched": STITCHED}
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"qk_norm": True},
+    {"scale_norms": True},
+    {"qkv_bias": False, "proj_bias": False, "layer_scale": 0.1},
+    {"dense": True},
+    {"mlp": "swiglu"},
+    {"class_token": False, "pool": "avg", "mlp_ratio": 2.7},
+]
+IMAGES_BCHW = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("changes", VARIANTS, ids=str)
+def test_tensors_spec_and_cost_are_those_of_the_built_model(changes: dict[str, Any], spec: ViTSpec) -> None:
+    spec = spec.with_(**changes)
+    model = model_of(spec, initial(spec, 0))
+    assert [(name, tuple(tensor.shape)) for name, tensor in state_of(model).items()] == list(shapes(spec).items())
+    assert cost(spec).params == sum(tensor.numel() for tensor in model.parameters())
+    found = spec_of(model)
+    assert shapes(found) == shapes(spec)
+    assert [(part.heads, part.heads_width, part.hidden) for part in found.segments] == [
+        (part.heads, part.heads_width, part.hidden) for part in spec.segments
+    ]
+    assert from_json(ViTSpec, to_json(spec), "spec") == spec
+
+
+@pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
+def test_flops_of_the_matrices_are_counted(spec: ViTSpec) -> None:
+    model = model_of(spec, initial(spec, 0)).eval()
+    for block in model.blocks:
+        block.attn.fused_attn = False  # the counter sees its two products
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(IMAGES_BCHW[:1])
+    norms = 5 * spec.tokens * (2 * sum(part.layers * part.width for part in spec.segments) + spec.width)
+    assert cost(spec).flops == counter.get_total_flops() // 2 + norms
+
+
+def test_heads_that_nothing_reads_may_as_well_be_gone() -> None:
+    """The function of a model with a head taken out is that of the whole one whose projection ignores this head."""
+    whole = initial(PLAIN, 0, "fan_in")
+    cut = mapped(whole, PLAIN, {"heads": [0, 1, 3]})
+    for block in range(PLAIN.layers):
+        whole[f"blocks.{block}.attn.proj.weight"][:, 16:24] = 0
+    with torch.no_grad():
+        got, wanted = (model_of(spec, state).eval()(IMAGES_BCHW) for spec, state in ((NARROW, cut), (PLAIN, whole)))
+    assert (got - wanted).abs().max() < 1e-6
+    assert got.abs().max() > 0.1
+
+
+def test_only_where_the_widths_differ_is_a_stitch() -> None:
+    kinds = {
+        name: [type(block) is StitchedBlock for block in model_of(spec, initial(spec, 0)).blocks]
+        for name, spec in MODELS.items()
+    }
+    assert kinds == {"narrow": [False] * 4, "uneven": [False] * 4, "stitched": [False, True, False, False]}
+    assert [(spec.stitched, spec.plain) for spec in (PLAIN, *MODELS.values())] == [
+        (False, True),
+        (False, False),
+        (False, False),
+        (True, False),
+    ]
+    assert PLAIN.with_(heads=8, attention_width=32).plain
+    assert front_text(UNEVEN) == "1x32/16/64+2x32/32/107"
+    assert front_text(STITCHED) == "1x16+2x32/32/107"
+
+
+@pytest.mark.parametrize("spec", MODELS.values(), ids=MODELS)
+def test_a_saved_one_is_opened_by_timm_and_by_us(tmp_path: Path, spec: ViTSpec) -> None:
+    made = Descendant(spec=spec, state=initial(spec, 0, "fan_in"), provenance={"method": "scratch"})
+    made.save(tmp_path / "m")
+    assert load_descendant(tmp_path / "m").spec == spec
+    opened = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True).eval()
+    with torch.no_grad():
+        assert torch.equal(opened(IMAGES_BCHW), model_of(spec, made.state).eval()(IMAGES_BCHW))
+    with pytest.raises(WrongCall, match=r"pruned|stitched model \(widths 16, 32, 32\)"):
+        ancestry_spec(str(tmp_path / "m"))
+
+
+def test_what_cannot_be_is_refused() -> None:
+    for changes, words in {
+        (("attention_width", 30), ("heads", 4)): "4 heads do not divide a width of 30; try 3",
+        (("attention_width", 0),): "attention_width is 0",
+        (("attention_width", 24), ("heads", 3), ("pool", "map")): "pool 'map' has heads as wide as the model",
+        (
+            ("front", (Segment(layers=1, width=16, heads=2, stitch=False),)),
+        ): "without a stitch, a width of 16 cannot become 32",
+        (("attention_width", 24), ("heads", 3), ("post_norm", True)): "post_norm goes with",
+    }.items():
+        with pytest.raises(WrongCall, match=words):
+            PLAIN.with_(**dict(changes))
+    bad = {**arguments(UNEVEN), "front": [[1, 32, 2, 16]]}
+    with pytest.raises(BadFile, match=r"each \[layers, width, heads\] or \[layers, width, heads, attention width"):
+        spec_values("learngene_stitched_vit", bad, "config.json")
