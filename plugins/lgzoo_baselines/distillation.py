@@ -21,7 +21,20 @@ from learngene_zoo.plugin import FLAT, Bounds, Method, Part, Recipe, check_bound
 from lgzoo_baselines.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, place, stored, work_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Json, Learngene, Run, Spec, StateDict, Task, TimmModel, Work
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Descendant,
+        InputFormat,
+        Json,
+        Learngene,
+        Model,
+        Run,
+        Spec,
+        StateDict,
+        Task,
+        TimmModel,
+        Work,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +93,24 @@ def distilled(
     settings: Distilling, student: Descendant, teacher: Descendant | TimmModel, task: Task, run: Run
 ) -> tuple[StateDict, Json]:
     """The tensors of the student after training with its teacher, without its head, and its metrics."""
+    from learngene_zoo.plugin import without_head
+
+    spec = student.spec
+    label = f"distilling {spec.layers} layers on {task.name}"
+    state, metrics = taught(settings, student.model(), student.input_format, teacher, task, run, label)
+    return without_head(state, spec), metrics
+
+
+def taught(
+    settings: Distilling,
+    model: Model,
+    images: InputFormat,
+    teacher: Descendant | TimmModel,
+    task: Task,
+    run: Run,
+    label: str,
+) -> tuple[StateDict, Json]:
+    """Train `model` on images of this format with its teacher; its tensors, and its metrics."""
     from learngene_zoo.plugin import (
         Distilled,
         evaluate,
@@ -89,20 +120,18 @@ def distilled(
         state_of,
         train,
         training_images,
-        without_head,
     )
 
-    recipe, share, spec = settings.training, settings.share, student.spec
-    model, frozen = student.model(), guide(teacher, student.input_format, run)
+    recipe, share, frozen = settings.training, settings.share, guide(teacher, images, run)
     labels = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
     imitation = logits_loss(temperature=settings.temperature)
     objective = Distilled(labels, model, frozen, imitation, (1 - share, share))
-    loader = training_images(task, student.input_format, recipe, run)
-    for _ in train(objective, loader, recipe, run, label=f"distilling {spec.layers} layers on {task.name}"):
+    loader = training_images(task, images, recipe, run)
+    for _ in train(objective, loader, recipe, run, label=label):
         pass
-    validation = evaluate(model, task, "validation", student.input_format, run)
+    validation = evaluate(model, task, "validation", images, run)
     metrics = {f"validation_{validation.metric}": validation.value, "validation_images": validation.images}
-    return without_head(state_of(model), spec), {**metrics, "training_images": loader.images}
+    return state_of(model), {**metrics, "training_images": loader.images}
 
 
 DISTILLATION = Method(

@@ -1,0 +1,155 @@
+"""An auxiliary model whose L blocks are made of a few stored ones: what TLEG and SWS have in common.
+
+    theta_i = sum over k of c_ik theta_k        block i = 0, ..., L - 1 of the auxiliary model, k over the stored blocks
+
+The numbers c_ik are the method's, and only the theta_k are trained, by the gradients of all blocks that they are part of. The auxiliary
+model has no class token and its head reads the mean of the patches; it starts from random weights and learns from the ancestry
+model's answers alone:
+
+    loss = t^2 KL(softmax(teacher / t) || softmax(auxiliary / t))        t = 1
+
+(in general `distillation`'s loss, with a share of 1). The learngene is all that was trained: a ViT's tensors under timm's names, with
+as many blocks as are stored. Descendants of any depth are made by the same formula, with the c_ik of their depth.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from learngene_zoo.plugin import (
+    FLAT,
+    LIMITS,
+    BadFile,
+    Bounds,
+    Extractor,
+    Learngene,
+    LearngeneConfig,
+    Recipe,
+    Work,
+    check_bounds,
+    details_of,
+    once,
+    table_of,
+    to_json,
+)
+from lgzoo_baselines.block_choice import completed
+from lgzoo_baselines.distillation import Distilling, taught
+from lgzoo_baselines.pretrain_finetune import TRAINING, work_of
+
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task, TimmModel
+
+Rows = tuple[tuple[float, ...], ...]  # c_ik: for each layer, the share of each stored block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """What `details` of a learngene hold."""
+
+    blocks: Annotated[int, "stored blocks", Bounds(least=1, most=LIMITS["layers"])]
+    task: str | None = None  # of the stored head; None before the extraction
+    classes: Annotated[int | None, "of that task", Bounds(least=1, most=LIMITS["classes"])] = None
+    dense: bool = False
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+
+    def json(self) -> dict[str, Json]:
+        """As they are written; what is not known yet is left out."""
+        return {name: value for name, value in to_json(self).items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condense(Extractor):
+    """Train the auxiliary model with the ancestry model as its teacher, and keep what its blocks are made of."""
+
+    method: ClassVar[str]
+    slopes: ClassVar[tuple[int, ...]] = ()  # stored blocks that are added to others: their norms and biases start at 0
+
+    each: Distilling = field(default=Distilling(share=1.0, temperature=1.0), metadata=FLAT)
+    teacher: Annotated[
+        str | None,
+        "another teacher than the ancestry model: timm:NAME, hf-hub:ORG/REPO or a folder, a classifier of the task",
+    ] = None
+    teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = TRAINING
+    init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
+
+    @abstractmethod
+    def rows(self, ancestry: Spec) -> Rows:
+        """c_ik of the auxiliary model."""
+
+    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
+        """The auxiliary model's shape."""
+        rows = self.rows(ancestries[0])
+        spec = ancestries[0].with_(layers=len(rows), pool="avg", class_token=False, registers=0)
+        return LearngeneConfig(method=self.method, spec=spec, details=Details(blocks=len(rows[0])).json())
+
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """One training; the teacher's fine-tuning is not counted."""
+        return work_of([self.outline(ancestries).spec], ancestries[0], self.each.training, images[0], taught=True)
+
+    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
+        """Prepare the teacher, then train the auxiliary model, a part of the run."""
+        from learngene_zoo.plugin import assemble, teacher_for, teacher_named
+        from lgzoo_baselines.mixed_blocks import started
+
+        ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
+        if self.teacher is not None:
+            teacher, metrics = teacher_named(self.teacher, task, run)
+        else:
+            teacher, metrics = teacher_for(ancestry, task, self.teaching, run)
+        part, record, rows = run.part("auxiliary"), ancestry.record, self.rows(ancestry.spec)
+        details = Details(blocks=len(rows[0]), task=task.name, classes=task.classes, dense=task.dense)
+        spec = stored_spec(config, details)
+        weights = started(spec, self.slopes, part.seed, self.init)
+        start = assemble(spec, weights, seed=part.seed, mean=record.mean, std=record.std, view=record.view)
+        found = once(part, condensed, self.each, [rows, start, teacher, task])
+        measured = {**found.record, **({"teacher": metrics} if metrics else {})}
+        return Learngene(config=replace(config, details=details.json(), metrics=measured), state=found.state)
+
+
+def stored_spec(config: LearngeneConfig, details: Details) -> Spec:
+    """The plain model whose tensors are stored: with the stored blocks for its blocks."""
+    return config.spec.with_(layers=details.blocks, classes=details.classes, dense=details.dense)
+
+
+def condensed(
+    settings: Distilling, rows: Rows, start: Descendant, teacher: Descendant | TimmModel, task: Task, run: Run
+) -> tuple[StateDict, Json]:
+    """The tensors that are left of the auxiliary model after its training, and its metrics."""
+    from lgzoo_baselines.mixed_blocks import auxiliary
+
+    label = f"auxiliary model of {len(rows)} layers on {task.name}"
+    return taught(settings, auxiliary(start.model(), rows), start.input_format, teacher, task, run, label)
+
+
+def built(learngene: Learngene, target: Target, rows: Rows, run: Run, provenance: dict[str, Json]) -> Descendant:
+    """The descendant whose layers are made by these rows. Its head is fresh, unless the task is the learngene's own.
+
+    Raises `BadFile` for a learngene that lacks a tensor.
+    """
+    from lgzoo_baselines.mixed_blocks import mixed
+
+    config, spec = learngene.config, target.apply(learngene.config.spec)
+    details = details_of(config, Details)
+    if details.blocks != len(rows[0]):
+        raise BadFile(f"the {config.method} learngene says blocks {details.blocks}; expected {len(rows[0])}")
+    stored = stored_spec(config, details)
+    own = target.task is not None and target.task == details.task
+    head = own and (spec.classes, spec.dense) == (stored.classes, stored.dense)
+    return completed(config, spec, mixed(_held(learngene, stored, head), stored, rows), run, provenance)
+
+
+def _held(learngene: Learngene, spec: Spec, head: bool) -> StateDict:
+    from learngene_zoo.plugin import shapes, shapes_in
+
+    table, found, method = table_of(spec), shapes_in(learngene.state), learngene.config.method
+    expected = {name: shape for name, shape in shapes(spec).items() if head or not table.is_head(name)}
+    for name, shape in expected.items():
+        if found.get(name) != shape:
+            what = f"{name} has shape {found[name]}" if name in found else f"{name} is missing"
+            raise BadFile(f"the {method} learngene: {what}; expected shape {shape}: extract or fetch it again")
+    return {name: learngene.state[name] for name in expected}

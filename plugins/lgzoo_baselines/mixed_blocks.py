@@ -1,0 +1,78 @@
+"""Blocks that are sums of stored ones: as tensors, and as the layers of a model whose stored blocks are trained.
+
+`rows` has a row for each layer: the share of every stored block in it. B images, N tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from learngene_zoo.plugin import Model, Spec, StateDict, initial, table_of
+
+Rows = Sequence[Sequence[float]]
+
+
+def weighted(row: Sequence[float], blocks: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """The sum of the blocks' tensors, each times its share; shared, not copied, where it is one whole block."""
+    (share, block), *others = [pair for pair in zip(row, blocks, strict=True) if pair[0]]
+    total = {name: tensor if share == 1 else share * tensor for name, tensor in block.items()}
+    for share, block in others:
+        total = {name: tensor + share * block[name] for name, tensor in total.items()}
+    return total
+
+
+def mixed(state: StateDict, spec: Spec, rows: Rows) -> StateDict:
+    """A state with a block for each row, made of the blocks of `state`, a model of `spec`; other tensors as they are."""
+    table = table_of(spec)
+    inner = [table.inner_name(name) for name in state if table.block_of(name) == 0]
+    blocks = [{name: state[table.block_name(k, name)] for name in inner} for k in range(spec.layers)]
+    made = {
+        table.block_name(i, name): tensor
+        for i, row in enumerate(rows)
+        for name, tensor in weighted(row, blocks).items()
+    }
+    return {**{name: state[name] for name in state if table.block_of(name) is None}, **made}
+
+
+class MixedBlocks(nn.Module):
+    """In a timm ViT's `blocks`: a layer for each row, its weights made anew in every pass. The stored blocks keep their names.
+
+    Not a sequence of blocks, so that stochastic depth refuses it: a stored block has no depth of its own.
+    """
+
+    def __init__(self, stored: nn.Sequential, rows: Rows) -> None:
+        super().__init__()
+        self.rows = rows
+        for name, block in stored.named_children():
+            self.add_module(name, block)
+
+    def forward(self, tokens_BND: torch.Tensor) -> torch.Tensor:
+        """The tokens after the last layer."""
+        stored = list(self.children())
+        blocks = [dict(block.named_parameters()) for block in stored]
+        for row in self.rows:
+            tokens_BND = functional_call(stored[0], weighted(row, blocks), (tokens_BND,))
+        return tokens_BND
+
+
+def auxiliary(model: Model, rows: Rows) -> Model:
+    """`model` with a layer for each row instead of its blocks, which are the stored ones; its tensors stay."""
+    model.blocks = MixedBlocks(model.blocks, rows)
+    return model
+
+
+def started(spec: Spec, slopes: Sequence[int], seed: int, init: Literal["timm", "fan_in"]) -> StateDict:
+    """Fresh tensors of the stored blocks and of all others.
+
+    The blocks in `slopes` are added to another: what is not a matrix starts at 0 there, so that the norms of every sum start at 1.
+    """
+    table = table_of(spec)
+    return {
+        name: torch.zeros_like(tensor) if table.block_of(name) in slopes and tensor.dim() < 2 else tensor
+        for name, tensor in initial(spec, seed, init).items()
+    }
