@@ -25,12 +25,12 @@ from learngene_zoo.training.loop import Engine
 NAMES = sorted(METHODS.references())
 
 
-# The same method as `first_k` with other places.
-PLACES = {"evenly_spaced", "last_k", "middle_k"}
+# The same code as `first_k` with other places, or as `tleg` with other sums.
+ALIKE = {"evenly_spaced", "last_k", "middle_k", "sws"}
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in PLACES else name for name in NAMES]
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in NAMES]
 )
 def test_the_method_keeps_the_contract(name: str) -> None:
     check_method(METHODS.load(name))

@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -37,10 +37,16 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_baselines.block_choice import completed
 from lgzoo_baselines.distillation import Distilling, taught
-from lgzoo_baselines.pretrain_finetune import TRAINING, work_of
+from lgzoo_baselines.pretrain_finetune import MINI, SMOKE, TRAINING, work_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task, TimmModel
+
+# What the authors' code gives the auxiliary models of DeiT-Small's width, in both papers; those of DeiT-Base's have 100 epochs.
+AUXILIARY = Recipe(
+    epochs=150, batch_size=512, lr=5e-4, min_lr=1e-5, warmup=5, mixup=0.8, cutmix=1.0, augment="deit", repeats=3
+)
+ANSWERS = Distilling(share=1.0, temperature=1.0)  # the teacher's, and no labels
 
 Rows = tuple[tuple[float, ...], ...]  # c_ik: for each layer, the share of each stored block
 
@@ -69,7 +75,7 @@ class Condense(Extractor):
     method: ClassVar[str]
     slopes: ClassVar[tuple[int, ...]] = ()  # stored blocks that are added to others: their norms and biases start at 0
 
-    each: Distilling = field(default=Distilling(share=1.0, temperature=1.0), metadata=FLAT)
+    each: Distilling = field(default=ANSWERS, metadata=FLAT)
     teacher: Annotated[
         str | None,
         "another teacher than the ancestry model: timm:NAME, hf-hub:ORG/REPO or a folder, a classifier of the task",
@@ -109,6 +115,16 @@ class Condense(Extractor):
         found = once(part, condensed, self.each, [rows, start, teacher, task])
         measured = {**found.record, **({"teacher": metrics} if metrics else {})}
         return Learngene(config=replace(config, details=details.json(), metrics=measured), state=found.state)
+
+
+def presets(kind: type[Condense], **smoke: Any) -> dict[str, Condense]:
+    """The presets of either method; `smoke` are further settings of the one of that name."""
+    tuning = replace(TRAINING, epochs=4, images=6000)
+    return {
+        "mini": kind(init="fan_in", each=replace(ANSWERS, training=MINI), teaching=tuning),
+        "paper": kind(each=replace(ANSWERS, training=AUXILIARY), teaching=replace(AUXILIARY, epochs=30, lr=1e-4)),
+        "smoke": kind(init="fan_in", each=replace(ANSWERS, training=SMOKE), teaching=SMOKE, **smoke),
+    }
 
 
 def stored_spec(config: LearngeneConfig, details: Details) -> Spec:

@@ -13,10 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import Bounds, Expander, Finetuning, Member, Method, Recipe
-from lgzoo_baselines.auxiliary import Condense, Details, Rows, built
-from lgzoo_baselines.distillation import Distilling
-from lgzoo_baselines.pretrain_finetune import MINI, SMOKE, TRAINING
+from learngene_zoo.plugin import Bounds, Expander, Finetuning, Member, Method
+from lgzoo_baselines.auxiliary import AUXILIARY, Condense, Details, Rows, built, presets
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target
@@ -57,27 +55,15 @@ class Expand(Expander):
         return built(learngene, target, rows, run, {"line": [slope for _, slope in rows]})
 
 
-# What the authors' code gives their auxiliary model of DeiT-Small's width; of DeiT-Base's it has 100 epochs.
-AUXILIARY = Recipe(
-    epochs=150, batch_size=512, lr=5e-4, min_lr=1e-5, warmup=5, mixup=0.8, cutmix=1.0, augment="deit", repeats=3
-)
+# For DeiT-Base's width the paper has 40 epochs.
 DESCENDANT = replace(AUXILIARY, epochs=35, warmup=0, label_smoothing=0.1, drop_path=0.1, ema=0.99996)
-ANSWERS = Distilling(share=1.0, temperature=1.0)  # the teacher's, and no labels
 
 TLEG = Method(
     name="tleg",
     title="two blocks, learnt by distillation; every depth is a line through them",
     paper="Xia, Zhang, Yang, Chen, Chen, Geng. Transformer as Linear Expansion of Learngene. AAAI 2024",
     expander=Expand(),
-    presets={
-        "mini": Condensing(
-            init="fan_in",
-            each=replace(ANSWERS, training=MINI),
-            teaching=replace(TRAINING, epochs=4, images=6000),
-        ),
-        "paper": Condensing(each=replace(ANSWERS, training=AUXILIARY), teaching=replace(AUXILIARY, epochs=30, lr=1e-4)),
-        "smoke": Condensing(init="fan_in", each=replace(ANSWERS, training=SMOKE), teaching=SMOKE),
-    },
+    presets=presets(Condensing),
     tasks="one",
     details=Details,
     finetuning={"paper": Finetuning(recipe=DESCENDANT)},

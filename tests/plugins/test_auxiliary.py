@@ -19,6 +19,7 @@ from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_baselines.auxiliary import Details, stored_spec
 from lgzoo_baselines.mixed_blocks import auxiliary, mixed, started
+from lgzoo_baselines.sws import Share, copies, repeated, spread
 from lgzoo_baselines.tleg import line
 
 SPEC = tiny_ancestry().spec.with_(layers=2, pool="avg", class_token=False)
@@ -109,6 +110,8 @@ def test_the_head_is_inherited_for_the_learngenes_own_task() -> None:
     [
         ("tleg", "small", 4_305_256, 22_049_896),
         ("tleg", "base", 15_687_400, 86_566_120),
+        ("sws", "small", 9_628_648, 22_049_896),
+        ("sws", "base", 36_951_016, 86_566_120),
     ],
 )
 def test_the_papers_sizes(method: str, width: str, stored: int, twelve: int) -> None:
@@ -143,3 +146,40 @@ def test_a_learngene_that_lost_a_tensor_is_refused() -> None:
     fewer = {name: tensor for name, tensor in learngene.state.items() if name != "blocks.1.norm1.weight"}
     with pytest.raises(BadFile, match=r"blocks\.1\.norm1\.weight is missing; expected shape \(32,\)"):
         lg.expand(replace(learngene, state=fewer), layers=2)
+
+
+# SWS.
+
+
+def test_the_stages_of_the_layers() -> None:
+    assert spread(12, 5) == [0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4, 4]  # the authors' map
+    assert spread(7, 5) == [0, 0, 1, 1, 2, 3, 4]
+    assert spread(5, 5) == [0, 1, 2, 3, 4]
+    assert spread(3, 5) == [0, 2, 4]
+    assert spread(1, 5) == [0]
+    assert repeated(Share().stages) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+    assert copies([0, 0, 1], 2) == ((1, 0), (1, 0), (0, 1))
+
+
+def test_every_layer_of_a_stage_is_its_block() -> None:
+    learngene = made("sws")
+    assert learngene.config.spec.layers == 3  # stages of 1 and 2
+    model = lg.expand(learngene, layers=3, classes=5)
+    for layer, stage in enumerate([0, 0, 1]):
+        for inner in ("norm1.bias", "attn.qkv.weight", "mlp.fc2.weight"):
+            assert torch.equal(model.state[f"blocks.{layer}.{inner}"], learngene.state[f"blocks.{stage}.{inner}"])
+    assert model.provenance["blocks"] == [0, 0, 1]
+    named = lg.expand(learngene, places=(0, 1, 1, 1))
+    assert named.provenance["blocks"] == [0, 1, 1, 1]
+    assert named.spec.layers == 4
+
+
+@pytest.mark.parametrize("places", [(1, 0), (0, 2), (0, 1, 1)])
+def test_places_that_are_no_stages_of_the_layers_are_refused(places: tuple[int, ...]) -> None:
+    with pytest.raises(WrongCall, match="expected the stages of 2 layers in their order, from 0 to 1"):
+        lg.expand(made("sws"), layers=2, places=places)
+
+
+def test_stages_that_are_none_are_refused() -> None:
+    with pytest.raises(WrongCall, match="stages is empty"):
+        Share(stages=())
