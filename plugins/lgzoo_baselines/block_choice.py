@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from learngene_zoo.plugin import (
     Expander,
@@ -127,15 +127,20 @@ def taken(learngene: Learngene, spec: Spec, sources: Sequence[int], run: Run) ->
 
 
 def completed(
-    config: LearngeneConfig, spec: Spec, parts: StateDict, run: Run, provenance: dict[str, Json]
+    config: LearngeneConfig,
+    spec: Spec,
+    parts: StateDict,
+    run: Run,
+    provenance: dict[str, Json],
+    scheme: Literal["timm", "fan_in"] = "timm",
 ) -> Descendant:
-    """A descendant with these inherited tensors, their positions resized to its patches, and a new head."""
+    """A descendant with these inherited tensors, their positions resized to its patches, and new ones for all others."""
     from learngene_zoo.plugin import assemble, only, resize_positions, shapes
 
     parts = resize_positions(parts, config.spec, spec)
     parts = only(parts, shapes(spec).__contains__)  # without pooling, if the head is for pixels
     mean, std = config.normalisation
-    return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)
+    return assemble(spec, parts, seed=run.seed, scheme=scheme, mean=mean, std=std, provenance=provenance)
 
 
 class KeepForFirst(Keep):
