@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -52,8 +52,10 @@ class Comparing:
     pseudo_layers: Annotated[int, "layers of the small model", Bounds(least=1)] = 3
     init: Annotated[Literal["timm", "fan_in"], "the weights that its training starts from"] = "timm"
     training: Recipe = TRAINING
-    compared: Annotated[int, "images for CKA", Bounds(least=2)] = 500
-    inner_steps: Annotated[int, "steps of matching before the meta-network's loss", Bounds(least=1)] = 2
+    compared: Annotated[int, "training images that the resemblance is found on", Bounds(least=2)] = 500
+    inner_steps: Annotated[
+        int, "steps of matching, before one on the task, that the meta-network learns from", Bounds(least=1)
+    ] = 2
     inner_lr: Annotated[float, "their learning rate, of plain gradient descent", Bounds(above=0)] = 0.1
 
     def __post_init__(self) -> None:
@@ -91,7 +93,7 @@ class KeepResembled(Extractor):
             return []
         each, meta = self.each, self.each.criterion == "meta"
         shown = min(each.training.images or images[0], images[0]) * each.training.epochs
-        passes = 1 + (2 * each.inner_steps + 1 if meta else 0)
+        passes = 1 + (2 * each.inner_steps + 3 if meta else 0)
         return [Work(images=shown, trained=passes * each.pseudo_layers, frozen=ancestries[0].layers if meta else 0)]
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
@@ -137,14 +139,10 @@ def compared(
     loader = training_images(task, images, recipe, run)
     for _ in train(trained, loader, recipe, run, label=f"pseudo-descendant on {task.name}"):
         pass
-    options: dict[str, Any] = {
-        "seed": derive_seed(run.seed, "compared"),
-        "images": settings.compared,
-        "workers": run.workers,
-    }
-    some = Loader(task, "train", images, batch_size=AT_ONCE, drop_last=False, **options).epoch(0)
-    some = (batch._replace(images=batch.images.to(device)) for batch in some)
-    matrix = meta.mean_shares(some) if settings.criterion == "meta" else cka_of(model, teacher, some)
+    seed, count = derive_seed(run.seed, "compared"), settings.compared
+    some = Loader(task, "train", images, batch_size=AT_ONCE, seed=seed, images=count, drop_last=False)
+    batches = (batch._replace(images=batch.images.to(device)) for batch in some.epoch(0))
+    matrix = meta.mean_shares(batches) if settings.criterion == "meta" else cka_of(model, teacher, batches)
     found = evaluate(model, task, "validation", images, run)
     metrics = {f"validation_{found.metric}": found.value, "validation_images": found.images}
     scores = matrix.mean(dim=1).tolist()

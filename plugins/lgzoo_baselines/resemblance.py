@@ -52,7 +52,7 @@ class MetaMatching(nn.Module):
 
         share_ij = softmax over i of w_ij' mean(A_i) + b_ij        A_i, P_j: tokens after block i of the ancestry, j of the small model
         match    = mean over j of sum over i of share_ij |norm(A_i) - norm(P_j)|^2
-        meta     = the task's loss after `inner` steps of gradient descent on `match` alone
+        meta     = the task's loss after `inner` steps of gradient descent on `match` alone, and one on the task's loss
 
     The small model is trained by the task's loss and `match` with shares that are given, the meta-network by `meta`, whose gradient goes
     through the inner steps. norm: each token to mean 0 and variance 1; |.|^2: the mean over images, tokens and channels.
@@ -97,19 +97,26 @@ class MetaMatching(nn.Module):
     def after(self, batch: Batch, ancestry: Sequence[torch.Tensor], shares: torch.Tensor) -> torch.Tensor:
         """The task's loss after the inner steps, as a function of the shares alone."""
         weights = {name: value.detach().requires_grad_() for name, value in self.objective.named_parameters()}
-        # Fused attention has no second derivative.
-        with sdpa_kernel(SDPBackend.MATH):
+
+        def losses() -> tuple[torch.Tensor, torch.Tensor]:
+            with observing(self._model[0], self.blocks) as given:
+                task = functional_call(self.objective, weights, (batch,))
+            return matching(ancestry, given.blocks, shares), torch.stack(list(task.values())).sum()
+
+        with sdpa_kernel(SDPBackend.MATH):  # fused attention has no second derivative
             for _ in range(self.inner):
-                with observing(self._model[0], self.blocks) as given:
-                    functional_call(self.objective, weights, (batch,))
-                loss = matching(ancestry, given.blocks, shares)
-                steps = torch.autograd.grad(loss, list(weights.values()), create_graph=True, allow_unused=True)
-                weights = {
-                    name: value if step is None else value - self.rate * step
-                    for (name, value), step in zip(weights.items(), steps, strict=True)
-                }
-            total: torch.Tensor = sum(functional_call(self.objective, weights, (batch,)).values())
-        return total
+                weights = descended(weights, losses()[0], self.rate)
+            weights = descended(weights, losses()[1], self.rate)
+            return losses()[1]
+
+
+def descended(weights: Mapping[str, torch.Tensor], loss: torch.Tensor, rate: float) -> dict[str, torch.Tensor]:
+    """The weights after a step of gradient descent, through which gradients go; those that the loss does not use stay."""
+    steps = torch.autograd.grad(loss, list(weights.values()), create_graph=True, allow_unused=True)
+    return {
+        name: value if step is None else value - rate * step
+        for (name, value), step in zip(weights.items(), steps, strict=True)
+    }
 
 
 def matching(
