@@ -7,7 +7,8 @@
 From one ancestry model come models of half its depth, of two thirds of its width, and of both. The tasks are two of real pictures
 and two drawn families that are left out of the ancestry model's training. Learngenes that the shelf has are taken from there (one
 extraction; the seeds are those of the fine-tuning); distillation of each size sees as many pictures as LSAMD's extraction, and ten times as many.
-Every arm has its own learning rate and augmentation, chosen on validation images with equal budgets (docs/bench.md).
+Every arm has its own learning rate and augmentation, chosen on validation images with equal budgets (docs/bench.md). Last, `lgzoo recommend` is
+asked for every task, number of images and size, and its regret measured (recommend_regret.py).
 
 Rows in build/inheritance, the page docs/inheritance.md, its figure docs/images/inheritance.png, the numbers in
 benchmarks/results/inheritance.json.
@@ -21,7 +22,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inheritance_page import write_page
+from inheritance_page import Measured, write_page
+from recommend_probes import probes_of
+from recommend_regret import regret_table
 from shelf_worth import place
 
 from learngene_zoo.artifacts import shelf
@@ -137,6 +140,11 @@ def from_shelf(wanted: Sequence[Cell], out: Path) -> None:
             place(cell.extraction, card, out)
 
 
+def methods_on_shelf() -> set[str]:
+    """Whose learngenes `lgzoo recommend` asks unless it is given others."""
+    return {shelf.read_config(shelf.find(name)).method for name in shelf.learngenes()}
+
+
 def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
     """The rows of the grid: first each arm's choice on validation images, then everything else."""
     wanted, run = grid(budget, ancestry_spec(BUNDLED)), Run(threads=1)
@@ -171,7 +179,10 @@ def main() -> None:
         raise SystemExit(str(error)) from None
     failed = {row.arm: row.error for _, row in found if row.error}
     names = {size: name for name, size in sizes_of(ancestry_spec(BUNDLED)).items()}
-    write_page(found, names, REAL, LEFT_OUT, publish=given.budget != "smoke")
+    values = Measured(found, names)
+    probes = probes_of(found, names, out, Run(threads=1))
+    regret = regret_table(values, probes, methods_on_shelf(), REAL, LEFT_OUT)
+    write_page(values, list(names.values()), REAL, LEFT_OUT, more=[regret], publish=given.budget != "smoke")
     if failed:
         raise SystemExit("; ".join(f"{arm}: {error}" for arm, error in failed.items()))
 

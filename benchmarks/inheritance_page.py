@@ -207,22 +207,22 @@ def figure(found: Measured, images: int) -> Any:
 
 
 def write_page(
-    rows: Iterable[tuple[Cell, Row]],
-    names: Mapping[tuple[int, int], Name],
+    found: Measured,
+    names: Sequence[Name],
     real: Sequence[str],
     left_out: Sequence[str],
     *,
+    more: Sequence[Table] = (),
     publish: bool,
 ) -> None:
-    """Print every table; with `publish` also write the page, the figure and the numbers."""
-    found = Measured(rows, names)
-    sizes = [name for name in names.values() if any(place[1] == name for place in found.places)]
-    shallow, budgets = list(names.values())[-1], sorted({images for images, _ in found.places})
+    """Print every table, last those of `more`; with `publish` also write the page, the figure and the numbers."""
+    sizes = [name for name in names if any(place[1] == name for place in found.places)]
+    shallow, budgets = names[-1], sorted({images for images, _ in found.places})
     compared = [size for size in sizes if size != shallow] or sizes
     places = [(images, size) for size in compared for images in budgets]
     tables = [comparison(found, place, real, left_out) for place in places]
     tables += [leads(found, places), split(found, budgets[-1], compared, shallow)]
-    tables += [pays(found, size) for size in compared]
+    tables += [*(pays(found, size) for size in compared), *more]
     text = f"{sentence(found, places)}\n\n{markdown(tables)}"
     if not publish:
         print(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,14 +61,19 @@ def ranked(
         raise WrongCall(f"{task.name} has a class for every pixel; what suits it cannot be told by a probe")
     found = []
     for name, member, descendant in built:
-        right_N = _probed(descendant, task, images, run)
+        right_N = probed(descendant, task, images, run)
         report(name, member, float(right_N.mean()))
         found.append((name, member, right_N))
-    found.sort(key=lambda one: (-int(one[2].sum()), one[1].cost()))
+    return in_order(found)
+
+
+def in_order(probes: Iterable[tuple[str, Member, np.ndarray]]) -> list[Candidate]:
+    """Candidates, best first, from what `probed` says of each; of equally good ones the cheapest first."""
+    found = sorted(probes, key=lambda one: (-int(one[2].sum()), one[1].cost()))
     return [_candidate(name, member, right_N, found[0][2]) for name, member, right_N in found]
 
 
-def _candidate(name: str, member: Member, right_N: Sequence[bool] | np.ndarray, best_N: np.ndarray) -> Candidate:
+def _candidate(name: str, member: Member, right_N: np.ndarray, best_N: np.ndarray) -> Candidate:
     right, total = int(np.sum(right_N)), len(right_N)
     return Candidate(
         learngene=name,
@@ -79,7 +84,7 @@ def _candidate(name: str, member: Member, right_N: Sequence[bool] | np.ndarray, 
     )
 
 
-def _probed(descendant: Descendant, task: Task, images: int | None, run: Run) -> np.ndarray:
+def probed(descendant: Descendant, task: Task, images: int | None, run: Run) -> np.ndarray:
     """Which of the task's training images the probe of a descendant's features names rightly, bool (N,)."""
     model = descendant.model().eval().to(open_device(run))
     seed = derive_seed(run.seed, "data")  # as `finetune` chooses its images

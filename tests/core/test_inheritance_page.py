@@ -71,7 +71,7 @@ def test_where_ours_does_not_lead_is_said(found: Any) -> None:
 
 
 def test_every_table_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
-    page.write_page(rows(), NAMES, ("digits",), ("wings",), publish=False)
+    page.write_page(page.Measured(rows(), NAMES), list(NAMES.values()), ("digits",), ("wings",), publish=False)
     printed = capsys.readouterr().out
     assert "### Half as deep, 200 images" in printed
     assert "| first_k | 53.5 | 56.0 | 51.0 |" in printed
