@@ -77,6 +77,9 @@ def test_every_layer_starts_with_usual_norms() -> None:
         assert not start[f"blocks.{i}.mlp.fc1.bias"].any()
         assert torch.equal(start[f"blocks.{i}.ls1.gamma"], torch.full((spec.width,), 0.1))
     assert not torch.equal(start["blocks.0.attn.proj.weight"], start["blocks.3.attn.proj.weight"])
+    untrained = made("tleg", epochs=0).state
+    assert not untrained["blocks.1.norm1.weight"].any()
+    assert untrained["blocks.0.norm1.weight"].all()
 
 
 def test_labels_teach_it_nothing() -> None:
@@ -120,6 +123,7 @@ def test_the_papers_sizes(method: str, width: str, stored: int, twelve: int) -> 
     assert count_params(stored_spec(config, Details(**config.details, classes=1000))) == stored
     sizes = {member.spec.layers: member.cost().params for member in found.expander.family(config)}
     assert sizes[12] == twelve
+    assert config.spec == found.preset("paper").outline([DEIT[width].with_(registers=4)]).spec
 
 
 def test_what_is_stored_is_a_model_of_the_stored_blocks() -> None:

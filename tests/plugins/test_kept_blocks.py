@@ -130,6 +130,7 @@ def test_the_kept_blocks_have_learnt_one_task_after_another() -> None:
     assert one.config.metrics["tiny-0"] == two.config.metrics["tiny-0"]
     name = "patch_embed.proj.weight"
     assert not torch.equal(one.state[name], two.state[name])
+    assert len(made("heur_lg", tasks=2, epochs=1).config.metrics) == 3
     with pytest.raises(WrongCall, match="epochs is 1; gradients of two or more epochs are compared"):
         made("heur_lg", epochs=1)
     with pytest.raises(WrongCall, match=r"ema is 0\.9"):
@@ -207,6 +208,8 @@ def test_the_meta_network_learns_from_the_loss_after_the_inner_steps() -> None:
     (after,) = functional_call(objective, moved, (batch,)).values()
     torch.testing.assert_close(losses["meta"], after)
 
+    shared = torch.autograd.grad(losses["match"], list(meta.meta.parameters()), allow_unused=True, retain_graph=True)
+    assert shared == (None,) * 6
     losses["meta"].backward()
     assert all(parameter.grad is None for parameter in objective.parameters())
     assert all(layer.weight.grad.abs().sum() > 0 for layer in meta.meta)
