@@ -13,7 +13,7 @@ with stem and final norm as they are, and a fresh head. These are the arms that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -108,22 +108,35 @@ class Take(Expander):
         return taken(learngene, spec, CHOICES[config.method](config.spec.layers, spec.layers), run)
 
 
-def narrower(spec: Spec) -> list[Spec]:
-    """A model's shape in every depth up to its own, with every number of its heads for which there is such a model."""
-    made = []
+def narrower(config: LearngeneConfig) -> list[Member]:
+    """Every depth up to the ancestry model's, with every number of its heads for which there is such a model."""
+    spec, made = config.spec, []
     for layers, heads in product(range(1, spec.layers + 1), range(1, spec.heads + 1)):
         with suppress(WrongCall):  # as where the heads of a pooling layer do not divide the width
-            made.append(spec.with_(layers=layers, width=heads * spec.head_width, heads=heads))
+            made.append(Member(spec=spec.with_(layers=layers, width=heads * spec.head_width, heads=heads)))
     return made
+
+
+def body_of(spec: Spec, whole: Spec) -> Spec:
+    """The ancestry model's shape with the blocks of a descendant of shape `spec`: the head, and what is read, stay its own."""
+    return whole.with_(layers=spec.layers, width=spec.width, heads=spec.heads, mlp_ratio=spec.mlp_ratio)
 
 
 def taken(learngene: Learngene, spec: Spec, sources: Sequence[int], run: Run) -> Descendant:
     """A descendant whose block `i` is the ancestry model's block `sources[i]`, counted from 0."""
-    from learngene_zoo.plugin import inherited_weights, take_blocks
+    from learngene_zoo.plugin import take_blocks
 
-    config, table, read = learngene.config, table_of(learngene.config.spec), {None, *sources}
-    held = inherited_weights(config, learngene.state, run, lambda name: table.block_of(name) in read)
-    return completed(config, spec, take_blocks(held, config.spec, sources), run, {"blocks": list(sources)})
+    config = learngene.config
+    parts = take_blocks(inherited_blocks(learngene, sources, run), config.spec, sources)
+    return completed(config, spec, parts, run, {"blocks": list(sources)})
+
+
+def inherited_blocks(learngene: Learngene, blocks: Iterable[int], run: Run) -> StateDict:
+    """The ancestry model's tensors: all of these blocks, counted from 0, and all that belong to no block."""
+    from learngene_zoo.plugin import inherited_weights
+
+    table, read = table_of(learngene.config.spec), {None, *blocks}
+    return inherited_weights(learngene.config, learngene.state, run, lambda name: table.block_of(name) in read)
 
 
 def completed(

@@ -30,7 +30,7 @@ from learngene_zoo.plugin import (
     table_of,
     to_json,
 )
-from lgzoo_baselines.block_choice import completed, last
+from lgzoo_baselines.block_choice import completed, inherited_blocks, last
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
@@ -105,14 +105,13 @@ class Complete(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """The kept blocks at their end of the model, positions resized. Of fewer layers than are kept, those at that end."""
-        from learngene_zoo.plugin import inherited_weights, shapes, take_blocks
+        from learngene_zoo.plugin import shapes, take_blocks
 
         config, spec = learngene.config, target.apply(learngene.config.spec)
-        table, kept = table_of(config.spec), kept_blocks(config)
+        kept = kept_blocks(config)
         chosen = kept[: spec.layers] if self.place == "first" else kept[-spec.layers :]
-        read = {None, *(block - 1 for block in chosen)}
-        held = inherited_weights(config, learngene.state, run, lambda name: table.block_of(name) in read)
-        taken = take_blocks(held, config.spec, [block - 1 for block in chosen])
+        sources = [block - 1 for block in chosen]
+        taken = take_blocks(inherited_blocks(learngene, sources, run), config.spec, sources)
         shift = 0 if self.place == "first" else spec.layers - len(chosen)
         # Numbers for all blocks in one tensor (learned rotary frequencies) are inherited only where all blocks are.
         alike = shapes(config.spec.with_(layers=spec.layers))

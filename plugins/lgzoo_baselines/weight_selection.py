@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import Expander, LearngeneConfig, Member, Method, Spec, Target, WrongCall
-from lgzoo_baselines.block_choice import Keep, completed, narrower
+from lgzoo_baselines.block_choice import Keep, body_of, completed, inherited_blocks, narrower
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Descendant, Learngene, Run
@@ -43,22 +43,21 @@ class Select(Expander):
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Every depth and every width in whole heads up to the ancestry model's. Other sizes can be built by name."""
-        return [Member(spec=spec) for spec in narrower(config.spec)]
+        return narrower(config)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """The selected weights, positions resized, a new head. Raises `WrongCall` for a size beyond the ancestry model's."""
-        from learngene_zoo.plugin import inherited_weights, mapped, table_of
+        from learngene_zoo.plugin import mapped
 
         config, whole = learngene.config, learngene.config.spec
         spec = target.whole_heads(whole).apply(whole)
-        small = whole.with_(layers=spec.layers, width=spec.width, heads=spec.heads, mlp_ratio=spec.mlp_ratio)
+        small = body_of(spec, whole)
         if small.layers > whole.layers:
             raise WrongCall(f"layers is {small.layers}; the ancestry model has {whole.layers}, and none is made up")
         rule: Elements = "consecutive" if self.blocks == "first" else "uniform"
-        blocks, table = chosen(whole.layers, small.layers, rule), table_of(whole)
-        read = {None, *blocks}
-        larger = inherited_weights(config, learngene.state, run, lambda name: table.block_of(name) in read)
-        selected = mapped(larger, whole, {"layers": blocks, **self.indices(whole, small)})
+        blocks = chosen(whole.layers, small.layers, rule)
+        indices = {"layers": blocks, **self.indices(whole, small)}
+        selected = mapped(inherited_blocks(learngene, blocks, run), whole, indices)
         return completed(config, spec, selected, run, {"blocks": list(blocks)})
 
     def indices(self, whole: Spec, small: Spec) -> dict[str, list[int]]:

@@ -38,7 +38,7 @@ from learngene_zoo.plugin import (
     once,
     table_of,
 )
-from lgzoo_baselines.block_choice import Keep, completed, narrower
+from lgzoo_baselines.block_choice import Keep, body_of, completed, inherited_blocks, narrower
 
 if TYPE_CHECKING:
     import torch
@@ -146,19 +146,18 @@ class Cut(Expander):
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Every depth and every width in whole heads up to the ancestry model's."""
-        return [Member(spec=spec) for spec in narrower(config.spec)]
+        return narrower(config)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """The cut weights, positions resized, a new head. Raises `WrongCall` for a size beyond the ancestry model's."""
-        from learngene_zoo.plugin import inherited_weights, mapped
+        from learngene_zoo.plugin import mapped
 
         config, whole = learngene.config, learngene.config.spec
         spec = target.whole_heads(whole).apply(whole)
-        small = whole.with_(layers=spec.layers, width=spec.width, heads=spec.heads, mlp_ratio=spec.mlp_ratio)
+        small = body_of(spec, whole)
         _check_smaller(small, whole)
         blocks, table = ends(whole.layers, small.layers), table_of(whole)
-        read, kept = {None, *blocks}, table.sizes(small)
-        larger = inherited_weights(config, learngene.state, run, lambda name: table.block_of(name) in read)
+        larger, kept = inherited_blocks(learngene, blocks, run), table.sizes(small)
         fewer = {axis: range(kept[axis]) for axis, size in table.sizes(whole).items() if kept[axis] < size}
         cut = mapped(reordered(larger, whole, learngene.state), whole, {**fewer, "layers": blocks})
         made = rescaled(cut, whole, small) if self.rescale else cut
