@@ -91,7 +91,7 @@ class Invert(Expander):
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Every depth and every width in whole heads up to the ancestry model's. Other sizes, larger too, can be built by name."""
-        return [Member(spec=spec) for spec in narrower(config.spec)]
+        return narrower(config)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Every tensor but the head's from its frequencies, then positions resized. Raises `BadFile` where some are missing."""
