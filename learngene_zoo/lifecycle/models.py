@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,14 +16,18 @@ from learngene_zoo.method import METHODS, Finetuning
 from learngene_zoo.runs.folder import produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
+from learngene_zoo.settings import YOUNG, Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
 from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.runtimes import Exported
+    from learngene_zoo.settings import Json
+    from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.evaluate import Evaluation
 
 # Not augmented: the attributes of the source task would not be true of images that were moved.
@@ -82,9 +86,25 @@ class Tuning:
         Literal["best", "last"], "keep the weights of the epoch that validates best, or of the last one"
     ] = "best"
     patience: Annotated[int | None, "stop after N epochs that validate no better", Bounds(least=1)] = None
+    teacher: Annotated[
+        str | None,
+        "imitate this classifier of the task too: timm:NAME, hf-hub:ORG/REPO or a folder",
+    ] = field(default=None, metadata=YOUNG)
+    # DeiT's soft distillation (Touvron et al., 2021, equation 2); its hard one, equation 3, has a share of 0.5.
+    share: Annotated[float, "the teacher's share of the loss; the rest is the labels'", Bounds(least=0, most=1)] = (
+        field(default=0.1, metadata=YOUNG)
+    )
+    temperature: Annotated[float, "divides the logits of student and teacher before their softmax", Bounds(above=0)] = (
+        field(default=3.0, metadata=YOUNG)
+    )
+    answers: Annotated[Literal["soft", "hard"], "imitate the teacher's distribution, or the class that it gives"] = (
+        field(default="soft", metadata=YOUNG)
+    )
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        if self.teacher is None and (self.share, self.temperature, self.answers) != (0.1, 3.0, "soft"):
+            raise WrongCall("share, temperature and answers are about a teacher; name one")
 
 
 def finetune(
@@ -105,7 +125,7 @@ def finetune(
     `report.html`. The fields of `recipe` (default: `FINETUNE`, with the learning rate of `rate_for` the model's width) and of
     `tuning` can also be given by name (`epochs=5, patience=3`); `batch_size` and `lr` may be "auto": see `training.automatic`.
     `preset` takes the recipe's place: "paper" is that of the paper of the method that built the model, with the rate that it has for
-    the task, if it has one.
+    the task, if it has one. With a `teacher` in `tuning` the loss is (1 - share) L_task + share L_teacher, see `logits_loss`.
 
     A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
     and the model was built for data that only the caller may choose (`folder:mine`), or for none.
@@ -128,7 +148,10 @@ def finetune(
         head = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=head, dense=data.dense)
         resolved, tried = settled(fresh, data, recipe, run, found)
-        made = tune(fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience)
+        lesson, lessons = _lesson(tuning, fresh, data, run)
+        made = tune(fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson)
+        if lessons:
+            made = replace(made, provenance={**made.provenance, "teacher": lessons})
         if usual:
             say(run, f"the learning rate was {recipe.lr:g}, the default of models {start.width} wide")
         return replace(made, provenance={**made.provenance, "found": tried}) if tried else made
@@ -154,6 +177,21 @@ def _finetuning(model: Descendant | TimmModel, preset: str | None, recipe: Recip
     if preset not in presets:
         raise unknown(f"preset for fine-tuning descendants of {name}", preset, presets)
     return presets[preset]
+
+
+def _lesson(
+    tuning: Tuning, start: Descendant | TimmModel, data: Task, run: Run
+) -> tuple[Callable[[nn.Module, Any], nn.Module] | None, dict[str, Json]]:
+    """What adds the teacher to an objective for a model, and the record of it; nothing without a teacher."""
+    from learngene_zoo.training.distillation import Distilled, guide, logits_loss, teacher_named
+
+    if tuning.teacher is None:
+        return None, {}
+    teacher, record = teacher_named(tuning.teacher, data, run)
+    frozen, imitation = guide(teacher, start.input_format, run), logits_loss(tuning.answers, tuning.temperature)
+    weights = (1 - tuning.share, tuning.share)
+    how = {"share": tuning.share, "temperature": tuning.temperature, "answers": tuning.answers}
+    return lambda objective, model: Distilled(objective, model, frozen, imitation, weights), {**record, **how}
 
 
 def rate_for(width: int) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -52,15 +52,26 @@ class Epoch:
         return {"epoch": self.epoch, "loss": self.loss, f"validation_{metric}": self.value}
 
 
-def tune(start: M, task: Task, recipe: Recipe, run: Run, *, keep: Keep = "best", patience: int | None = None) -> M:
+def tune(
+    start: M,
+    task: Task,
+    recipe: Recipe,
+    run: Run,
+    *,
+    keep: Keep = "best",
+    patience: int | None = None,
+    lesson: Callable[[nn.Module, Any], nn.Module] | None = None,
+) -> M:
     """Train all weights of `start` on a task, validated after every epoch, and evaluate what is kept on the test images.
 
     `keep`: the weights of the first epoch with the best accuracy (or mIoU) on validation images, or of the last. `patience`: stop
     after so many epochs without a better one. Where the task has no validation images, a tenth of its training images are;
-    its test images decide nothing. The result has a report of it all, `report.html`, among its files. Raises as `fit` does.
+    its test images decide nothing. `lesson` makes another objective, a `Distilled`, of the task's and the model. The result has a report of it all, `report.html`, among its files. Raises as `fit` does.
     """
     taken, task = task.sizes, with_validation(task)
     model, objective, loader = prepared(start, task, recipe, run)
+    if lesson is not None:
+        objective = lesson(objective, model)
     watch = Watch(run=run, keep=keep, patience=patience)
     if recipe.epochs:
         steps = train(objective, loader, recipe, run, label=f"training on {task.name}", lines=False)
@@ -110,7 +121,9 @@ class Watch:
         self._losses.append(step.loss)
         if not step.end_of_epoch:
             return False
-        shown = model if step.average is None else step.average.get_submodule("model")
+        shown = (
+            model if step.average is None else getattr(step.average, "objective", step.average).get_submodule("model")
+        )
         found = evaluate(shown, task, "validation", start.input_format, self.run)
         loss = sum(self._losses) / len(self._losses)
         epoch = Epoch(epoch=step.epoch + 1, step=step.step, loss=loss, value=found.value)

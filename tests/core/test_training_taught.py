@@ -1,0 +1,86 @@
+"""Fine-tuning with a teacher: any model, such as a descendant after its inheritance, distilled with DeiT's share and temperature."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.lifecycle.models import Tuning, _lesson
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import to_json
+from learngene_zoo.tasks.loader import Batch
+from learngene_zoo.testing import tiny_task
+from learngene_zoo.training.objectives import Classification
+
+SPEC = ViTSpec(layers=1, width=16, heads=2, image_size=16, patch_size=8, classes=3)
+TASK = tiny_task()
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a classifier of the task that is sure of its answers."""
+    folder = tmp_path_factory.mktemp("taught") / "teacher"
+    made = assemble(SPEC.with_(layers=2), {}, seed=7, scheme="fan_in", task=TASK.name, class_names=TASK.class_names)
+    sure = {name: 4 * value if name.startswith("head") else value for name, value in made.state.items()}
+    made.with_state(sure).save(folder)
+    return str(folder)
+
+
+def student() -> Descendant:
+    """A model as an expansion leaves it, with a head for the task."""
+    return assemble(SPEC, {}, seed=1, scheme="fan_in", task=TASK.name, class_names=TASK.class_names)
+
+
+@pytest.mark.parametrize(("answers", "share"), [("soft", 0.1), ("hard", 0.5)])
+def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
+    tuning = Tuning(teacher=teacher, answers=answers, share=share)
+    lesson, record = _lesson(tuning, student(), TASK, Run())
+    assert lesson is not None
+    assert record["source"] == teacher
+    model = student().model().eval()
+    images, labels = (
+        torch.randn(5, 3, 16, 16, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 1, 2, 0, 1]),
+    )
+    losses = lesson(Classification(model), model)(Batch(images=images, labels=labels, indices=torch.arange(5)))
+    with torch.no_grad():
+        from learngene_zoo.artifacts.descendant import load_descendant
+
+        own, taught = model(images), load_descendant(teacher).model().eval()(images)
+    assert losses["cross_entropy"].item() == pytest.approx(
+        (1 - share) * functional.cross_entropy(own, labels).item(), rel=1e-5
+    )
+    p, q = (functional.softmax(logits / 3, dim=1) for logits in (taught, own))
+    soft = 9 * (p * (p / q).log()).sum(dim=1).mean()
+    hard = functional.cross_entropy(own, taught.argmax(dim=1))
+    assert losses["distillation"].item() == pytest.approx(
+        share * (soft if answers == "soft" else hard).item(), rel=1e-4
+    )
+
+
+def test_a_model_learns_from_its_teacher_and_says_so(teacher: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda *_, **__: TASK)
+    settings: dict[str, Any] = {"task": "tiny", "epochs": 1, "batch_size": 16, "ema": 0.5}
+    alone, taught = (
+        lifecycle.finetune(student(), **settings, **extra) for extra in ({}, {"teacher": teacher, "share": 0.9})
+    )
+    assert "teacher" not in alone.provenance
+    assert taught.provenance["teacher"]["share"] == 0.9
+    assert taught.provenance["teacher"]["temperature"] == 3.0
+    assert taught.state.keys() == alone.state.keys()
+    assert not torch.equal(taught.state["head.weight"], alone.state["head.weight"])
+
+
+def test_what_is_about_a_teacher_needs_one() -> None:
+    for changes in ({"share": 0.5}, {"temperature": 1.0}, {"answers": "hard"}):
+        with pytest.raises(WrongCall, match="share, temperature and answers are about a teacher; name one"):
+            replace(Tuning(), **changes)
+    assert to_json(Tuning()) == {"keep": "best", "patience": None}, "what is without a teacher is recorded as before"
