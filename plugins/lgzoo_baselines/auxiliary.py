@@ -1,10 +1,12 @@
-"""An auxiliary model whose L blocks are made of a few stored ones: what TLEG and SWS have in common.
+"""An auxiliary model whose L blocks are made of fewer numbers, and learn with the ancestry model as their teacher.
+
+`Taught` is what all such methods share. `Condense` is that of TLEG and SWS, whose blocks are sums of stored ones:
 
     theta_i = sum over k of c_ik theta_k        block i = 0, ..., L - 1 of the auxiliary model, k over the stored blocks
 
-The numbers c_ik are the method's, and only the theta_k are trained, by the gradients of all blocks that they are part of. The auxiliary
-model has no class token and its head reads the mean of the patches; it starts from random weights and learns from the ancestry
-model's answers alone:
+The numbers c_ik are the method's, and only the theta_k are trained, by the gradients of all blocks that they are part of. An auxiliary
+model has no class token and its head reads the mean of the patches; it starts from random weights. TLEG's and SWS' learn from the
+ancestry model's answers alone:
 
     loss = t^2 KL(softmax(teacher / t) || softmax(auxiliary / t))        t = 1
 
@@ -15,9 +17,9 @@ as many blocks as are stored. Descendants of any depth are made by the same form
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from learngene_zoo.plugin import (
     FLAT,
@@ -40,7 +42,7 @@ from lgzoo_baselines.distillation import Distilling, taught
 from lgzoo_baselines.pretrain_finetune import MINI, SMOKE, TRAINING, work_of
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task, TimmModel
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Part, Run, Spec, StateDict, Target, Task, TimmModel
 
 # What the authors' code gives the auxiliary models of DeiT-Small's width, in both papers; those of DeiT-Base's have 100 epochs.
 AUXILIARY = Recipe(
@@ -48,14 +50,14 @@ AUXILIARY = Recipe(
 )
 ANSWERS = Distilling(share=1.0, temperature=1.0)  # the teacher's, and no labels
 
+T = TypeVar("T", bound="Taught")
 Rows = tuple[tuple[float, ...], ...]  # c_ik: for each layer, the share of each stored block
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details:
-    """What `details` of a learngene hold."""
+class Origin:
+    """Where the stored head is from: what `details` of all these learngenes hold."""
 
-    blocks: Annotated[int, "stored blocks", Bounds(least=1, most=LIMITS["layers"])]
     task: str | None = None  # of the stored head; None before the extraction
     classes: Annotated[int | None, "of that task", Bounds(least=1, most=LIMITS["classes"])] = None
     dense: bool = False
@@ -67,13 +69,28 @@ class Details:
         """As they are written; what is not known yet is left out."""
         return {name: value for name, value in to_json(self).items() if value is not None}
 
+    def of(self, task: Task) -> Self:
+        """The same, with the head of this task."""
+        return replace(self, task=task.name, classes=task.classes, dense=task.dense)
+
+    def serves(self, target: Target, spec: Spec) -> bool:
+        """Whether the stored head is that of a descendant of shape `spec`."""
+        own = target.task is not None and target.task == self.task
+        return own and (spec.classes, spec.dense) == (self.classes, self.dense)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Condense(Extractor):
-    """Train the auxiliary model with the ancestry model as its teacher, and keep what its blocks are made of."""
+class Details(Origin):
+    """What `details` of a learngene of TLEG or SWS hold."""
+
+    blocks: Annotated[int, "stored blocks", Bounds(least=1, most=LIMITS["layers"])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taught(Extractor):
+    """Train an auxiliary model with the ancestry model as its teacher, and keep what it is made of."""
 
     method: ClassVar[str]
-    slopes: ClassVar[tuple[int, ...]] = ()  # stored blocks that are added to others: their norms and biases start at 0
 
     each: Distilling = field(default=ANSWERS, metadata=FLAT)
     teacher: Annotated[
@@ -83,6 +100,49 @@ class Condense(Extractor):
     teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = TRAINING
     init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
 
+    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
+        """One training; the teacher's fine-tuning is not counted."""
+        return work_of([self.outline(ancestries).spec], ancestries[0], self.each.training, images[0], taught=True)
+
+    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
+        """Prepare the teacher, then train the auxiliary model, a part of the run."""
+        from learngene_zoo.plugin import teacher_for, teacher_named
+
+        ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
+        if self.teacher is not None:
+            teacher, metrics = teacher_named(self.teacher, task, run)
+        else:
+            teacher, metrics = teacher_for(ancestry, task, self.teaching, run)
+        details, found = self.learnt(config, ancestry, teacher, task, run.part("auxiliary"))
+        measured = {**found.record, **({"teacher": metrics} if metrics else {})}
+        return Learngene(config=replace(config, details=details.json(), metrics=measured), state=found.state)
+
+    @abstractmethod
+    def learnt(
+        self, config: LearngeneConfig, ancestry: Ancestry, teacher: Descendant | TimmModel, task: Task, part: Run
+    ) -> tuple[Origin, Part]:
+        """What is trained in this part of the run: the learngene's tensors and metrics, and its details."""
+
+
+def opened(spec: Spec, weights: StateDict, ancestry: Ancestry, seed: int) -> Descendant:
+    """A model with these weights that sees images as the ancestry model does."""
+    from learngene_zoo.plugin import assemble
+
+    record = ancestry.record
+    return assemble(spec, weights, seed=seed, mean=record.mean, std=record.std, view=record.view)
+
+
+def without_token(ancestry: Spec, layers: int) -> Spec:
+    """The shape of an auxiliary model of so many layers."""
+    return ancestry.with_(layers=layers, pool="avg", class_token=False, registers=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condense(Taught):
+    """Train the auxiliary model, and keep the blocks that its blocks are sums of."""
+
+    slopes: ClassVar[tuple[int, ...]] = ()  # stored blocks that are added to others: their norms and biases start at 0
+
     @abstractmethod
     def rows(self, ancestry: Spec) -> Rows:
         """c_ik of the auxiliary model."""
@@ -90,40 +150,29 @@ class Condense(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The auxiliary model's shape."""
         rows = self.rows(ancestries[0])
-        spec = ancestries[0].with_(layers=len(rows), pool="avg", class_token=False, registers=0)
+        spec = without_token(ancestries[0], len(rows))
         return LearngeneConfig(method=self.method, spec=spec, details=Details(blocks=len(rows[0])).json())
 
-    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
-        """One training; the teacher's fine-tuning is not counted."""
-        return work_of([self.outline(ancestries).spec], ancestries[0], self.each.training, images[0], taught=True)
-
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Prepare the teacher, then train the auxiliary model, a part of the run."""
-        from learngene_zoo.plugin import assemble, teacher_for, teacher_named
+    def learnt(
+        self, config: LearngeneConfig, ancestry: Ancestry, teacher: Descendant | TimmModel, task: Task, part: Run
+    ) -> tuple[Details, Part]:
+        """The stored blocks, stem, final norm and head."""
         from lgzoo_baselines.mixed_blocks import started
 
-        ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
-        if self.teacher is not None:
-            teacher, metrics = teacher_named(self.teacher, task, run)
-        else:
-            teacher, metrics = teacher_for(ancestry, task, self.teaching, run)
-        part, record, rows = run.part("auxiliary"), ancestry.record, self.rows(ancestry.spec)
-        details = Details(blocks=len(rows[0]), task=task.name, classes=task.classes, dense=task.dense)
+        rows = self.rows(ancestry.spec)
+        details = Details(blocks=len(rows[0])).of(task)
         spec = stored_spec(config, details)
-        weights = started(spec, self.slopes, part.seed, self.init)
-        start = assemble(spec, weights, seed=part.seed, mean=record.mean, std=record.std, view=record.view)
-        found = once(part, condensed, self.each, [rows, start, teacher, task])
-        measured = {**found.record, **({"teacher": metrics} if metrics else {})}
-        return Learngene(config=replace(config, details=details.json(), metrics=measured), state=found.state)
+        start = opened(spec, started(spec, self.slopes, part.seed, self.init), ancestry, part.seed)
+        return details, once(part, condensed, self.each, [rows, start, teacher, task])
 
 
-def presets(kind: type[Condense], **smoke: Any) -> dict[str, Condense]:
-    """The presets of either method; `smoke` are further settings of the one of that name."""
+def presets(kind: type[T], answers: Distilling = ANSWERS, **smoke: Any) -> dict[str, T]:
+    """The presets of such a method; `smoke` are further settings of the one of that name."""
     tuning = replace(TRAINING, epochs=4, images=6000)
     return {
-        "mini": kind(init="fan_in", each=replace(ANSWERS, training=MINI), teaching=tuning),
-        "paper": kind(each=replace(ANSWERS, training=AUXILIARY), teaching=replace(AUXILIARY, epochs=30, lr=1e-4)),
-        "smoke": kind(init="fan_in", each=replace(ANSWERS, training=SMOKE), teaching=SMOKE, **smoke),
+        "mini": kind(init="fan_in", each=replace(answers, training=MINI), teaching=tuning),
+        "paper": kind(each=replace(answers, training=AUXILIARY), teaching=replace(AUXILIARY, epochs=30, lr=1e-4)),
+        "smoke": kind(init="fan_in", each=replace(answers, training=SMOKE), teaching=SMOKE, **smoke),
     }
 
 
@@ -147,6 +196,7 @@ def built(learngene: Learngene, target: Target, rows: Rows, run: Run, provenance
 
     Raises `BadFile` for a learngene that lacks a tensor.
     """
+    from learngene_zoo.plugin import shapes
     from lgzoo_baselines.mixed_blocks import mixed
 
     config, spec = learngene.config, target.apply(learngene.config.spec)
@@ -154,16 +204,21 @@ def built(learngene: Learngene, target: Target, rows: Rows, run: Run, provenance
     if details.blocks != len(rows[0]):
         raise BadFile(f"the {config.method} learngene says blocks {details.blocks}; expected {len(rows[0])}")
     stored = stored_spec(config, details)
-    own = target.task is not None and target.task == details.task
-    head = own and (spec.classes, spec.dense) == (stored.classes, stored.dense)
-    return completed(config, spec, mixed(_held(learngene, stored, head), stored, rows), run, provenance)
+    expected = read_from(shapes(stored), stored, head=details.serves(target, spec))
+    return completed(config, spec, mixed(held(learngene, expected), stored, rows), run, provenance)
 
 
-def _held(learngene: Learngene, spec: Spec, head: bool) -> StateDict:
-    from learngene_zoo.plugin import shapes, shapes_in
+def read_from(shapes: dict[str, tuple[int, ...]], spec: Spec, *, head: bool) -> dict[str, tuple[int, ...]]:
+    """What is read of a model's tensors: all, or all but its head."""
+    table = table_of(spec)
+    return {name: shape for name, shape in shapes.items() if head or not table.is_head(name)}
 
-    table, found, method = table_of(spec), shapes_in(learngene.state), learngene.config.method
-    expected = {name: shape for name, shape in shapes(spec).items() if head or not table.is_head(name)}
+
+def held(learngene: Learngene, expected: Mapping[str, tuple[int, ...]]) -> StateDict:
+    """A learngene's tensors of these names and shapes. Raises `BadFile` for one that is missing or of another shape."""
+    from learngene_zoo.plugin import shapes_in
+
+    found, method = shapes_in(learngene.state), learngene.config.method
     for name, shape in expected.items():
         if found.get(name) != shape:
             what = f"{name} has shape {found[name]}" if name in found else f"{name} is missing"

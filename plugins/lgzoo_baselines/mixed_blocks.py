@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -15,6 +15,7 @@ from torch.func import functional_call
 from learngene_zoo.plugin import Model, Spec, StateDict, initial, table_of
 
 Rows = Sequence[Sequence[float]]
+Layers = Callable[[Mapping[str, torch.Tensor]], Iterator[dict[str, torch.Tensor]]]
 
 
 def weighted(row: Sequence[float], blocks: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -39,31 +40,42 @@ def mixed(state: StateDict, spec: Spec, rows: Rows) -> StateDict:
     return {**{name: state[name] for name in state if table.block_of(name) is None}, **made}
 
 
-class MixedBlocks(nn.Module):
-    """In a timm ViT's `blocks`: a layer for each row, its weights made anew in every pass. The stored blocks keep their names.
+class MadeBlocks(nn.Module):
+    """In a timm ViT's `blocks`: layers whose tensors are made in every pass from the parameters below this module.
 
-    Not a sequence of blocks, so that stochastic depth refuses it: a stored block has no depth of its own.
+    `layers` gives the tensors of one block after the other, under their names within a block, from all parameters by name; `block` is
+    any block, whose own tensors are not used. Not a sequence of blocks, so that stochastic depth refuses it: what is stored has no depth.
     """
 
-    def __init__(self, stored: nn.Sequential, rows: Rows) -> None:
+    def __init__(self, block: nn.Module, stored: nn.Module, layers: Layers) -> None:
         super().__init__()
-        self.rows = rows
-        for name, block in stored.named_children():
-            self.add_module(name, block)
+        self._block, self.layers = (block,), layers  # a tuple hides the block's parameters
+        for name, child in stored.named_children():
+            self.add_module(name, child)
 
     def forward(self, tokens_BND: torch.Tensor) -> torch.Tensor:
         """The tokens after the last layer."""
-        stored = list(self.children())
-        blocks = [dict(block.named_parameters()) for block in stored]
-        for row in self.rows:
-            tokens_BND = functional_call(stored[0], weighted(row, blocks), (tokens_BND,))
+        for tensors in self.layers(dict(self.named_parameters())):
+            tokens_BND = functional_call(self._block[0], tensors, (tokens_BND,))
         return tokens_BND
 
 
 def auxiliary(model: Model, rows: Rows) -> Model:
-    """`model` with a layer for each row instead of its blocks, which are the stored ones; its tensors stay."""
-    model.blocks = MixedBlocks(model.blocks, rows)
+    """`model` with a layer for each row instead of its blocks, which are the stored ones; its tensors stay, with their names."""
+    names = [name for name, _ in model.blocks.named_children()]
+
+    def layers(own: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+        blocks = [below(own, name) for name in names]
+        return (weighted(row, blocks) for row in rows)
+
+    model.blocks = MadeBlocks(model.blocks[0], model.blocks, layers)
     return model
+
+
+def below(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    """The tensors whose names begin with `prefix` and a dot, without both."""
+    start = f"{prefix}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 def started(spec: Spec, slopes: Sequence[int], seed: int, init: Literal["timm", "fan_in"]) -> StateDict:
