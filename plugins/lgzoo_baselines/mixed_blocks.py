@@ -15,7 +15,7 @@ from torch.func import functional_call
 from learngene_zoo.plugin import Model, Spec, StateDict, initial, table_of
 
 Rows = Sequence[Sequence[float]]
-Layers = Callable[[Mapping[str, torch.Tensor]], Iterator[dict[str, torch.Tensor]]]
+Layers = Callable[[Mapping[str, torch.Tensor]], Iterator[StateDict]]
 
 
 def weighted(row: Sequence[float], blocks: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
@@ -56,7 +56,7 @@ class MadeBlocks(nn.Module):
     def forward(self, tokens_BND: torch.Tensor) -> torch.Tensor:
         """The tokens after the last layer."""
         for tensors in self.layers(dict(self.named_parameters())):
-            tokens_BND = functional_call(self._block[0], tensors, (tokens_BND,))
+            tokens_BND = functional_call(self._block[0], dict(tensors), (tokens_BND,))
         return tokens_BND
 
 
@@ -64,7 +64,7 @@ def auxiliary(model: Model, rows: Rows) -> Model:
     """`model` with a layer for each row instead of its blocks, which are the stored ones; its tensors stay, with their names."""
     names = [name for name, _ in model.blocks.named_children()]
 
-    def layers(own: Mapping[str, torch.Tensor]) -> Iterator[dict[str, torch.Tensor]]:
+    def layers(own: Mapping[str, torch.Tensor]) -> Iterator[StateDict]:
         blocks = [below(own, name) for name in names]
         return (weighted(row, blocks) for row in rows)
 

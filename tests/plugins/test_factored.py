@@ -1,0 +1,166 @@
+"""WAVE: matrices that are made of shared factors and of scalers of each layer's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+import learngene_zoo as lg
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.tensors import initial, model_of
+from learngene_zoo.method import METHODS, Target
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import with_settings
+from learngene_zoo.testing import tiny_ancestry, tiny_task
+from lgzoo_baselines import factored as factored_module
+from lgzoo_baselines.factored import Form, between, fan_in, matrices
+from lgzoo_baselines.factored_blocks import drawn, laid_out, made_of
+from lgzoo_baselines.mixed_blocks import below
+from lgzoo_baselines.wave import Templates
+
+SPEC = tiny_ancestry().spec.with_(pool="avg", class_token=False, classes=3)  # 3 layers, 2 heads of 16
+FORMS = [Templates(templates=3)]
+
+
+@cache
+def made(name: str, **settings: Any) -> lg.Learngene:
+    extractor = with_settings(METHODS.load(name).presets["smoke"], settings)
+    ancestry = tiny_ancestry()
+    return extractor([ancestry], [tiny_task()], Run()).with_config(ancestries=(ancestry.record,))
+
+
+def random_parts(form: Form) -> dict[str, torch.Tensor]:
+    return dict(drawn(initial(SPEC, 3, "fan_in"), SPEC, *form.draws(SPEC, fan_in), 0))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_matrix_starts_with_the_usual_spread(form: Form) -> None:
+    stored = random_parts(form)
+    for kind, shape in matrices(SPEC).items():
+        matrix = form.matrix(kind, below(stored, "shared"), stored[f"1.{kind}"])
+        assert matrix.shape == shape
+        assert matrix.std().item() == pytest.approx(shape[1] ** -0.5, rel=0.5), kind
+    assert not torch.equal(stored["0.attn.proj.weight"], stored["1.attn.proj.weight"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_auxiliary_model_answers_as_the_plain_one_of_its_matrices(form: Form) -> None:
+    state, stored = initial(SPEC, 3, "fan_in"), random_parts(form)
+    images = torch.randn(2, 3, SPEC.image_size, SPEC.image_size)
+    model = made_of(model_of(SPEC, state), SPEC, stored, form)
+    blocks = [form.made(below(stored, "shared"), below(stored, str(i)), matrices(SPEC)) for i in range(3)]
+    plain = model_of(SPEC, {**state, **laid_out(blocks, SPEC)})
+    torch.testing.assert_close(model(images), plain(images))
+    model(images).square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_scalers_between_layers() -> None:
+    layers = [{"a": torch.tensor([float(value)])} for value in (0, 2, 8)]
+    assert [layer["a"].item() for layer in between(layers, 5)] == [0, 1, 2, 5, 8]
+    assert [layer["a"].item() for layer in between(layers, 3)] == [0, 2, 8]
+    assert [layer["a"].item() for layer in between(layers, 2)] == [0, 8]
+    assert [layer["a"].item() for layer in between(layers, 1)] == [0]
+
+
+@pytest.mark.parametrize("name", ["wave"])
+def test_of_its_own_depth_a_descendant_is_the_auxiliary_model(name: str) -> None:
+    learngene = made(name)
+    form, state = METHODS.load(name).presets["smoke"].form, learngene.state  # type: ignore[attr-defined]
+    same, deeper = lg.expand(learngene, classes=3), lg.expand(learngene, layers=5, classes=3)
+    for kind in matrices(SPEC):
+        factors = below(state, "blocks.shared")
+        scalers = [state[f"blocks.{i}.{kind}"] for i in (0, 1)]
+        assert torch.equal(same.state[f"blocks.1.{kind}"], form.matrix(kind, factors, scalers[1]))
+        half = form.matrix(kind, factors, (scalers[0] + scalers[1]) / 2)
+        torch.testing.assert_close(deeper.state[f"blocks.1.{kind}"], half)
+    vectors = [state[f"blocks.{i}.attn.qkv.bias"] for i in (1, 2)]
+    torch.testing.assert_close(deeper.state["blocks.3.attn.qkv.bias"], (vectors[0] + vectors[1]) / 2)
+    assert torch.equal(same.state["patch_embed.proj.weight"], state["patch_embed.proj.weight"])
+    assert same.inherited == {tensor for tensor in same.state if not tensor.startswith("head.")}
+
+
+@pytest.mark.parametrize("name", ["wave"])
+def test_the_head_is_inherited_for_the_learngenes_own_task(name: str) -> None:
+    own = METHODS.load(name).expander(made(name), Target(layers=2, classes=3, task="tiny"), Run())
+    assert torch.equal(own.state["head.weight"], made(name).state["head.weight"])
+    assert "head.weight" not in lg.expand(made(name), classes=3).inherited
+
+
+@pytest.mark.parametrize("name", ["wave"])
+def test_scalers_learn_on_a_task_and_factors_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learngene_zoo.plugin.open_task", lambda *arguments, **options: tiny_task(), raising=False)
+    method, learngene = METHODS.load(name), made(name)
+    learning = {"epochs": 1, "images": 16, "batch_size": 8}
+    target = Target(layers=2, classes=3, task="tiny")
+    learnt = with_settings(method.expander, learning)(learngene, target, Run())
+    plain = method.expander(learngene, target, Run())
+    assert torch.equal(learnt.state["pos_embed"], plain.state["pos_embed"])
+    assert not torch.equal(learnt.state["head.weight"], plain.state["head.weight"])
+    before, after = (model.state["blocks.0.attn.qkv.weight"] for model in (plain, learnt))
+    assert not torch.equal(before, after)
+    with pytest.raises(WrongCall, match="name it with --task"):
+        with_settings(method.expander, learning)(learngene, Target(layers=2), Run())
+
+
+@pytest.mark.parametrize("name", ["wave"])
+def test_a_learngene_that_lost_a_factor_is_refused(name: str) -> None:
+    lost = next(tensor for tensor in made(name).state if tensor.startswith("blocks.shared."))
+    fewer = {tensor: value for tensor, value in made(name).state.items() if tensor != lost}
+    with pytest.raises(BadFile, match=f"{lost} is missing"):
+        lg.expand(replace(made(name), state=fewer), layers=2)
+
+
+# WAVE.
+
+
+def test_a_matrix_is_a_sum_of_kronecker_products() -> None:
+    """Equation 4, and its rank: that of the template times that of the scaler."""
+    generator = torch.Generator().manual_seed(0)
+    scalers, templates = torch.randn(2, 3, 4, generator=generator), torch.randn(2, 5, 5, generator=generator)
+    found = Templates().matrix("kind", {"kind": templates}, scalers)
+    torch.testing.assert_close(found, sum(torch.kron(scalers[t], templates[t]) for t in range(2)))
+    one = torch.outer(torch.ones(3), torch.ones(4))[None]
+    single = Templates().matrix("kind", {"kind": templates[:1, :, :2] @ templates[:1, :2]}, one)
+    assert torch.linalg.matrix_rank(single) == 2
+
+
+def test_templates_that_are_all_of_a_matrix_can_hold_any() -> None:
+    """One template of its own for every place: the identity of factoring."""
+    matrix = torch.arange(32.0 * 16).reshape(32, 16)
+    form, places = Templates(templates=2), torch.eye(2).reshape(2, 2, 1)
+    assert torch.equal(form.matrix("kind", {"kind": matrix.reshape(2, 16, 16)}, places), matrix)
+
+
+def test_a_narrower_model_has_the_first_heads() -> None:
+    learngene = made("wave")
+    whole, narrow = lg.expand(learngene, classes=3), lg.expand(learngene, width=16, classes=3)
+    assert (narrow.spec.width, narrow.spec.heads) == (16, 1)
+    for part in range(3):  # queries, keys, values
+        rows = whole.state["blocks.1.attn.qkv.weight"][32 * part : 32 * part + 16, :16]
+        assert torch.equal(narrow.state["blocks.1.attn.qkv.weight"][16 * part : 16 * part + 16], rows)
+    assert torch.equal(narrow.state["blocks.1.mlp.fc1.weight"], whole.state["blocks.1.mlp.fc1.weight"][:64, :16])
+    assert torch.equal(narrow.state["pos_embed"], whole.state["pos_embed"][..., :16])
+    form, state = Templates(templates=4), learngene.state
+    scalers = {kind: state[f"blocks.1.{kind}"] for kind in matrices(SPEC)}
+    factors, small = form.narrowed(below(state, "blocks.shared"), scalers, narrow.spec)
+    for kind, scaler in small.items():
+        assert torch.equal(form.matrix(kind, factors, scaler), narrow.state[f"blocks.1.{kind}"])
+
+
+def test_templates_fill_whole_matrices() -> None:
+    with pytest.raises(WrongCall, match=r"mlp\.fc1\.weight is a matrix of 40 x 32; templates as wide as a head, 16"):
+        METHODS.load("wave").presets["paper"].outline([tiny_ancestry().spec.with_(mlp_ratio=1.25)])
+
+
+def test_what_wave_stores() -> None:
+    held = {name: tuple(tensor.shape) for name, tensor in made("wave").state.items()}
+    assert held["blocks.shared.attn.qkv.weight"] == (4, 16, 16)
+    assert held["blocks.2.attn.qkv.weight"] == (4, 6, 2)
+    assert made("wave").config.details["form"] == {"templates": 4}
+    assert METHODS.load("wave").presets["mini"].each.share == 0.5  # type: ignore[attr-defined]
+    assert factored_module.LEARNING.epochs == 0
