@@ -13,8 +13,8 @@ holds a ViT's tensors, but for each matrix of block i its scaler, under the matr
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -24,7 +24,6 @@ from learngene_zoo.plugin import (
     Member,
     Recipe,
     WrongCall,
-    check_bounds,
     details_of,
     once,
     table_of,
@@ -32,11 +31,10 @@ from learngene_zoo.plugin import (
 from lgzoo_baselines.auxiliary import Origin, Taught, held, opened, read_from, without_token
 from lgzoo_baselines.block_choice import completed, narrower
 from lgzoo_baselines.distillation import Distilling, taught
+from lgzoo_baselines.forms import Form, fan_in, matrices
 from lgzoo_baselines.weight_selection import Select
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from learngene_zoo.plugin import (
         Ancestry,
         Descendant,
@@ -51,44 +49,7 @@ if TYPE_CHECKING:
         TimmModel,
     )
 
-Shape = tuple[int, ...]
-Draws = dict[str, tuple[Shape, float]]  # shape and standard deviation of each tensor
-Std = Callable[[Shape], float]  # that the entries of a matrix of this shape are to have
 LEARNING = Recipe(epochs=0, lr=1e-3, weight_decay=0.0, clip=1.0, augment="none")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form(ABC):
-    """How the matrices of a block are made of factors and scalers. Plain numbers, so that a part of a run is kept under them."""
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
-
-    @abstractmethod
-    def draws(self, spec: Spec, std: Std) -> tuple[Draws, Draws]:
-        """The factors, and the scalers of one block by the names of its matrices, of an auxiliary model.
-
-        Raises `WrongCall` for a shape whose matrices cannot be made so.
-        """
-
-    @abstractmethod
-    def matrix(self, kind: str, factors: Mapping[str, Tensor], scaler: Tensor) -> Tensor:
-        """The matrix of this kind."""
-
-    @abstractmethod
-    def narrowed(self, factors: StateDict, scalers: StateDict, small: Spec) -> tuple[StateDict, StateDict]:
-        """Factors and scalers of a narrower model, of the first heads, channels and hidden channels."""
-
-    def made(self, factors: Mapping[str, Tensor], layer: Mapping[str, Tensor], kinds: Mapping[str, Shape]) -> StateDict:
-        """The tensors of one block from its scalers and vectors."""
-        return {name: self.matrix(name, factors, tensor) if name in kinds else tensor for name, tensor in layer.items()}
-
-
-def matrices(spec: Spec) -> dict[str, Shape]:
-    """The matrices of a block, by their names within it."""
-    table = table_of(spec)
-    shapes = {name: kind.shape(sizes) for name, kind, sizes in table.parameters(spec) if table.block_of(name) == 0}
-    return {table.inner_name(name): shape for name, shape in shapes.items() if len(shape) == 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +79,6 @@ class Factor(Taught):
         spec = config.spec.with_(classes=task.classes, dense=task.dense)
         start = opened(spec, initial(spec, part.seed, self.init), ancestry, part.seed)
         return details, once(part, factored, self.each, [self.shape, self.init, start, teacher, task])
-
-
-def fan_in(matrix: Shape) -> float:
-    """1 / sqrt(fan in)."""
-    return matrix[1] ** -0.5
 
 
 def factored(

@@ -7,7 +7,6 @@ Stored tensors have the names that they have below `blocks.` of the learngene: `
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -28,11 +27,8 @@ from learngene_zoo.plugin import (
     train,
     training_images,
 )
-from lgzoo_baselines.factored import Draws, matrices
+from lgzoo_baselines.forms import Draws, Form, matrices
 from lgzoo_baselines.mixed_blocks import MadeBlocks, below
-
-if TYPE_CHECKING:
-    from lgzoo_baselines.factored import Form
 
 
 def drawn(state: StateDict, spec: Spec, factors: Draws, scalers: Draws, seed: int) -> StateDict:

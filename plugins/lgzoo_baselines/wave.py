@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Annotated
 from learngene_zoo.plugin import FLAT, Bounds, Method, WrongCall
 from lgzoo_baselines.auxiliary import Origin, presets
 from lgzoo_baselines.distillation import Distilling
-from lgzoo_baselines.factored import Draws, Factor, Form, Rescale, Std, matrices
+from lgzoo_baselines.factored import Factor, Rescale
+from lgzoo_baselines.forms import Draws, Form, Std, matrices
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,8 +17,9 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_baselines import factored as factored_module
-from lgzoo_baselines.factored import Form, between, fan_in, matrices
+from lgzoo_baselines.factored import between
 from lgzoo_baselines.factored_blocks import drawn, laid_out, made_of
+from lgzoo_baselines.forms import Form, fan_in, matrices
 from lgzoo_baselines.mixed_blocks import below
 from lgzoo_baselines.wave import Templates
 
