@@ -47,7 +47,7 @@ _REMEDIES = {
     errno.EFBIG: "the file would be larger than this process may write (see `ulimit -f`)",
     errno.EMFILE: "too many files are open; raise the limit with `ulimit -n`, or use fewer workers",
     errno.ENFILE: "the system has too many open files; close some programs, or use fewer workers",
-    errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one with -o",
+    errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one",
     errno.EROFS: "the file system is read-only; choose another place with -o",
     errno.EACCES: "permission denied; choose another place with -o",
     errno.EPERM: "permission denied; choose another place with -o",

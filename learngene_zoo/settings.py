@@ -329,7 +329,7 @@ class Recipe:
     images: Annotated[int | None, "train on at most N images, sampled with the seed", Bounds(least=1)] = None
     batch_size: Annotated[int, "images per step, over all processes", Bounds(least=1)] = 128
     accumulate: Annotated[int, "split each batch into N forward passes", Bounds(least=1)] = 1
-    lr: Annotated[float, "peak learning rate", Bounds(above=0)] = 5e-4
+    lr: Annotated[float, "peak learning rate", Bounds(above=0, most=10)] = 5e-4
     min_lr: Annotated[float, "learning rate at the end", Bounds(least=0)] = 0.0
     schedule: Annotated[Literal["cosine", "poly", "constant"], "how the learning rate decays after warm-up"] = "cosine"
     power: Annotated[float, "exponent of the poly schedule: lr (1 - t/T)^power", Bounds(least=0)] = 0.9

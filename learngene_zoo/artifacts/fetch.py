@@ -27,7 +27,7 @@ from learngene_zoo.artifacts.hub import (
 )
 from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, read_manifest
 from learngene_zoo.atomic import new_folder
-from learngene_zoo.errors import BadFile, Unavailable
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.storage import CONFIG
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def fetch_repository(
     pinned, top = repository.at(found.commit), found.path.parent
     if repository.inside and repository.inside not in manifest.members:
         members = ", ".join(manifest.members) or "none"
-        raise BadFile(f"{pinned.name} at {found.commit} has no member {repository.inside!r}; it has: {members}")
+        raise WrongCall(f"{pinned.name} at {found.commit} has no member {repository.inside!r}; it has: {members}")
     named = {
         path: file for path, file in manifest.files.items() if whole or path.rpartition("/")[0] == repository.inside
     }

@@ -255,7 +255,7 @@ def _reason(chain: Sequence[BaseException]) -> str:
     system = next((error for error in chain if isinstance(error, OSError) and error.errno), None)
     lost = _first(chain, httpx.HTTPError, ConnectionError, TimeoutError)
     if _first(chain, httpx.ConnectError) or (_first(chain, _client().LocalEntryNotFoundError) and len(chain) == 1):
-        return "the Hub cannot be reached; run once while online"
+        return "the Hub cannot be reached; run again while online"
     if _first(chain, httpx.UnsupportedProtocol):
         return "the address of the Hub begins with neither http:// nor https://; correct HF_ENDPOINT"
     if lost is not None:

@@ -156,13 +156,18 @@ def serve(jobs: Connection, out: Path, run: Run) -> None:
     """Run the jobs that arrive until the connection is closed."""
     # Ctrl-C reaches all processes: the parent decides what it means and ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Unwinds, so that the cost so far is still recorded.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))
+    signal.signal(signal.SIGTERM, _unwind)
     end_with_parent()
     multiprocessing.current_process().daemon = False  # so that it can have data loading processes
     with suppress(OSError):
         while (job := received(jobs)) is not None:
             jobs.send(perform(job, out, run))
+
+
+def _unwind(number: int, frame: object) -> None:
+    """End, so that the cost so far is still recorded; `timeout` and schedulers send a second signal meanwhile."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(1)
 
 
 def received(connection: Connection) -> Any:

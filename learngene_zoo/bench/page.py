@@ -34,6 +34,7 @@ class Grid:
     versions: Mapping[str, str]
     keys: tuple[str, ...]  # of its cells
     tuning: tuple[str, ...] = ()  # one sentence an arm; () in the grids of earlier versions
+    methods: tuple[str, ...] = ()  # that were to be compared; likewise
 
 
 NO_GRID = Grid(cost=False, settings={}, arms=(), versions={}, keys=())

@@ -36,14 +36,21 @@ PICTURES = "pictures"
 
 
 def note_grid(
-    cells: Sequence[Cell], out: Path, *, cost: bool = False, choices: Mapping[str, Choice] = MappingProxyType({})
+    cells: Sequence[Cell],
+    out: Path,
+    *,
+    cost: bool = False,
+    choices: Mapping[str, Choice] = MappingProxyType({}),
+    methods: Sequence[str] = (),
 ) -> None:
     """Write `grid.json`, before anything is measured: the cells of the grid, and what they have in common.
 
-    `cost` says that they are those of a cost curve; `choices` are how the arms were tuned.
+    `cost` says that they are those of a cost curve; `choices` are how the arms were tuned; `methods` were to be compared, and
+    may build none of the sizes.
     """
     data = {
         "cost": cost,
+        "methods": list(methods),
         "settings": _shared_settings(cells),
         "arms": [_arm(arm, cells) for arm in {cell.arm.name: cell.arm for cell in cells}.values()],
         "tuning": [told(choice) for choice in choices.values()] or [untuned(cells)],

@@ -64,12 +64,13 @@ def bench(suite: str | None, claim: tuple[str, ...], workers: int | None, ray: s
     if claim:
         _claims(claim, given["budget"], job, executor)
         return
-    arms = () if given["report"] else _measure(suite or "mini", given, job, executor)
-    _report(job, arms)
+    if not given["report"]:
+        _measure(suite or "mini", given, job, executor)
+    _report(job)
 
 
-def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[..., Executor]) -> list[str]:
-    """Run the grid that the command line describes. The names of the arms that it was to compare."""
+def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[..., Executor]) -> None:
+    """Run the grid that the command line describes."""
     from learngene_zoo.bench.cost_curve import cost_cells
     from learngene_zoo.bench.grid_tuning import told, untuned, with_choices
     from learngene_zoo.bench.report import note_grid
@@ -94,12 +95,12 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
     cells = with_choices(cells, tuning.fixed if tuning.space.size == 1 else choices)
 
     def begin() -> None:
-        note_grid(cells, job.out, cost=given["cost"], choices=choices)
+        methods = _words(given["method"]) or COMPARED
+        note_grid(cells, job.out, cost=given["cost"], choices=choices, methods=methods)
         for line in [told(choice) for choice in choices.values()] or [untuned(cells)]:
             say(line)
 
     run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, anew=anew, begin=begin)
-    return [*(_words(given["method"]) or COMPARED), *(cell.arm.name for cell in cells)]
 
 
 def _tuning(cells: Sequence[Cell], given: dict[str, Any]) -> GridTuning:
@@ -194,13 +195,13 @@ def executor_for(job: Job, workers: int | None, cells: int, ray: str | None = No
     return Workers(count) if count > 1 else InProcess()
 
 
-def _report(job: Job, arms: Sequence[str] = ()) -> None:
+def _report(job: Job) -> None:
     """Write the report and print its table, or every row as JSON.
 
-    Raises `TrainingFailed` if every cell failed, or, once all is printed, every cell of an arm: one of `arms`, or one of the
-    results.
+    Raises `TrainingFailed` if every cell failed, or, once all is printed, every cell of an arm, or if a
+    method builds none of the sizes.
     """
-    from learngene_zoo.bench.report import overview, read_summary, write_report
+    from learngene_zoo.bench.report import overview, read_grid, read_summary, write_report
 
     summary = read_summary(job.out)
     failures = summary.failures
@@ -217,7 +218,10 @@ def _report(job: Job, arms: Sequence[str] = ()) -> None:
             numeric = [index >= table.texts for index in range(len(table.columns))]
             print_table(table.columns, table.rows, numeric, table.title)
         print_lines([*lines, str(page)])
-    lost = [arm for arm in dict.fromkeys([*arms, *(row.arm for row in failures)]) if arm not in summary.arms]
+    grid = read_grid(job.out)
+    built = [arm["name"] for arm in grid.arms]  # an interrupted bench may have no result of one yet
+    unbuilt = [method for method in grid.methods if method not in built]
+    lost = [arm for arm in dict.fromkeys([*unbuilt, *(row.arm for row in failures)]) if arm not in summary.arms]
     if lost:
         reason = next((f"; its first cell failed: {row.error}" for row in failures if row.arm == lost[0]), "")
         raise TrainingFailed(f"there is no result of {', '.join(lost)}{reason or '; it builds none of these sizes'}")

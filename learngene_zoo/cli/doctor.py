@@ -41,6 +41,7 @@ OPTIONAL = {
 }  # fmt: skip
 LEAST_FREE = 10**9  # bytes: a few models with their checkpoints
 HUB_SECONDS = 5.0
+WIDEST = 160  # characters of a line of a report that is read in a mail or an issue
 MOST_READERS = 16  # processes, unless more are asked for
 SELF_TEST = Recipe(epochs=2, images=200, batch_size=50, lr=1e-3, augment="none")
 Status = Literal["ok", "bad", "info"]
@@ -73,11 +74,11 @@ def doctor(
         if row["missing"]:
             click.get_current_context().exit(1)
         return
-    _print(list(_self_test() if self_test else _findings(hub)), as_json)
+    _print(list(_self_test() if self_test else _findings(hub)), as_json, fold=WIDEST)
 
 
-def _print(rows: list[Row], as_json: bool) -> None:
-    print_rows(rows, as_json)
+def _print(rows: list[Row], as_json: bool, fold: int | None = None) -> None:
+    print_rows(rows, as_json, fold=fold)
     if any(row["status"] == "bad" for row in rows):
         click.get_current_context().exit(1)
 

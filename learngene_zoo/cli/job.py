@@ -103,8 +103,8 @@ def job_of(given: dict[str, Any]) -> Job:
 Row = Mapping[str, Json]
 
 
-def print_rows(rows: Sequence[Row], as_json: bool, title: str = "") -> None:
-    """A list of flat objects: a table for people, or bare JSON."""
+def print_rows(rows: Sequence[Row], as_json: bool, title: str = "", fold: int | None = None) -> None:
+    """A list of flat objects: a table for people, in a pipe folded to `fold` characters, or bare JSON."""
     if not is_first():
         return
     if as_json:
@@ -113,7 +113,7 @@ def print_rows(rows: Sequence[Row], as_json: bool, title: str = "") -> None:
         names = list(dict.fromkeys(name for row in rows for name in row))
         numeric = [all(isinstance(row.get(name), (int, float, type(None))) for row in rows) for name in names]
         texts = [[_text(name, row.get(name)) for name in names] for row in rows]
-        print_table([name.replace("_", " ") for name in names], texts, numeric, title)
+        print_table([name.replace("_", " ") for name in names], texts, numeric, title, fold)
 
 
 def print_row(row: Row, as_json: bool) -> None:
@@ -164,12 +164,16 @@ def say(text: str, job: Job) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool], title: str = ""
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    title: str = "",
+    fold: int | None = None,
 ) -> None:
-    """A table for people; `numeric` columns are aligned to the right. In a pipe nothing is cut or wrapped."""
+    """A table for people; `numeric` columns are aligned to the right. In a pipe lines are folded only where `fold` says at what width."""
     cells = [[printable(text) for text in row] for row in rows]
     right = [index for index, number in enumerate(numeric) if number]
-    click.echo(text_table([*map(printable, columns)], cells, right, printable(title), terminal_width()))
+    click.echo(text_table([*map(printable, columns)], cells, right, printable(title), terminal_width() or fold))
 
 
 def _text(name: str, value: Json) -> str:

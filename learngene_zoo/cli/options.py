@@ -17,9 +17,10 @@ from learngene_zoo.artifacts.hub import SCHEME, reference_to_hub
 from learngene_zoo.artifacts.shelf import find, is_card, kind_of, learngenes, may_be_on_hub
 from learngene_zoo.artifacts.timm_model import is_timm_source
 from learngene_zoo.cli.main import LazyGroup
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.errors import WrongCall, nearest, unknown
 from learngene_zoo.method import METHODS, Method, Target
 from learngene_zoo.settings import Setting, settings_of, to_json, with_settings
+from learngene_zoo.storage import CONFIG
 from learngene_zoo.text import parse_count, parse_seconds
 
 if TYPE_CHECKING:
@@ -326,7 +327,10 @@ def model_of(named: str | None, *places: str, offline: bool = False) -> Path:
     if not folder.is_dir() and may_be_on_hub(str(named)):
         raise WrongCall(f"there is no model at {folder}; on the Hub it would be {SCHEME}{folder} or {folder}@main")
     if not folder.is_dir():
-        raise WrongCall(f"there is no model at {folder}; build one with `lgzoo expand --layers 7 -o {folder}`")
+        close = nearest(folder.name, (config.parent.name for config in folder.parent.glob(f"*/{CONFIG}")))
+        build = f"build one with `lgzoo expand --layers 7 -o {folder}`"
+        hint = build if close is None else f"did you mean {folder.with_name(close)}?"
+        raise WrongCall(f"there is no model at {folder}; {hint}")
     if kind_of(folder) == "learngene":
         raise WrongCall(f"{folder} is a learngene, not a model; build one with `lgzoo expand {folder} --layers 7`")
     return folder

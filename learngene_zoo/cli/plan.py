@@ -30,7 +30,7 @@ from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import AXES, Budget, Member, Method, Target, method_of
 from learngene_zoo.settings import settings_of
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import counted, shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.recommendation import Candidate
@@ -160,7 +160,7 @@ def recommend(
     budget = Budget(max_params=max_params, max_flops=max_flops)
 
     def report(name: str, member: Member, probe: float) -> None:
-        say(f"{name}: {member.spec.layers} layers of width {member.spec.width}, probe {probe:.3f}", job)
+        say(f"{name}: {counted(member.spec.layers, 'layer')} of width {member.spec.width}, probe {probe:.3f}", job)
 
     found = lifecycle.recommend(task, learngenes, budget=budget, images=images, sizes=sizes, run=job.run, report=report)
     print_rows([_row(one) for one in found], job.as_json, f"linear probe on {task}, before any training")

@@ -226,7 +226,7 @@ def _named(name: str, offline: bool) -> Task:
     if entry is not None:
         return suite_of(entry).open(entry, offline)
     broken = suites()[1]
-    hint = f"{_nearest(name, [entry.name for entry in entries()])}; or write {OWN}"
+    hint = f"{_nearest(name, [entry.name for entry in entries()])} (data of your own: {OWN})"
     if broken:
         hint += f" (the suite {broken[0].name} cannot be used; see `lgzoo doctor`)"
     raise WrongCall(hint)

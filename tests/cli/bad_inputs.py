@@ -68,7 +68,11 @@ CALLS = [
     Case("expand learngene --priorty x", WRONG, ("no option named --priorty", "did you mean --priority?")),
     Case("expand learngene --priority up", WRONG, ("--priority", "'up'", "'last-middle-first'")),
     Case("extract lsamd --preset papper", WRONG, ("no preset of lsamd named 'papper'", "did you mean paper?")),
-    Case("extract lsamd --ancestry ancestry --task obects -o new", WRONG, ("'obects'", "did you mean objects?")),
+    Case(
+        "extract lsamd --ancestry ancestry --task obects -o new",
+        WRONG,
+        ("'obects'", "did you mean objects? (data of your own: "),
+    ),
     Case(
         "extract lsamd --ancestry ancestry --task folder:photos --task folder:photos -o new",
         WRONG,

@@ -209,7 +209,7 @@ BENCHES = [
             ("lsamd.top=[1]", "'[1]' is not an integer"), ("lsamd.top={}", "'{}'"), ("lsamd.top=-1", "out of range"),
             ("lsamd.keep=1,two", "'two'"), ("lsamd.keep=0", "out of range"), ("lsamd.lr=nan", "finite"),
             ("lsamd.lr=true", "'true'"), ("lsamd.shared=perhaps", "'perhaps'"), ("lsamd.routing=3", "'3'"),
-            ("lsamd.lr=1e999", "finite"), ("lsamd.training.lr=1", "training.lr"), ("lsamd.augment=blur", "'blur'"),
+            ("lsamd.lr=1e999", "finite"), ("lsamd.lr=1e30", "at most 10"), ("lsamd.training.lr=1", "training.lr"), ("lsamd.augment=blur", "'blur'"),
             (f"lsamd.top={'9' * 5000}", "--set lsamd.top"),
         ]),
         *((f"--size {text}", WRONG, (word,)) for text, word in [

@@ -149,6 +149,8 @@ def test_a_method_that_builds_none_of_the_sizes_fails(world: tuple[str, str], tm
     last = result.stderr.splitlines()[-1]
     assert last == "error: there is no result of pretrain_finetune; it builds none of these sizes"
     assert "lsamd stem" in result.stdout
+    again = call("bench", "--report", "-o", str(tmp_path))
+    assert (again.exit_code, again.stderr.splitlines()) == (1, [last])
 
 
 def test_an_interruption_says_how_to_go_on(

@@ -31,6 +31,12 @@ def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(monkeypatch: p
     assert found["torch"]["status"] == "ok"
 
 
+def test_the_lines_of_its_table_fit_a_mail_also_in_a_pipe() -> None:
+    lines = CliRunner().invoke(main, ["doctor"]).stdout.splitlines()
+    assert max(map(len, lines)) <= 160
+    assert any(line.startswith("task digits ") for line in lines)
+
+
 def test_a_full_disk_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda place: namedtuple("Usage", "free")(12_000_000))
     row = rows(code=1)["working folder"]

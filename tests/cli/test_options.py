@@ -144,8 +144,10 @@ def test_a_model_that_is_named_comes_before_those_at_the_usual_places(
     assert model_of(None, "none", "usual", "last") == Path("usual")
     with pytest.raises(WrongCall, match=r"there is no model at \./none or \./gone"):
         model_of(None, "none", "gone")
-    with pytest.raises(WrongCall, match="there is no model at none; build one"):
-        model_of("none", "usual")
+    with pytest.raises(WrongCall, match="there is no model at x; build one"):
+        model_of("x", "usual")
+    with pytest.raises(WrongCall, match=r"^there is no model at usaul; did you mean usual\?$"):
+        model_of("usaul", "mine")
     with pytest.raises(
         WrongCall, match="timm:vit is a model of timm's, not a folder; write one with `lgzoo finetune timm:vit"
     ):
