@@ -37,9 +37,9 @@ class Form(ABC):
     def matrix(self, kind: str, factors: Mapping[str, Tensor], scaler: Tensor) -> Tensor:
         """The matrix of this kind."""
 
-    @abstractmethod
     def narrowed(self, factors: StateDict, scalers: StateDict, small: Spec) -> tuple[StateDict, StateDict]:
-        """Factors and scalers of a narrower model, of the first heads, channels and hidden channels."""
+        """Factors and scalers of a narrower model, of the first heads and channels; as they are, where only the depth changes."""
+        return factors, scalers
 
     def made(self, factors: Mapping[str, Tensor], layer: Mapping[str, Tensor], kinds: Mapping[str, Shape]) -> StateDict:
         """The tensors of one block from its scalers and vectors."""

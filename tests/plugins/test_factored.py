@@ -1,4 +1,4 @@
-"""WAVE: matrices that are made of shared factors and of scalers of each layer's own."""
+"""WAVE and FINE: matrices that are made of shared factors and of scalers of each layer's own."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_baselines import factored as factored_module
 from lgzoo_baselines.factored import between
 from lgzoo_baselines.factored_blocks import drawn, laid_out, made_of
+from lgzoo_baselines.fine import Products
 from lgzoo_baselines.forms import Form, fan_in, matrices
 from lgzoo_baselines.mixed_blocks import below
 from lgzoo_baselines.wave import Templates
 
 SPEC = tiny_ancestry().spec.with_(pool="avg", class_token=False, classes=3)  # 3 layers, 2 heads of 16
-FORMS = [Templates(templates=3)]
+FORMS = [Templates(templates=3), Products()]
 
 
 @cache
@@ -68,7 +69,7 @@ def test_scalers_between_layers() -> None:
     assert [layer["a"].item() for layer in between(layers, 1)] == [0]
 
 
-@pytest.mark.parametrize("name", ["wave"])
+@pytest.mark.parametrize("name", ["wave", "fine"])
 def test_of_its_own_depth_a_descendant_is_the_auxiliary_model(name: str) -> None:
     learngene = made(name)
     form, state = METHODS.load(name).presets["smoke"].form, learngene.state  # type: ignore[attr-defined]
@@ -85,14 +86,14 @@ def test_of_its_own_depth_a_descendant_is_the_auxiliary_model(name: str) -> None
     assert same.inherited == {tensor for tensor in same.state if not tensor.startswith("head.")}
 
 
-@pytest.mark.parametrize("name", ["wave"])
+@pytest.mark.parametrize("name", ["wave", "fine"])
 def test_the_head_is_inherited_for_the_learngenes_own_task(name: str) -> None:
     own = METHODS.load(name).expander(made(name), Target(layers=2, classes=3, task="tiny"), Run())
     assert torch.equal(own.state["head.weight"], made(name).state["head.weight"])
     assert "head.weight" not in lg.expand(made(name), classes=3).inherited
 
 
-@pytest.mark.parametrize("name", ["wave"])
+@pytest.mark.parametrize("name", ["wave", "fine"])
 def test_scalers_learn_on_a_task_and_factors_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learngene_zoo.plugin.open_task", lambda *arguments, **options: tiny_task(), raising=False)
     method, learngene = METHODS.load(name), made(name)
@@ -108,7 +109,7 @@ def test_scalers_learn_on_a_task_and_factors_stay(name: str, monkeypatch: pytest
         with_settings(method.expander, learning)(learngene, Target(layers=2), Run())
 
 
-@pytest.mark.parametrize("name", ["wave"])
+@pytest.mark.parametrize("name", ["wave", "fine"])
 def test_a_learngene_that_lost_a_factor_is_refused(name: str) -> None:
     lost = next(tensor for tensor in made(name).state if tensor.startswith("blocks.shared."))
     fewer = {tensor: value for tensor, value in made(name).state.items() if tensor != lost}
@@ -165,3 +166,35 @@ def test_what_wave_stores() -> None:
     assert made("wave").config.details["form"] == {"templates": 4}
     assert METHODS.load("wave").presets["mini"].each.share == 0.5  # type: ignore[attr-defined]
     assert factored_module.LEARNING.epochs == 0
+
+
+# FINE.
+
+
+def test_a_matrix_is_a_product_with_a_diagonal_between() -> None:
+    generator = torch.Generator().manual_seed(0)
+    u, v, sigma = (torch.randn(*shape, generator=generator) for shape in ((6, 3), (4, 3), (3,)))
+    found = Products().matrix("kind", {"kind.u": u, "kind.v": v}, sigma)
+    torch.testing.assert_close(found, u @ torch.diag(sigma) @ v.T)
+    assert torch.linalg.matrix_rank(found) == 3
+    assert (
+        torch.linalg.matrix_rank(Products().matrix("kind", {"kind.u": u, "kind.v": v}, sigma * (sigma > sigma.min())))
+        == 2
+    )
+
+
+def test_singular_vectors_and_values_give_the_matrix_back() -> None:
+    matrix = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    u, sigma, v = torch.linalg.svd(matrix, full_matrices=False)
+    torch.testing.assert_close(Products().matrix("kind", {"kind.u": u, "kind.v": v.T}, sigma), matrix)
+
+
+def test_what_fine_stores() -> None:
+    held = {name: tuple(tensor.shape) for name, tensor in made("fine").state.items()}
+    assert held["blocks.shared.mlp.fc1.weight.u"] == (128, 8)
+    assert held["blocks.shared.mlp.fc1.weight.v"] == (32, 8)
+    assert held["blocks.2.mlp.fc1.weight"] == (8,)
+    _, scalers = Products().draws(SPEC, fan_in)
+    assert {kind: shape for kind, (shape, _) in scalers.items()} == dict.fromkeys(matrices(SPEC), (32,))
+    with pytest.raises(WrongCall, match="width"):
+        lg.expand(made("fine"), width=16)
