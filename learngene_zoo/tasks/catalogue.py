@@ -20,7 +20,7 @@ from learngene_zoo.text import shell_word
 DEFAULT_SUITE = "mini"  # what a bench runs
 DEFAULT_TASKS = ("objects", "signs", "glyphs")  # what an extraction trains on
 DEFAULT_TARGET = "digits"  # what a descendant is fine-tuned on; no bundled learngene was extracted from digits
-SOURCE_TASK = "source"  # what the bundled ancestry model was trained on
+SOURCE_TASK = "forms"  # what the bundled ancestry model was trained on
 OWN = "folder:PATH, parquet:PATH, hf:org/name[:config], or a stream: wds:PATTERN, hf-stream:org/name[:config]"
 
 

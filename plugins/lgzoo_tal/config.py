@@ -26,7 +26,7 @@ Projection = Literal["predicted", "random"]
 # width: measured with the presets `mini`.
 HYPERNET_STEP = 36
 
-# Training of the released code of LoGAH and TAL. Augmentation would make the source task's attributes wrong.
+# Training of the released code of LoGAH and TAL. Augmentation would make the attributes of a source task wrong.
 PUBLISHED = Recipe(
     epochs=75, batch_size=512, lr=3e-4, warmup=5, weight_decay=0.01, clip=5.0, label_smoothing=0.1, augment="none"
 )
@@ -38,7 +38,7 @@ class Curriculum:
 
     source: Annotated[
         str | None, "task of stage 1, opened unless it is among the tasks (none: there is no stage 1)"
-    ] = "source"
+    ] = "forms"
     joint: Annotated[bool, "train one hypernetwork for all tasks of stage 2, or one for each"] = True
     sampling: Annotated[
         float, "temperature T of task sampling in stage 2, p ~ N^(1/T) for N images", Bounds(above=0)

@@ -5,7 +5,7 @@ channels, where K is the width of the encoder; larger tensors are tiled with cop
 an architecture, predicts its weights, and backpropagates the task's loss and 3e-5 times the norms of the predicted tensors
 into the hypernetwork.
 
-The paper trains on ImageNet alone: `--task source`, or another task that `--source` names, does that. With more tasks a second
+The paper trains on ImageNet alone: `--task forms`, or another task that `--source` names, does that. With more tasks a second
 stage continues with these, as in LoGAH's protocols (logah.py); `--task-layer` conditions it on the task.
 
 The released checkpoints can be used instead of training: `--released hf-hub:SamsungSAILMontreal/ghn3/ghn3tm8.pt`.

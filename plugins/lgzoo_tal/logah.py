@@ -9,9 +9,9 @@ It is meta-trained: each step draws an architecture, predicts its weights, and b
 the norms of the predicted tensors into the hypernetwork. TAL's tables compare four protocols:
 
     v1  --source none --no-joint    on each task by itself
-    v2  --source source --no-joint  on the source task first, then on each task by itself
+    v2  --source forms  --no-joint  on the source task first, then on each task by itself
     v3  --source none               on all tasks together
-    v4  --source source             on the source task first, then on all together
+    v4  --source forms              on the source task first, then on all together
 
 A checkpoint of the authors' training code can be used instead of training (`--released`).
 """
