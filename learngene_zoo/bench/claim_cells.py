@@ -220,5 +220,7 @@ def _cells(
     arm = arm_of(claim, choice.arm, seed, choice.lr if choice.arm in space_of(claim).arms else None)
     rest: dict[str, Any] = {"seed": seed, "recipe": recipe, "split": split, "look": False}
     return [
-        Cell(arm=arm, task=task, version=version_of(task), **size._asdict(), **rest) for task in tasks for size in sizes
+        Cell(arm=arm, task=task, version=claim.versions.get(task) or version_of(task), **size._asdict(), **rest)
+        for task in tasks
+        for size in sizes
     ]

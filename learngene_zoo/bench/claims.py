@@ -26,6 +26,7 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.storage import read_json, write_json
+from learngene_zoo.tasks.catalogue import version_of
 from learngene_zoo.text import counted, human_seconds, text_table
 
 SHOWN_MISSING = 12  # missing cells that are listed
@@ -64,7 +65,9 @@ def run_claim(
 
 
 def write_verdict(claim: Claim, verdict: Verdict, path: Path) -> None:
-    """Write a verdict with the claim that it is on."""
+    """Write a verdict with the claim that it is on, and with the versions of its tasks: later ones have other test images."""
+    versions = {task: version_of(task) for task in (*claim.targets, *claim.where_installed)}
+    claim = replace(claim, versions={**versions, **claim.versions})
     with new_file(path, force=True) as draft:
         write_json(draft, {"claim": to_json(claim), "verdict": to_json(verdict)})
 
@@ -81,6 +84,8 @@ def read_verdict(path: Path) -> tuple[Claim, Verdict]:
         if key not in data:
             raise BadFile(f"{path} is not a verdict: the key {key!r} is missing; run `lgzoo bench --claim` again")
     data = _in_four_words(data)
+    tasks = (*data["claim"].get("targets", ()), *data["claim"].get("where_installed", ()))
+    data["claim"].setdefault("versions", dict.fromkeys(tasks, 1))  # there was one only
     return (from_json(Claim, data["claim"], f"{path}: claim"), from_json(Verdict, data["verdict"], f"{path}: verdict"))
 
 

@@ -13,12 +13,13 @@ from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.claim_cells import cells_of, place_of, rates_of, tuning_cells
 from learngene_zoo.bench.claim_file import Claim, load_claim
-from learngene_zoo.bench.claims import config_of, read_verdict, verdict_text
+from learngene_zoo.bench.claims import config_of, read_verdict, verdict_text, write_verdict
 from learngene_zoo.bench.contrasts import Finding, by_task, decided, jaccard, jaccard_by_chance, rise, stronger
 from learngene_zoo.bench.verdict import _corrected, _overall, judge
 from learngene_zoo.errors import BadFile
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG, write_json
+from lgzoo_mini.suite import MINI
 
 
 @pytest.fixture
@@ -316,6 +317,19 @@ def test_a_verdict_survives_its_file(toy: Claim, tmp_path: Path) -> None:
     write_json(tmp_path / "toy.json", {"claim": to_json(toy)})
     with pytest.raises(BadFile, match="is not a verdict: the key 'verdict' is missing"):
         read_verdict(tmp_path / "toy.json")
+
+
+def test_a_kept_verdict_stays_with_the_test_images_that_it_was_made_on(toy: Claim, tmp_path: Path) -> None:
+    toy = replace(toy, targets=("digits", "signs", "wings", "petals"))
+    write_verdict(toy, judge(toy, []), tmp_path / "toy.json")
+    kept, _ = read_verdict(tmp_path / "toy.json")
+    assert kept.versions == {"digits": 1, **dict.fromkeys(("signs", "wings", "petals"), MINI.version)}
+    rates = rates_of(toy, [])[0] or at(toy, 1e-3)
+    assert {cell.version for cell in cells_of(replace(kept, versions={"digits": 1, "signs": 7}), rates)} == {
+        1,
+        7,
+        MINI.version,
+    }
 
 
 def test_everything_a_reader_needs_is_told(toy: Claim) -> None:
