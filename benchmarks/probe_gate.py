@@ -38,7 +38,7 @@ from learngene_zoo.intervals import paired_gain
 from learngene_zoo.method import BUNDLED
 from learngene_zoo.settings import from_json
 from learngene_zoo.storage import CONFIG, read_json
-from learngene_zoo.tasks.catalogue import open_task, suite
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task, suite
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.checkpoint import PREFIX, TENSORS, newest_step
@@ -79,7 +79,7 @@ def bundled_or_own(source: str) -> Judged:
 def trained_on(source: str) -> str:
     """The task that a model of `lgzoo train` was trained on, as its config.json says."""
     if source == BUNDLED:
-        return "source"
+        return SOURCE_TASK
     own = read_json(Path(source) / CONFIG).get("learngene", {}) if (Path(source) / CONFIG).is_file() else {}
     return str(own.get("task") or "unknown")
 
@@ -277,14 +277,38 @@ def table(kept: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "", f"{kept['ancestry']}: {verdict}{note}."])
 
 
-def main() -> None:
+def card_text(kept: Mapping[str, Any]) -> str:
+    """What the ancestry model's card says: of the tasks that decide, accuracies in per cent and the rise with depth."""
+    last = max(DEPTHS)
+    lines = [
+        f"| task | probe | pixels | random ViT | block {EARLY} | block {last} | over block {EARLY} |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for row in (row for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)):
+        for name, probe in row["probes"].items():
+            best, ours, gain = str(probe["random_best"]), probe["ancestry"], probe["gains"][f"block_{EARLY}"]
+            values = (probe["pixels"], probe["random"][best], ours[str(EARLY)], ours[str(last)])
+            told = " | ".join(f"{100 * value:.1f}" for value in values)
+            interval = f"{100 * gain['value']:+.1f} [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
+            lines.append(f"| `{row['task']}` | {name.replace('_', ' ')} | {told} | {interval} |")
+    missed = [row["task"] for row in kept["rows"] if row["task"] in (*REAL, *LEFT_OUT)]
+    missed = [task for task in missed if task not in kept["passed_on"]]
+    verdict = f"It does not pass on {', '.join(missed)}." if missed else "It passes on all."
+    return "\n".join(lines) + (
+        f"\n\nBefore any training: validation accuracy in per cent of two probes on {IMAGES:,} images of real tasks and of the two families "
+        f"that its own training leaves out. Asked for: above pixels, above random ViTs at their best depth, and the last block above the "
+        f"third. {verdict} Made by `python benchmarks/probe_gate.py`."
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ancestry", nargs="?", default=BUNDLED)
     parser.add_argument("--tasks", nargs="+", default=TASKS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--table", action="store_true")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.table:
         print(table(machine.read(NAME)))
         return

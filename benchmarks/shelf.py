@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import gate
+import machine
+import probe_gate
 import shelf_worth
 import tal_worth
 import torch
@@ -173,6 +175,12 @@ def checksum(source: str) -> str | None:
     return open_ancestry(source).record.sha256
 
 
+def probed() -> None:
+    """What the ancestry model's features say (see probe_gate.py), on its card."""
+    probe_gate.main([])
+    shown(CARDS / BUNDLED_CARD, "probe", probe_gate.card_text(machine.read(probe_gate.NAME)))
+
+
 def judged() -> None:
     """Judge the ancestry model (see gate.py) and show the table on its card."""
     gate.main()
@@ -311,6 +319,7 @@ def story() -> None:
 
 STAGES = {
     "ancestry": ancestry,
+    "probe": probed,
     "gate": judged,
     "narrow": narrow,
     "learngenes": lambda: extracted(list(arms())),
