@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 NAME = "logah"
 SMALL = LowRank(hidden=128, layers=5, heads=16, rank=90)
-MINI = LowRank(rank=64, widest=512, chunk=1024, form="centred")
+MINI = LowRank(rank=64, widest=512, chunk=1024, form="centred", places="relative", writers="by_depth")
 SMOKE = LowRank(hidden=16, layers=1, heads=2, rank=4, widest=64, chunk=512, form="centred")
 _TINY = LowRank()
 
