@@ -118,7 +118,7 @@ GHN3 = Method(
             step=MetaStep(architectures="tal+", judged=500),
             training=short(_RECIPE, images=100_000),
             tuning=short(_RECIPE, images=4000, epochs=10),
-            hypernet=Conv(form="centred"),
+            hypernet=Conv(form="centred", places="relative", writers="by_depth"),
         ),
         "paper": MetaTrain(hypernet=Conv(hidden=384, layers=24, heads=16), step=MetaStep(meta_batch=16)),
         "t": MetaTrain(step=MetaStep(meta_batch=8)),
