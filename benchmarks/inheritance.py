@@ -1,6 +1,7 @@
 """What is inherited, and what it costs: every method at three sizes, on pictures that no extraction has seen.
 
     python benchmarks/inheritance.py                   resumable: run it again after a stop; about eight hours of two cores
+    python benchmarks/inheritance.py --budget methods  every method of the zoo, at two sizes with one fine-tuning and two seeds
     python benchmarks/inheritance.py --budget smoke    a few cells, to see that everything works; writes nothing into docs/
     python benchmarks/inheritance.py --budget full     more tasks and seeds, for a GPU
 
@@ -22,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from inheritance_page import Measured, write_page
+from inheritance_page import Measured, write_methods, write_page
 from recommend_probes import probes_of
 from recommend_regret import regret_table
 from shelf_worth import place
@@ -44,6 +45,8 @@ from learngene_zoo.tasks.catalogue import open_task
 
 ROOT = Path(__file__).resolve().parent.parent
 METHODS_COMPARED = ("closed_form", "first_k", "weight_selection", "lsamd", "pool", "tal")
+# They keep no learngene, are arms of every grid, or come from other ancestry models than the rest.
+APART = ("distillation", "pretrain_finetune", "scratch", "snnet")
 REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
 MORE = ("textures", "numbers")
 EXTRACTION_SEED = 0  # the shelf's
@@ -58,13 +61,14 @@ class Budget:
     seeds: int = 3
     distilled: int = 30_000  # pictures that the distillation of one size sees, and a tenth of those of its longer arm
     sizes: int = 4  # how many of `sizes_of`, from the first
-    methods: tuple[str, ...] = METHODS_COMPARED
+    methods: tuple[str, ...] = METHODS_COMPARED  # () for every one
     rates: tuple[float, ...] = tuple(RATES)
     widen: bool = True
 
 
 BUDGETS = {
     "standard": Budget(),
+    "methods": Budget(trainings=((1000, 4),), seeds=2, sizes=2, methods=()),
     "full": Budget(tasks=(*REAL, *LEFT_OUT, *MORE), seeds=8, trainings=((200, 12), (1000, 4), (5000, 8))),
     "smoke": Budget(
         tasks=("digits",), trainings=((50, 1),), seeds=1, distilled=128, sizes=3, methods=("closed_form", "lsamd"),
@@ -86,7 +90,8 @@ def sizes_of(ancestry: Spec) -> dict[str, tuple[int, int]]:
 
 def arms(budget: Budget, sizes: Sequence[tuple[int, int]]) -> list[Arm]:
     """Every method with its controls, distillation of each size at two costs, and scratch."""
-    methods = [name for name in budget.methods if name in METHODS.references()]
+    names = METHODS.references()
+    methods = [name for name in budget.methods or names if name in names and name not in APART]
     found = standard_arms(methods)
     at = {
         "depths": tuple(sorted({layers for layers, _ in sizes})),
@@ -136,7 +141,7 @@ def from_shelf(wanted: Sequence[Cell], out: Path) -> None:
     """Put the learngenes of the shelf where the grid looks for its extractions."""
     for cell in wanted:
         card = shelf.cards_folder() / f"{cell.arm.method}-mini"
-        if cell.arm.method in METHODS_COMPARED and (card / "model.safetensors").is_file():
+        if cell.arm.method not in APART and (card / "model.safetensors").is_file():
             place(cell.extraction, card, out)
 
 
@@ -172,7 +177,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=None, help="the folder of the rows")
     given = parser.parse_args()
-    out = given.out or ROOT / "build" / ("inheritance" if given.budget == "standard" else f"inheritance-{given.budget}")
+    # What two budgets have in common is measured once.
+    shared = given.budget in ("standard", "methods")
+    out = given.out or ROOT / "build" / ("inheritance" if shared else f"inheritance-{given.budget}")
     try:
         found = list(measured(BUDGETS[given.budget], out, given.workers))
     except TrainingFailed as error:
@@ -180,11 +187,26 @@ def main() -> None:
     failed = {row.arm: row.error for _, row in found if row.error}
     names = {size: name for name, size in sizes_of(ancestry_spec(BUNDLED)).items()}
     values = Measured(found, names)
-    probes = probes_of(found, names, out, Run(threads=1))
-    regret = regret_table(values, probes, methods_on_shelf(), REAL, LEFT_OUT)
-    write_page(values, list(names.values()), REAL, LEFT_OUT, more=[regret], publish=given.budget != "smoke")
+    if given.budget == "methods":
+        write_methods(values, list(names.values()), REAL, LEFT_OUT)
+    else:
+        finish(values, found, names, out, publish=given.budget != "smoke")
     if failed:
         raise SystemExit("; ".join(f"{arm}: {error}" for arm, error in failed.items()))
+
+
+def finish(
+    values: Measured,
+    found: Sequence[tuple[Cell, Row]],
+    names: dict[tuple[int, int], str],
+    out: Path,
+    *,
+    publish: bool,
+) -> None:
+    """Measure the regret of `lgzoo recommend`, and write the page."""
+    probes = probes_of(found, names, out, Run(threads=1))
+    regret = regret_table(values, probes, methods_on_shelf(), REAL, LEFT_OUT)
+    write_page(values, list(names.values()), REAL, LEFT_OUT, more=[regret], publish=publish)
 
 
 if __name__ == "__main__":

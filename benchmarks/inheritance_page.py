@@ -230,3 +230,10 @@ def write_page(
     save(figure(found, budgets[-1]), DOCS / "images" / "inheritance.png")
     replace_between(DOCS / "inheritance.md", "inheritance", text)
     print(write("inheritance", {"tables": [asdict(table) for table in tables]}))
+
+
+def write_methods(found: Measured, names: Sequence[Name], real: Sequence[str], left_out: Sequence[str]) -> None:
+    """Write the tables of all methods into the page, and the numbers."""
+    tables = [comparison(found, place, real, left_out) for place in found.places if place[1] in names]
+    replace_between(DOCS / "inheritance.md", "methods", markdown(tables))
+    print(write("methods", {"tables": [asdict(table) for table in tables]}))

@@ -7,7 +7,7 @@
 
 Resumable. Rows belong to one ancestry model: after the bundled one has changed, the same command measures everything anew.
 
-Variants: the search as `lgzoo extract lsamd` does it; by the class token; and the placebos: routers that were not trained
+Variants: the search as `lgzoo extract lsamd` does it; by the patches' mean; and the placebos: routers that were not trained
 (0 epochs), routers that see nothing of the images (constant), an ancestry model whose tensors have their entries shuffled. Each is
 repeated with several seeds. Every set that they keep is a set of blocks of the true ancestry model.
 
@@ -58,7 +58,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "0 epochs": {"epochs": 0},
     "shuffled ancestry": {},
     "constant router": {"router_token": "constant"},
-    "search, class token": {"router_token": "class"},
+    "search, patches": {"router_token": "patches"},
 }
 RECIPE = Recipe(epochs=4, images=500, batch_size=50, lr=3e-3, warmup=0.4)  # of the fine-tuning
 

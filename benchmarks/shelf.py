@@ -25,6 +25,7 @@ import gate
 import machine
 import probe_gate
 import shelf_worth
+import tal_blocks
 import tal_worth
 import torch
 from grids import finished
@@ -91,6 +92,7 @@ EXCEPTIONS = {
     **dict.fromkeys(("evenly_spaced", "first_k", "last_k", "middle_k", "stacked"), _NAMED),
     **dict.fromkeys(("weight_selection", "weight_subcloning"), _NAMED),
     "closed_form": _NAMED,
+    "front": Made(settings={"keep": 0.5}),  # of the ancestry model's numbers a quarter
     "ghn3": Made(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
     "logah": Made(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
     "snnet": Made(settings={"images": 6_000, "judged": 100}, ancestries=(NARROW_CARD, BUNDLED), tasks=(SOURCE_TASK,)),
@@ -199,7 +201,7 @@ def learngene(arm: Arm) -> None:
     if is_current(arm, card):
         return
     print(f"== {arm.method}", file=sys.stderr)
-    out = BUILD / f"{arm.method}-{fingerprint([to_json(arm), sums(arm)])}"
+    out = BUILD / f"{arm.method}-{fingerprint([to_json(arm), to_json(arm.extractor), sums(arm)])}"
     if not out.exists():
         lifecycle.extract(
             arm.method, ancestries=arm.ancestries, tasks=arm.tasks, extractor=arm.extractor, out=out, run=RUN
@@ -260,6 +262,14 @@ def described(arm: Arm, found: Worth | None) -> None:
     about = CardRecord(command=command(arm), paper=METHODS.load(arm.method).paper, worth=found)
     write_json(card / CONFIG, {**read_json(card / CONFIG), "card": to_json(about)})
     rendered(card, notes_of(card / "README.md"))
+
+
+def tal_depth() -> None:
+    """Measure what the later blocks of TAL's descendants do (see tal_blocks.py); the table is on its card and on TAL's page."""
+    tal_blocks.main()
+    text = tal_blocks.markdown(tal_blocks.read())
+    replace_between(DOCS / "methods" / "tal.md", "blocks", text)
+    shown(card_of("tal"), "blocks", f"{text}\n\n{tal_blocks.SENTENCE}")
 
 
 def tal_in_full() -> None:
@@ -324,6 +334,7 @@ STAGES = {
     "narrow": narrow,
     "learngenes": lambda: extracted(list(arms())),
     "worth": lambda: worth(list(arms())),
+    "tal-depth": tal_depth,
     "tal-worth": tal_in_full,
     "cards": cards,
     "demo": story,

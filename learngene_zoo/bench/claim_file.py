@@ -170,7 +170,9 @@ class Claim:
     headline: bool = False
     seen: bool = False  # whether the targets may be among the extraction's tasks
     void_if_same: bool = False  # undecided if two arms always built the same model
-    versions: Mapping[str, int] = field(default_factory=dict)  # of tasks' test images (a kept verdict's); others: today's
+    versions: Mapping[str, int] = field(
+        default_factory=dict
+    )  # of tasks' test images (a kept verdict's); others: today's
     minutes: float = 0.0  # planned, on two cores, without the cells shared with other claims
     exact: tuple[Sum, ...] = ()
 
