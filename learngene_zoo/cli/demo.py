@@ -13,7 +13,7 @@ from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.text import human_count
 
-COLUMNS = ("layers", "params", "flops", "lsamd", "shuffled", "scratch_timm", "scratch_fan_in")
+COLUMNS = ("layers", "params", "flops", "descendant", "shuffled", "scratch_timm", "scratch_fan_in")
 HEADS = (*COLUMNS[:5], "scratch timm", "scratch fan_in")
 
 

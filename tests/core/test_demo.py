@@ -11,19 +11,19 @@ from learngene_zoo.bench.demo import RECIPE, demo_grid, demo_rows, markdown, sen
 from learngene_zoo.bench.results import Row, packed
 from learngene_zoo.seeds import derive_seed
 
-ARMS = ["lsamd", "lsamd shuffled", "scratch timm", "scratch fan_in"]
+ARMS = ["closed_form", "closed_form shuffled", "scratch timm", "scratch fan_in"]
 
 
 def test_the_grid_has_four_arms_three_depths_and_two_seeds() -> None:
     cells = demo_grid()
     assert [cell.arm.name for cell in cells[:4]] == ARMS
-    assert [(cell.layers, cell.seed) for cell in cells[::4]] == [(n, seed) for seed in (0, 1) for n in (5, 9, 12)]
+    assert [(cell.layers, cell.seed) for cell in cells[::4]] == [(n, seed) for seed in (0, 1) for n in (3, 7, 11)]
     assert {cell.recipe for cell in cells} == {RECIPE}
     assert len(demo_grid(full=True)) == 4 * 5 * 3
 
 
 def test_all_fine_tunings_share_one_extraction_and_each_seed_has_its_own_draws() -> None:
-    cells = [cell for cell in demo_grid(7) if cell.arm.method == "lsamd"]
+    cells = [cell for cell in demo_grid(7) if cell.arm.method == "closed_form"]
     assert {cell.extraction.seed for cell in cells} == {7}
     assert len({cell.extraction.key for cell in cells}) == 1
     assert {cell.draws for cell in cells} == {derive_seed(7, "tuning", 0), derive_seed(7, "tuning", 1)}
@@ -37,16 +37,25 @@ def test_depths_are_spread_evenly() -> None:
 
 def rows() -> list[Row]:
     """One depth, one seed, four images."""
-    flags = {"lsamd": (True, True, True, True), "lsamd shuffled": (True, False, False, False)}
+    flags = {"closed_form": (True, True, True, True), "closed_form shuffled": (True, False, False, False)}
     flags |= {"scratch timm": (False,) * 4, "scratch fan_in": (True, True, False, False)}
     about: dict[str, Any] = {"layers": 6, "params": 700_000, "flops": 9_000_000, "evaluated": 4}
-    return [toy_row(arm, arm=arm, correct=packed(tuple(right)), **about) for arm, right in flags.items()]
+    controls = {"closed_form shuffled": "shuffled"}
+    return [
+        toy_row(arm, arm=arm, control=controls.get(arm), correct=packed(tuple(right)), **about)
+        for arm, right in flags.items()
+    ]
 
 
 def test_the_table_has_accuracies_and_gains_over_the_stronger_scratch_and_shuffled() -> None:
     (line,) = demo_rows(rows())
     assert (line["layers"], line["params"], line["flops"]) == (6, 700_000, 9_000_000)
-    assert [line[name] for name in ("lsamd", "shuffled", "scratch_timm", "scratch_fan_in")] == [1.0, 0.25, 0.0, 0.5]
+    assert [line[name] for name in ("descendant", "shuffled", "scratch_timm", "scratch_fan_in")] == [
+        1.0,
+        0.25,
+        0.0,
+        0.5,
+    ]
     assert (line["over_scratch"], line["over_shuffled"]) == (0.5, 0.75)
     # The differences 0, 0, 1, 1: standard error sqrt(1/3 / 4).
     assert line["over_scratch_low"] == pytest.approx(0.5 - 1.959964 * (1 / 12) ** 0.5)
