@@ -144,7 +144,7 @@ def test_show_a_task_and_a_method() -> None:
 
 def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     line = {"layers": 6, "params": 700_000, "flops": 9_000_000}
-    line |= {"lsamd": 0.913, "shuffled": 0.7, "scratch_timm": 0.6, "scratch_fan_in": 0.9}
+    line |= {"descendant": 0.913, "shuffled": 0.7, "scratch_timm": 0.6, "scratch_fan_in": 0.9}
     line |= {"over_scratch": 0.013, "over_scratch_low": -0.01, "over_scratch_high": 0.03}
     line |= {"over_shuffled": 0.213, "over_shuffled_low": 0.2, "over_shuffled_high": 0.23}
     monkeypatch.setattr("learngene_zoo.cli.demo._measured", lambda job, full, workers: [])
@@ -191,7 +191,7 @@ def test_a_depth_far_beyond_the_ancestrys_gets_a_remark(tmp_path: Path) -> None:
 
 def test_a_budget_says_what_it_has_led_to(tmp_path: Path) -> None:
     made = call("expand", "lsamd", "--max-params", "900K", "-o", str(tmp_path / "fitting"))
-    assert made.stderr.splitlines()[0] == "7 layers, 834.95K parameters, 14.00M FLOPs"
+    assert made.stderr.splitlines()[0] == "6 layers, 816.23K parameters, 12.14M FLOPs"
     made = call("expand", "lsamd", "--max-params", "900K", "-q", "-o", str(tmp_path / "quiet"))
     assert "parameters" not in made.stderr
 
