@@ -219,7 +219,7 @@ def _report(job: Job) -> None:
             print_table(table.columns, table.rows, numeric, table.title)
         print_lines([*lines, str(page)])
     grid = read_grid(job.out)
-    built = [arm["name"] for arm in grid.arms]  # an interrupted bench may have no result of one yet
+    built = [arm.get("name") for arm in grid.arms]  # an interrupted bench may have no result of one yet
     unbuilt = [method for method in grid.methods if method not in built]
     lost = [arm for arm in dict.fromkeys([*unbuilt, *(row.arm for row in failures)]) if arm not in summary.arms]
     if lost:

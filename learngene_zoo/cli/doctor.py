@@ -221,7 +221,7 @@ def _self_test() -> Iterator[Row]:
 def _steps(folder: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     run = Run(offline=True)
     gene, model, tuned = (folder / name for name in ("learngene", "model", "tuned"))
-    yield "extract", lambda: lifecycle.extract("lsamd", preset="smoke", out=gene, run=run)
+    yield "extract", lambda: lifecycle.extract("closed_form", preset="smoke", out=gene, run=run)
     yield "expand", lambda: lifecycle.expand(gene, layers=3, task="digits", out=model, run=run)
     yield "finetune", lambda: lifecycle.finetune(model, task="digits", recipe=SELF_TEST, out=tuned, run=run)
     yield "evaluate", lambda: lifecycle.evaluate(tuned, task="digits", split="validation", run=run)

@@ -80,7 +80,7 @@ class Mimic(Expander):
         from learngene_zoo.plugin import assemble
 
         config = learngene.config
-        spec = target.apply(config.spec)
+        spec = (target.whole_heads(config.spec) if target.heads is None else target).apply(config.spec)
         assert isinstance(spec, ViTSpec)
         mean, std = config.normalisation
         drawn = assemble(spec, {}, seed=run.seed, scheme=self.init, mean=mean, std=std, provenance={"init": self.init})
