@@ -21,7 +21,8 @@ ReplaceMe (2505.02819) replaces blocks by one linear layer, SliceGPT (2401.15024
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -46,11 +47,14 @@ from learngene_zoo.plugin import (
 from lgzoo_closed_form.depth import cuts
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from learngene_zoo.plugin import Ancestry, Descendant, InputFormat, Json, Run, Spec, StateDict, Target, Task
     from lgzoo_closed_form.solve import Teacher
 
+PART = "statistics"  # of an extraction's run
 DIRECTIONS = "directions"  # the learngene's tensor (D, D): principal directions of the streams, by falling variance
 
 
@@ -94,6 +98,10 @@ class Measure(Extractor):
     store: Annotated[
         bool, "keep the ancestry model's weights; otherwise every expansion opens that model again, by its checksum"
     ] = True
+    keep_streams: Annotated[
+        bool,
+        "keep the recorded streams beside the learngene, in its run's folder: every expansion there starts from them",
+    ] = False
     each: Calibration = field(default=Calibration(), metadata=FLAT)
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
@@ -114,23 +122,35 @@ class Measure(Extractor):
         from learngene_zoo.plugin import without_head
 
         ancestry = ancestries[0]
-        part = once(run.part("statistics"), statistics, self.each, [ancestry, tasks[0]])
+        place = run.part(PART)
+        if self.keep_streams and place.folder is None:
+            raise WrongCall(
+                "keep_streams keeps streams in the run's folder; say where the learngene is to be written (-o)"
+            )
+        part = once(place, statistics, self.each, [ancestry, tasks[0], self.keep_streams])
         details = replace(from_json(Details, part.record, "statistics"), stored=self.store)
         config = LearngeneConfig(method=CLOSED_FORM.name, spec=ancestry.spec, details=_written(details))
         kept = without_head(ancestry.state, ancestry.spec) if self.store else {}
         return Learngene(config=config, state={**kept, DIRECTIONS: part.state[DIRECTIONS]})
 
 
-def statistics(settings: Calibration, ancestry: Ancestry, task: Task, run: Run) -> tuple[StateDict, Json]:
-    """The main directions, and `Details` as JSON."""
+def statistics(
+    settings: Calibration, ancestry: Ancestry, task: Task, keep_streams: bool, run: Run
+) -> tuple[StateDict, Json]:
+    """The main directions, and `Details` as JSON; the recorded streams stay in the run's folder, if they are to be kept."""
     from learngene_zoo.plugin import without_head
+    from lgzoo_closed_form.recording import STREAMS, fresh, keep
     from lgzoo_closed_form.solve import costs_of_runs
     from lgzoo_closed_form.width import directions
 
     spec = ancestry.spec
-    teacher = teacher_of(without_head(ancestry.state, spec), spec, settings, task, ancestry.input_format, run)
-    found = cuts(costs_of_runs(teacher, settings.ridge))
-    columns_DD, shares_D = directions(teacher.streams, teacher.shown.weights)
+    folder = fresh(run.folder / STREAMS) if keep_streams and run.folder else None
+    state, form = without_head(ancestry.state, spec), ancestry.input_format
+    with teaching(state, spec, settings, task, form, run, folder) as teacher:
+        found = cuts(costs_of_runs(teacher, settings.ridge))
+        columns_DD, shares_D = directions(teacher.streams, teacher.shown)
+        if folder is not None:
+            keep(folder, teacher.shown, columns_DD)
     details = Details(
         calibration=settings,
         task=task.name,
@@ -141,14 +161,39 @@ def statistics(settings: Calibration, ancestry: Ancestry, task: Task, run: Run) 
     return {DIRECTIONS: columns_DD.float()}, to_json(details)
 
 
+@contextmanager
+def teaching(
+    state: StateDict,
+    spec: Spec,
+    settings: Calibration,
+    task: Task,
+    input_format: InputFormat,
+    run: Run,
+    folder: Path | None = None,
+) -> Iterator[Teacher]:
+    """The ancestry model, and its streams over images of a task; in this folder, or for as long as they are used."""
+    from lgzoo_closed_form.recording import place_for, size_of
+
+    size = 0 if folder else size_of(spec, settings.images, settings.tokens)
+    with place_for(size) as place:
+        yield teacher_of(state, spec, settings, task, input_format, run, folder or place)
+
+
 def teacher_of(
-    state: StateDict, spec: Spec, settings: Calibration, task: Task, input_format: InputFormat, run: Run
+    state: StateDict,
+    spec: Spec,
+    settings: Calibration,
+    task: Task,
+    input_format: InputFormat,
+    run: Run,
+    folder: Path | None = None,
 ) -> Teacher:
-    """The ancestry model, and its streams over images of a task."""
-    from learngene_zoo.plugin import model_of
+    """The ancestry model, and its streams over images of a task; in files, if there is a folder for them."""
+    from learngene_zoo.plugin import model_of, open_device
     from lgzoo_closed_form.solve import Teacher
     from lgzoo_closed_form.streams import pictures, record
 
+    open_device(replace(run, device="cpu"))  # sets the number of threads
     bare = spec.with_(classes=0)
     model = model_of(bare, state)
     shown = pictures(
@@ -161,7 +206,7 @@ def teacher_of(
         tokens=settings.tokens,
         weight=settings.class_weight,
     )
-    return Teacher(bare, state, model, shown, record(model, shown))
+    return Teacher(bare, state, model, shown, record(model, shown, folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,18 +241,21 @@ class Solve(Expander):
         config, details = learngene.config, details_of(learngene.config, Details)
         spec = self._spec(target, config.spec)
         runs, task = self._runs(details, spec), self._task(details, target, run)
+        columns_DD = self._directions(learngene)
         weights = inherited_weights(config, learngene.state, run)
         whole = {name: weights[name].float() for name in weights}  # those on the shelf are in half precision
-        teacher = teacher_of(whole, config.spec, details.calibration, task, _input_format(config), run)
-        small = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
-        parts = solved(
-            teacher, small, runs, self._directions(learngene), rho=details.calibration.ridge, solve=self.solve
-        )
+        kept = self._kept(learngene, whole, task, run)
+        new = teaching(whole, config.spec, details.calibration, task, _input_format(config), run)
+        with nullcontext(kept) if kept else new as teacher:
+            small = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
+            parts = solved(teacher, small, runs, columns_DD, rho=details.calibration.ridge, solve=self.solve)
         parts = only(
             resize_positions(parts, small, spec), shapes(spec).__contains__
         )  # no pooling, if the head is for pixels
         mean, std = config.normalisation
-        provenance = {"runs": list(runs), "calibration": task.name}
+        provenance: dict[str, Json] = {"runs": list(runs), "calibration": task.name}
+        if kept:
+            provenance["streams"] = "kept"
         return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)
 
     def _spec(self, target: Target, whole: Spec) -> Spec:
@@ -226,6 +274,24 @@ class Solve(Expander):
         for feature in _unnarrowed(whole) if spec.width < whole.width else ():
             raise WrongCall(f"the ancestry model has {feature}, so its stream cannot be narrowed; leave out the width")
         return spec
+
+    def _kept(self, learngene: Learngene, whole: StateDict, task: Task, run: Run) -> Teacher | None:
+        """The ancestry model with the streams that the extraction has kept beside the learngene, if they are of this task."""
+        from learngene_zoo.plugin import model_of, open_device
+        from lgzoo_closed_form.recording import STREAMS, kept
+        from lgzoo_closed_form.solve import Teacher
+
+        if learngene.folder is None or task.name != details_of(learngene.config, Details).task:
+            return None
+        spec = learngene.config.spec.with_(classes=0)
+        beside = learngene.folder.resolve()
+        found = kept(
+            beside.with_name(f"{beside.name}.run") / "parts" / PART / STREAMS, self._directions(learngene), spec
+        )
+        if found is None:
+            return None
+        open_device(replace(run, device="cpu"))
+        return Teacher(spec, whole, model_of(spec, whole), *found)
 
     def _runs(self, details: Details, spec: Spec) -> tuple[int, ...]:
         """The first block of each run. Raises `BadFile` for runs that cannot be."""

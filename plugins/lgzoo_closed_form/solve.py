@@ -5,16 +5,16 @@ Shapes: B images, N tokens, R recorded rows, D the ancestry model's width, d the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
-from learngene_zoo.plugin import Model, Spec, StateDict, filled, model_of, only, state_of, table_of, take_blocks
-from lgzoo_closed_form.ridge import Ridge, best_heads, best_neurons, fit, spread
-from lgzoo_closed_form.streams import Pictures, Streams, embedded, inputs_of, some
-from lgzoo_closed_form.width import narrowed, narrowed_stem, projection
+from learngene_zoo.plugin import Model, Spec, StateDict, filled, model_of, only, state_of, take_blocks
+from lgzoo_closed_form.anatomy import Branch, Linear, branches, stem
+from lgzoo_closed_form.ridge import Rows, Sums, explaining, most_heard, spread
+from lgzoo_closed_form.streams import Pictures, Streams, embedded, some
+from lgzoo_closed_form.width import narrowed_parts, projection
 
 
 @dataclass(frozen=True)
@@ -27,23 +27,35 @@ class Teacher:
     shown: Pictures
     streams: Streams
 
+    def branches(self, block: int) -> tuple[Branch, Branch]:
+        """Attention and MLP of a block; of the attention only what does not turn queries and keys may be used."""
+        return branches(self.model.blocks[block])
+
 
 @torch.no_grad()
 def costs_of_runs(teacher: Teacher, rho: float) -> list[list[float]]:
     """C[i][j - i], the cost of block i standing for the blocks i to j (see depth.py)."""
-    streams, weights, costs = teacher.streams, teacher.shown.weights, []
-    for number, block in enumerate(teacher.model.blocks):
-        middle = streams.middle[number]
-        with inputs_of(block.mlp.fc2) as hidden:
-            block.mlp(block.norm2(middle))
-        fc2, gamma = block.mlp.fc2, getattr(block.ls2, "gamma", torch.ones(1))
-        ridge = Ridge.on(hidden[0], weights, rho)
-        outputs = streams.before[number + 2 :]
-        missed = [
-            ridge.missed(output - middle, gamma[:, None] * fc2.weight) / spread(output, weights) for output in outputs
-        ]
-        costs.append([0.0, *missed])
+    streams, shown, costs = teacher.streams, teacher.shown, []
+    spreads = [float(spread((stream[rows], w) for rows, w in shown.parts()).sum()) for stream in streams.before]
+    for number in range(teacher.spec.layers):
+        _, mlp = teacher.branches(number)
+        later = range(number + 2, len(spreads))
+        missed_KD = _missed(teacher, number, mlp, later, rho) if later else torch.zeros(0, 1)
+        costs.append([0.0, *(float(missed) / spreads[end] for missed, end in zip(missed_KD.sum(dim=1), later))])
     return costs
+
+
+def _missed(teacher: Teacher, number: int, mlp: Branch, later: Sequence[int], rho: float) -> torch.Tensor:
+    """What the solved last layer of a block's MLP leaves of each later stream (K, D), from one pass over the rows."""
+    streams = teacher.streams
+
+    def parts() -> Iterator[Rows]:
+        for rows, weights in teacher.shown.parts():
+            middle = streams.middle[number][rows]
+            yield mlp.read(middle), torch.cat([streams.before[end][rows] - middle for end in later], dim=1), weights
+
+    start = mlp.writer.weight if mlp.gamma is None else mlp.gamma[:, None] * mlp.writer.weight
+    return Sums.over(parts()).missed(start.repeat(len(later), 1), rho).unflatten(0, (len(later), -1))
 
 
 @torch.no_grad()
@@ -58,20 +70,27 @@ def start(
     heads, neurons = list(range(teacher.spec.heads)), list(range(teacher.spec.hidden))
     if spec.width == teacher.spec.width:
         return take_blocks(teacher.state, teacher.spec, runs), [heads] * len(runs), [neurons] * len(runs)
-    table, P_dD, weights = table_of(spec), projection(columns_DD, spec.width), teacher.shown.weights
-    made = dict(narrowed_stem(teacher.state, teacher.spec, P_dD))
-    kept_heads, kept_neurons = [], []
-    for number, source in enumerate(runs):
-        block = teacher.model.blocks[source]
-        with inputs_of(block.mlp.fc2) as hidden:
-            block.mlp(block.norm2(teacher.streams.middle[source]))
-        writer = P_dD.float() @ block.attn.proj.weight
-        kept_heads.append(best_heads(teacher.streams.heads[source], writer, weights, spec.heads, teacher.spec.heads))
-        kept_neurons.append(best_neurons(hidden[0], block.mlp.fc2.weight, weights, spec.hidden))
-        inner = {table.inner_name(n): teacher.state[n] for n in teacher.state if table.block_of(n) == source}
-        cut = narrowed(inner, teacher.spec, P_dD, kept_heads[-1], kept_neurons[-1])
-        made.update({table.block_name(number, name): tensor for name, tensor in cut.items()})
+    P_dD = projection(columns_DD, spec.width)
+    kept_heads = [_heads(teacher, source, P_dD, spec.heads) for source in runs]
+    kept_neurons = [_neurons(teacher, source, spec.hidden) for source in runs]
+    made = narrowed_parts(teacher.state, teacher.spec, P_dD, runs, kept_heads, kept_neurons)
     return made, kept_heads, kept_neurons
+
+
+def _heads(teacher: Teacher, source: int, P_dD: torch.Tensor, count: int) -> list[int]:
+    """The heads of a block that explain best what all of them add to the narrow stream."""
+    read = teacher.streams.heads[source]
+    sums = Sums.over((read[rows], read[rows, :0], weights) for rows, weights in teacher.shown.parts())
+    attention, _ = teacher.branches(source)
+    return explaining(sums.gram, P_dD.float() @ attention.writer.weight, count, teacher.spec.heads)
+
+
+def _neurons(teacher: Teacher, source: int, count: int) -> list[int]:
+    """The hidden neurons of a block that are heard most."""
+    _, mlp = teacher.branches(source)
+    middle = teacher.streams.middle[source]
+    variance_H = spread((mlp.read(middle[rows]), weights) for rows, weights in teacher.shown.parts())
+    return most_heard(variance_H, mlp.writer.weight, count)
 
 
 @torch.no_grad()
@@ -83,33 +102,28 @@ def solved(
     if not solve:
         return copied
     model, shown, streams = model_of(spec, filled(spec, copied, seed=0)), teacher.shown, teacher.streams
-    P_dD = (
-        torch.eye(teacher.spec.width)
-        if spec.width == teacher.spec.width
-        else projection(columns_DD, spec.width).float()
-    )
-    tokens_BND = embedded(model, shown.images)
-    ends = [*runs[1:], teacher.spec.layers]
-    for number, (block, source, end) in enumerate(zip(model.blocks, runs, ends)):
+    whole = spec.width == teacher.spec.width
+    P_dD = None if whole else projection(columns_DD, spec.width).float()
+    tokens_BND, (_, turns) = embedded(model, shown.images), stem(model, shown.images[:1])
+    ends, wide = [*runs[1:], teacher.spec.layers], spec.head_width
+    for number, (block, turn, source, end) in enumerate(zip(model.blocks, turns, runs, ends)):
+        attention, mlp = branches(block, turn)
         if _unchanged(spec, teacher.spec, runs, number):
-            tokens_BND = torch.cat([block(one) for _, one in some(tokens_BND)])
+            for _, one in some(tokens_BND):
+                one.copy_(mlp(attention(one)))
             continue
-        old, at = teacher.model.blocks[source], _Place(shown, rho)
-        entering, middle = streams.before[source], streams.middle[source]
-        rows = _channels(teacher.spec, heads[number])
-        readers = [(block.attn.qkv, old.attn.qkv(old.norm1(entering))[:, rows])]
-        tokens_BND = at.branch(
-            block.norm1, block.attn, readers, block.attn.proj, block.ls1, middle @ P_dD.T, tokens_BND
-        )
-        readers = [
-            (getattr(block.mlp, name), layer(old.norm2(middle))[:, _neurons(layer, old.mlp.fc2, neurons[number])])
-            for name, layer in old.mlp.named_children()
-            if name.startswith("fc1")
-        ]
-        leaving = streams.before[end] @ P_dD.T
-        tokens_BND = at.branch(block.norm2, block.mlp, readers, block.mlp.fc2, block.ls2, leaving, tokens_BND)
+        old_attention, old_mlp = teacher.branches(source)
+        channels = [head * wide + channel for head in heads[number] for channel in range(wide)]
+        entering, middle, leaving = streams.before[source], streams.middle[source], streams.before[end]
+        _Place(attention, old_attention, channels, entering, _narrow(middle, P_dD)).solve(shown, rho, tokens_BND)
+        _Place(mlp, old_mlp, neurons[number], middle, _narrow(leaving, P_dD)).solve(shown, rho, tokens_BND)
     names = set(copied)
     return only(state_of(model), names.__contains__)
+
+
+def _narrow(stream_RD: torch.Tensor, P_dD: torch.Tensor | None) -> Callable[[slice], torch.Tensor]:
+    """Some rows (R, d) of a stream that is to be reached."""
+    return lambda rows: stream_RD[rows] if P_dD is None else stream_RD[rows] @ P_dD.T
 
 
 def _unchanged(spec: Spec, whole: Spec, runs: Sequence[int], number: int) -> bool:
@@ -120,49 +134,57 @@ def _unchanged(spec: Spec, whole: Spec, runs: Sequence[int], number: int) -> boo
     )
 
 
-def _channels(spec: Spec, heads: Sequence[int]) -> list[int]:
-    """The outputs of the layer for queries, keys and values that belong to these heads."""
-    wide = spec.head_width
-    return [part * spec.width + head * wide + channel for part in range(3) for head in heads for channel in range(wide)]
-
-
-def _neurons(first: nn.Linear, last: nn.Linear, chosen: Sequence[int]) -> list[int]:
-    """The outputs of a first layer of an MLP that belong to these hidden neurons: of a packed gate two each."""
-    return [
-        part * last.in_features + neuron for part in range(first.out_features // last.in_features) for neuron in chosen
-    ]
-
-
 @dataclass(frozen=True)
 class _Place:
-    """The pictures on which layers are solved, and the ridge."""
+    """A branch of a descendant's block, and what it is solved towards."""
 
-    shown: Pictures
-    rho: float
+    branch: Branch
+    old: Branch  # the ancestry model's
+    chosen: Sequence[int]  # the outputs of each of its readers that were kept
+    entering: torch.Tensor  # the stream (R, D) that it reads
+    target: Callable[[slice], torch.Tensor]  # some rows (R, d) of the stream that is to be reached
 
-    def branch(
-        self,
-        norm: nn.Module,
-        layers: nn.Module,
-        readers: Sequence[tuple[nn.Linear, torch.Tensor]],
-        writer: nn.Linear,
-        scale: nn.Module,
-        target_Rd: torch.Tensor,
-        tokens_BNd: torch.Tensor,
-    ) -> torch.Tensor:
-        """Solve a branch of a block, what reads the stream before what writes into it; the stream (B, N, d) after it.
+    def solve(self, shown: Pictures, rho: float, tokens_BNd: torch.Tensor) -> None:
+        """Solve what reads the stream (B, N, d), then what writes into it; the stream goes on to after the branch."""
+        rows_Rd, branch = shown.rows(tokens_BNd), self.branch
+        self._solve_readers(shown, rho, rows_Rd)
+        read_BNI = torch.cat([branch.read(one) for _, one in some(tokens_BNd)]) if branch.mixes else None
+        read_RI = None if read_BNI is None else shown.rows(read_BNI)
 
-        Each reader comes with its values at the recorded tokens (R, O); `target_Rd` is the stream that is to be reached.
-        """
-        rows_Rd, weights = self.shown.rows(tokens_BNd), self.shown.weights
-        for reader, values_RO in readers:
-            fit(reader, norm(rows_Rd), values_RO, weights, self.rho)
-        read = []
-        for _, one in some(tokens_BNd):
-            with inputs_of(writer) as inputs:
-                layers(norm(one))
-            read.append(inputs[0])
-        inputs_BNH = torch.cat(read)
-        missing_Rd = (target_Rd - rows_Rd) / getattr(scale, "gamma", torch.ones(1))
-        fit(writer, self.shown.rows(inputs_BNH), missing_Rd, weights, self.rho)
-        return torch.cat([one + scale(writer(inputs_BNH[first : first + len(one)])) for first, one in some(tokens_BNd)])
+        def parts() -> Iterator[Rows]:
+            for rows, weights in shown.parts():
+                missing = self.target(rows) - rows_Rd[rows]
+                read = branch.read(rows_Rd[rows]) if read_RI is None else read_RI[rows]
+                yield read, missing if branch.gamma is None else missing / branch.gamma, weights
+
+        fit([branch.writer], parts(), rho)
+        for first, one in some(tokens_BNd):
+            one.add_(branch.added(branch.read(one) if read_BNI is None else read_BNI[first : first + len(one)]))
+
+    def _solve_readers(self, shown: Pictures, rho: float, rows_Rd: torch.Tensor) -> None:
+        """Towards the ancestry model's values; those with a bias and those without have sums of their own."""
+        pairs = [(new, old.only(self.chosen)) for new, old in zip(self.branch.readers, self.old.readers)]
+
+        def parts(layers: Sequence[Linear]) -> Iterator[Rows]:
+            for rows, weights in shown.parts():
+                inputs = self.old.norm(self.entering[rows])
+                yield self.branch.norm(rows_Rd[rows]), torch.cat([old(inputs) for old in layers], dim=1), weights
+
+        for biased in (True, False):
+            chosen = [(new, old) for new, old in pairs if (new.bias is not None) == biased]
+            if chosen:
+                fit([new for new, _ in chosen], parts([old for _, old in chosen]), rho)
+
+
+@torch.no_grad()
+def fit(layers: Sequence[Linear], parts: Iterable[Rows], rho: float) -> None:
+    """Set layers with the same inputs, their outputs one after the other, to the solution that starts from their own weights."""
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    start_OI = torch.cat([layer.weight for layer in layers])
+    start_O = torch.cat(biases) if biases else None
+    weight, bias = Sums.over(parts, centred=start_O is not None).solve(start_OI, start_O, rho)
+    sizes = [len(layer.weight) for layer in layers]
+    for layer, solution in zip(layers, weight.split(sizes)):
+        layer.weight.copy_(solution)
+    for own, solution in zip(biases, () if bias is None else bias.split(sizes)):
+        own.copy_(solution)

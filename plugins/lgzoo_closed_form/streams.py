@@ -1,23 +1,31 @@
 """The residual streams of an ancestry model over unlabelled images.
 
 Of every image some tokens are recorded: the prefix tokens (class token, registers), and patches drawn at random. A recording is
-float32 and takes 4 bytes x images x tokens x width x (3 layers + 1): for DeiT-B with 600 images and 64 tokens each, 4.4 GB.
+float32 and takes 4 bytes x images x tokens x width x (3 layers + 1): for DeiT-B with 600 images and 64 tokens each, 4.4 GB. One of
+more than a gibibyte lies in files, of which a few rows at a time are read; an extraction may keep these, with its images,
+beside its learngene, and then no expansion records again.
 
 Shapes: B images, N tokens of an image, K recorded ones, R = B K rows, D width, A the width of all heads together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
 
+import numpy as np
 import torch
 from torch import nn
 
 from learngene_zoo.plugin import InputFormat, Loader, Model, Run, Task, WrongCall, derive_seed, join, uniform
+from lgzoo_closed_form.anatomy import branches, stem
 
 AT_ONCE = 16  # images that go through a model together
+ROWS_AT_ONCE = 2048  # recorded tokens that enter sums together
 
 
 @dataclass(frozen=True)
@@ -33,14 +41,40 @@ class Pictures:
         chosen_BK = self.tokens[first : first + len(tokens_BND)]
         return tokens_BND.gather(1, chosen_BK[:, :, None].expand(-1, -1, tokens_BND.shape[2])).flatten(0, 1)
 
+    def parts(self) -> Iterator[tuple[slice, torch.Tensor]]:
+        """All recorded tokens, some at a time, and their weights."""
+        for first in range(0, len(self.weights), ROWS_AT_ONCE):
+            rows = slice(first, first + ROWS_AT_ONCE)
+            yield rows, self.weights[rows]
+
+
+class Filed(Sequence[torch.Tensor]):
+    """Streams in files, one each, mapped into memory anew whenever one is asked for."""
+
+    def __init__(self, folder: Path, kind: str, count: int, shape: tuple[int, int]) -> None:
+        self.paths = [folder / f"{kind}-{number}.f32" for number in range(count)]
+        self.shape = shape
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @overload
+    def __getitem__(self, number: int) -> torch.Tensor: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[torch.Tensor]: ...
+    def __getitem__(self, number: int | slice) -> torch.Tensor | Sequence[torch.Tensor]:
+        if isinstance(number, slice):
+            return [self[one] for one in range(len(self))[number]]
+        return torch.from_numpy(np.memmap(self.paths[number], np.float32, mode="c", shape=self.shape))
+
 
 @dataclass(frozen=True)
 class Streams:
     """What the blocks of an ancestry model read and write, at the recorded tokens; float32."""
 
-    before: tuple[torch.Tensor, ...]  # the input of every block, and the output of the last: layers + 1 of (R, D)
-    middle: tuple[torch.Tensor, ...]  # between attention and MLP: layers of (R, D)
-    heads: tuple[torch.Tensor, ...]  # the outputs of all heads, which the projection reads: layers of (R, A)
+    before: Sequence[torch.Tensor]  # the input of every block, and the output of the last: layers + 1 of (R, D)
+    middle: Sequence[torch.Tensor]  # between attention and MLP: layers of (R, D)
+    heads: Sequence[torch.Tensor]  # what the attention's last layer reads: layers of (R, A)
 
 
 def pictures(
@@ -92,30 +126,50 @@ def some(values: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
 @torch.no_grad()
 def embedded(model: Model, images_BCHW: torch.Tensor) -> torch.Tensor:
     """The tokens (B, N, D) that the first block reads."""
-    parts = [model.norm_pre(model.patch_drop(model._pos_embed(model.patch_embed(one)))) for _, one in some(images_BCHW)]
-    return torch.cat(parts)
+    return torch.cat([stem(model, one)[0] for _, one in some(images_BCHW)])
 
 
 @torch.no_grad()
-def record(model: Model, shown: Pictures) -> Streams:
-    """The streams of all blocks, in one pass over the images."""
-    before, middle, heads = (_lists(len(model.blocks) + 1) for _ in range(3))
+def record(model: Model, shown: Pictures, folder: Path | None = None) -> Streams:
+    """The streams of all blocks, in one pass over the images; in files, if there is a folder for them."""
+    parts: dict[tuple[str, int], list[torch.Tensor]] = defaultdict(list)
     for first, images_BCHW in some(shown.images):
-        tokens_BND = embedded(model, images_BCHW)
-        for number, block in enumerate(model.blocks):
-            before[number].append(shown.rows(tokens_BND, first))
-            with inputs_of(block.attn.proj) as read:
-                tokens_BND = tokens_BND + block.ls1(block.attn(block.norm1(tokens_BND)))
-            heads[number].append(shown.rows(read[0], first))
-            middle[number].append(shown.rows(tokens_BND, first))
-            tokens_BND = tokens_BND + block.ls2(block.mlp(block.norm2(tokens_BND)))
-        before[-1].append(shown.rows(tokens_BND, first))
-    joined = [tuple(torch.cat(parts) for parts in kind if parts) for kind in (before, middle, heads)]
-    return Streams(*joined)
+        for kind, number, tokens_BND in _passing(model, images_BCHW):
+            rows = shown.rows(tokens_BND, first)
+            if folder is None:
+                parts[kind, number].append(rows)
+            else:
+                with open(folder / f"{kind}-{number}.f32", "ab") as file:
+                    file.write(rows.numpy().tobytes())
+    layers = len(model.blocks)
+    if folder is not None:
+        return filed(folder, layers, len(shown.weights), model.embed_dim, model.blocks[0].attn.proj.in_features)
+    joined = {key: torch.cat(some_rows) for key, some_rows in parts.items()}
+    counts = {"before": layers + 1, "middle": layers, "heads": layers}
+    return Streams(*(tuple(joined[kind, number] for number in range(count)) for kind, count in counts.items()))
 
 
-def _lists(count: int) -> list[list[torch.Tensor]]:
-    return [[] for _ in range(count)]
+def filed(folder: Path, layers: int, rows: int, width: int, heads_width: int) -> Streams:
+    """What `record` has put into a folder."""
+    return Streams(
+        before=Filed(folder, "before", layers + 1, (rows, width)),
+        middle=Filed(folder, "middle", layers, (rows, width)),
+        heads=Filed(folder, "heads", layers, (rows, heads_width)),
+    )
+
+
+def _passing(model: Model, images_BCHW: torch.Tensor) -> Iterator[tuple[str, int, torch.Tensor]]:
+    """What passes through a model: the kind of stream, the number of the block, and all its tokens."""
+    tokens_BND, turns = stem(model, images_BCHW)
+    for number, (block, turn) in enumerate(zip(model.blocks, turns)):
+        attention, mlp = branches(block, turn)
+        yield "before", number, tokens_BND
+        read_BNA = attention.read(tokens_BND)
+        yield "heads", number, read_BNA
+        tokens_BND = tokens_BND + attention.added(read_BNA)
+        yield "middle", number, tokens_BND
+        tokens_BND = mlp(tokens_BND)
+    yield "before", len(turns), tokens_BND
 
 
 @contextmanager

@@ -20,18 +20,19 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from learngene_zoo.plugin import Along, Spec, StateDict, Table, mapped, only, table_of
-from lgzoo_closed_form.streams import Streams
+from lgzoo_closed_form.streams import Pictures, Streams
 
 
-def directions(streams: Streams, weights_R: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def directions(streams: Streams, shown: Pictures) -> tuple[torch.Tensor, torch.Tensor]:
     """The principal directions (D, D), columns by falling variance, the last the vector of ones; and these variances, in sum 1."""
     width = streams.before[0].shape[1]
     moment_DD = torch.zeros(width, width, dtype=torch.float64)
     for stream_RD in (*streams.before, *streams.middle):
-        rows = stream_RD.double()
-        rows = rows - rows.mean(dim=1, keepdim=True)
-        rows = rows / (rows.var(dim=1, keepdim=True, unbiased=False) + 1e-6).sqrt()
-        moment_DD += rows.T @ (rows * weights_R[:, None])
+        for rows, weights_R in shown.parts():
+            tokens = stream_RD[rows].double()
+            tokens = tokens - tokens.mean(dim=1, keepdim=True)
+            tokens = tokens / (tokens.var(dim=1, keepdim=True, unbiased=False) + 1e-6).sqrt()
+            moment_DD.addmm_(tokens.T, tokens * weights_R[:, None])
     variances, columns = torch.linalg.eigh(moment_DD)
     order = variances.argsort(descending=True)
     variances, columns = variances[order].clamp_min(0), columns[:, order]
@@ -56,6 +57,31 @@ def complement(narrow: int) -> torch.Tensor:
     return made
 
 
+def narrowed_parts(
+    state: StateDict,
+    spec: Spec,
+    P_dD: torch.Tensor,
+    runs: Sequence[int],
+    heads: Sequence[Sequence[int]],
+    neurons: Sequence[Sequence[int]],
+) -> StateDict:
+    """Stem and blocks for the narrow stream; block k is the block runs[k], with the heads and neurons chosen for it."""
+    table = table_of(spec)
+    made = dict(narrowed_stem(state, spec, P_dD))
+    for name in made:
+        kind = table.find(name)
+        if kind is not None and ("layers",) in kind.axes:  # learned rotary frequencies: of each block, and of each head
+            parts = [
+                mapped({name: state[name]}, spec, {"layers": [one], "heads": kept}) for one, kept in zip(runs, heads)
+            ]
+            made[name] = torch.cat([part[name] for part in parts], dim=kind.axes.index(("layers",)))
+    for number, source in enumerate(runs):
+        inner = {table.inner_name(name): state[name] for name in state if table.block_of(name) == source}
+        cut = narrowed(inner, spec, P_dD, heads[number], neurons[number])
+        made.update({table.block_name(number, name): tensor for name, tensor in cut.items()})
+    return made
+
+
 def narrowed(
     block: Mapping[str, torch.Tensor], spec: Spec, P_dD: torch.Tensor, heads: Sequence[int], neurons: Sequence[int]
 ) -> StateDict:
@@ -71,7 +97,8 @@ def narrowed(
 def folded(block: StateDict, table: Table) -> StateDict:
     """A block without its norms' weights and biases, which what reads the stream takes over.
 
-    Of a layer scale one number is left, its root mean square; what writes into the stream takes the rest.
+    A shift is lost where a reader has no bias. Of a layer scale one number is left, its root mean square; what writes into the
+    stream takes the rest.
     """
     made = dict(block)
     for norm, readers in (("norm1", "attn."), ("norm2", "mlp.")):
@@ -79,20 +106,32 @@ def folded(block: StateDict, table: Table) -> StateDict:
         for name in [name for name in made if table.inner_name(name).startswith(readers) and name.endswith(".weight")]:
             kind = table.find(name)
             if kind is not None and kind.axes[-1] == ("width",):
-                bias = name.removesuffix("weight") + "bias"
-                if bias in made:
-                    made[bias] = made[bias] + made[name] @ shift
+                _shift(made, name, made[name] @ shift)
                 made[name] = made[name] * gain
-    for scale, writer in (("ls1.gamma", "attn.proj"), ("ls2.gamma", "mlp.fc2")):
-        gamma = made.get(table.block_name(0, scale))
-        if gamma is not None:
-            size = gamma.square().mean().sqrt()
-            made[table.block_name(0, scale)] = size.expand(len(gamma))
-            for part in ("weight", "bias"):
-                name = table.block_name(0, f"{writer}.{part}")
-                if name in made:
-                    made[name] = (made[name].movedim(0, -1) * (gamma / size)).movedim(-1, 0)
+    for scales, writer in ((("ls1.gamma", "gamma_1"), "attn.proj"), (("ls2.gamma", "gamma_2"), "mlp.fc2")):
+        for scale in (table.block_name(0, name) for name in scales):
+            if scale in made:
+                _level(made, scale, table.block_name(0, writer))
     return made
+
+
+def _shift(made: dict[str, torch.Tensor], name: str, shift_O: torch.Tensor) -> None:
+    """Add to the biases of a layer; Eva's joint queries, keys and values have theirs beside them, the keys none."""
+    bias, beside = name.removesuffix("weight") + "bias", [name.replace("qkv.weight", f"{part}_bias") for part in "qkv"]
+    parts = [(bias, shift_O)] if bias in made else list(zip(beside, shift_O.chunk(3)))
+    for own, part in parts:
+        if own in made and own != name:
+            made[own] = made[own] + part
+
+
+def _level(made: dict[str, torch.Tensor], scale: str, writer: str) -> None:
+    """Make a layer scale one number, and let what writes into the stream take the rest."""
+    gamma = made[scale]
+    size = gamma.square().mean().sqrt()
+    made[scale] = size.expand(len(gamma))
+    for name in (f"{writer}.weight", f"{writer}.bias"):
+        if name in made:
+            made[name] = (made[name].movedim(0, -1) * (gamma / size)).movedim(-1, 0)
 
 
 def narrowed_stem(state: StateDict, spec: Spec, P_dD: torch.Tensor) -> StateDict:

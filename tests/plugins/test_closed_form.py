@@ -1,8 +1,9 @@
 """Closed-form descendants: the programme, the ridge, the narrow stream, and the laws of what is built."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,14 +14,18 @@ from PIL import Image
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import load_family
-from learngene_zoo.families.tensors import take_blocks
+from learngene_zoo.families.tensors import filled, model_of, take_blocks
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
+from lgzoo_closed_form.anatomy import branches, stem
 from lgzoo_closed_form.closed_form import CLOSED_FORM, DIRECTIONS, Calibration, Measure, Solve
 from lgzoo_closed_form.depth import cuts, monotone
-from lgzoo_closed_form.ridge import MOST_SUBSETS, Ridge, best_heads, best_neurons
-from lgzoo_closed_form.width import complement, narrowed, projection
+from lgzoo_closed_form.recording import size_of
+from lgzoo_closed_form.ridge import MOST_SUBSETS, Ridge, Sums, best_heads, best_neurons, spread
+from lgzoo_closed_form.solve import solved, start
+from lgzoo_closed_form.streams import record
+from lgzoo_closed_form.width import complement, directions, narrowed, projection
 
 SPEC = load_family("vit").examples[0].with_(layers=4)
 
@@ -91,6 +96,34 @@ def test_ridge_minimises_its_objective() -> None:
 def test_a_strong_ridge_keeps_the_start() -> None:
     *_, start, _, weight, _ = regression(1e12)
     torch.testing.assert_close(weight, start)
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_sums_of_parts_are_those_of_all_rows(centred: bool, mean: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets = (torch.randn(50, size, generator=generator).double() + mean for size in (600, 3))
+    weights = torch.rand(50, generator=generator).double() + 0.1
+    cuts_at = [0, 1, 20, 50]
+    parts = [(inputs[a:b], targets[a:b], weights[a:b]) for a, b in pairwise(cuts_at)]
+    sums = Sums.over(parts, centred=centred)
+    mean_I, mean_O = (
+        ((rows * weights[:, None]).sum(0) / weights.sum() if centred else torch.zeros(rows.shape[1]).double())
+        for rows in (inputs, targets)
+    )
+    rows, wanted = inputs - mean_I, targets - mean_O
+    torch.testing.assert_close(sums.gram, rows.T @ torch.diag(weights) @ rows)
+    torch.testing.assert_close(sums.cross_IO, rows.T @ torch.diag(weights) @ wanted)
+    torch.testing.assert_close(sums.square_O, weights @ wanted.square())
+    if centred:
+        torch.testing.assert_close(spread((part, of) for _, part, of in parts), weights @ wanted.square())
+
+
+def test_what_a_solution_misses_follows_from_the_sums() -> None:
+    inputs, targets, start, weights, weight, offset = regression(0.3)
+    residual = inputs @ weight.T + offset - targets
+    missed = Sums.over([(inputs, targets, weights)]).missed(start, 0.3)
+    torch.testing.assert_close(missed, weights @ residual.square())
 
 
 def test_heads_are_chosen_by_what_they_explain() -> None:
@@ -187,7 +220,7 @@ def test_without_solving_blocks_are_selected(learngene: lg.Learngene, layers: in
 def missed(learngene: lg.Learngene, expander: Solve) -> float:
     """How far the stream after the last block is from the ancestry model's, on the calibration images."""
     from lgzoo_closed_form.closed_form import _input_format, teacher_of
-    from lgzoo_closed_form.streams import pictures, record
+    from lgzoo_closed_form.streams import pictures
 
     state = {name: learngene.state[name] for name in learngene.state if name != DIRECTIONS}
     settings, form, run = Calibration(images=24), _input_format(learngene.config), Run(seed=0)
@@ -275,6 +308,138 @@ def test_other_blocks_are_solved(changes: dict[str, object]) -> None:
     small = lg.expand(made, layers=2, width=spec.head_width)
     assert small.spec.width == spec.head_width
     assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
+
+
+def recorded(folder: Path | None = None, **changes: object):  # type: ignore[no-untyped-def]
+    """The ancestry model with its streams, in memory or in files."""
+    from lgzoo_closed_form.closed_form import teacher_of
+
+    ancestry = tiny_ancestry(spec=SPEC.with_(**changes))
+    settings = Calibration(images=24)
+    return teacher_of(
+        {name: ancestry.state[name] for name in ancestry.state if not name.startswith("head.")},
+        ancestry.spec,
+        settings,
+        tiny_task(),
+        ancestry.input_format,
+        Run(seed=1),
+        folder,
+    )
+
+
+def test_the_costs_of_runs_are_errors_of_ridge_regressions() -> None:
+    from lgzoo_closed_form.solve import costs_of_runs
+
+    teacher, rho = recorded(layer_scale=0.1), 1e-2
+    costs, root = costs_of_runs(teacher, rho), teacher.shown.weights.sqrt()[:, None]
+
+    def centred(rows: torch.Tensor) -> torch.Tensor:
+        return root * (rows.double() - (root.square() * rows).sum(0) / root.square().sum())
+
+    for first in range(SPEC.layers):
+        block, middle = teacher.model.blocks[first], teacher.streams.middle[first]
+        with torch.no_grad():
+            hidden = centred(block.mlp.act(block.mlp.fc1(block.norm2(middle))))
+            start = (block.ls2.gamma[:, None] * block.mlp.fc2.weight).double()
+        penalty = (rho * hidden.square().sum(dim=0).mean()).sqrt()
+        wide = torch.cat([hidden, penalty * torch.eye(SPEC.hidden, dtype=torch.float64)])
+        assert costs[first][0] == 0
+        for last in range(first + 1, SPEC.layers):
+            leaving = teacher.streams.before[last + 1]
+            wanted = centred(leaving - middle)
+            weight = torch.linalg.lstsq(wide, torch.cat([wanted, penalty * start.T])).solution
+            expected = float((hidden @ weight - wanted).square().sum() / centred(leaving).square().sum())
+            assert costs[first][last - first] == pytest.approx(expected, rel=1e-6)
+
+
+def normal_equations(inputs, targets, weights, layer, start, rho):  # type: ignore[no-untyped-def]
+    """How far a layer is from where the gradient of its regression is 0, as a share of the gradient at its start."""
+    centred = layer.bias is not None
+    means = [(rows.double() * weights[:, None]).sum(0) / weights.sum() * centred for rows in (inputs, targets)]
+    rows, wanted = inputs.double() - means[0], targets.double() - means[1]
+    penalty = rho * (rows.square() * weights[:, None]).sum(0).mean()
+    found, copied = layer.weight.double(), start.weight.double()
+    gradients = [
+        (weight @ rows.T - wanted.T) @ (rows * weights[:, None]) + penalty * (weight - copied)
+        for weight in (found, copied)
+    ]
+    if centred:
+        torch.testing.assert_close(layer.bias.double(), means[1] - found @ means[0], atol=1e-5, rtol=1e-4)
+    return float(gradients[0].norm() / gradients[1].norm())
+
+
+KINDS: list[dict[str, object]] = [
+    {},
+    {"layer_scale": 0.1},
+    {"qkv_bias": False},
+    {"mlp": "swiglu"},
+    {"mlp": "swiglu_packed"},
+    {"qk_norm": True},
+]
+
+
+@pytest.mark.parametrize("changes", KINDS, ids=str)
+@pytest.mark.parametrize("heads", [1, 2])
+@torch.no_grad()
+def test_every_layer_of_the_last_block_solves_its_regression(changes: dict[str, object], heads: int) -> None:
+    teacher, runs, rho = recorded(**changes), [0, 2], 1e-2
+    spec = teacher.spec.with_(layers=2, width=heads * SPEC.head_width, heads=heads)
+    columns, _ = directions(teacher.streams, teacher.shown)
+    copied, kept_heads, kept_neurons = start(teacher, spec, runs, columns)
+    before, model = (
+        model_of(spec, filled(spec, parts, seed=0)) for parts in (copied, solved(teacher, spec, runs, columns, rho=rho))
+    )
+    streams, weights = record(model, teacher.shown), teacher.shown.weights
+    P_dD = projection(columns, spec.width).float() if heads == 1 else torch.eye(SPEC.width)
+    turn = stem(model, teacher.shown.images[:1])[1][-1]
+    new, copies = branches(model.blocks[-1], turn), branches(before.blocks[-1], turn)
+    wanted = teacher.streams.middle[2] @ P_dD.T, teacher.streams.before[-1] @ P_dD.T
+    entering, entered = (teacher.streams.before[2], teacher.streams.middle[2]), (streams.before[-2], streams.middle[-1])
+    wide = SPEC.head_width
+    channels = [head * wide + channel for head in kept_heads[-1] for channel in range(wide)]
+    reads = streams.heads[-1], new[1].read(streams.middle[-1])
+    for number, chosen in enumerate((channels, kept_neurons[-1])):
+        branch, old = new[number], teacher.branches(2)[number]
+        gamma = torch.ones(1) if branch.gamma is None else branch.gamma
+        missing = (wanted[number] - entered[number]) / gamma
+        assert normal_equations(reads[number], missing, weights, branch.writer, copies[number].writer, rho) < 1e-3
+        for reader, source, begun in zip(branch.readers, old.readers, copies[number].readers):
+            values = source.only(chosen)(old.norm(entering[number]))
+            assert normal_equations(branch.norm(entered[number]), values, weights, reader, begun, rho) < 1e-3
+
+
+def test_streams_in_files_are_those_in_memory(tmp_path: Path) -> None:
+    memory, files = recorded().streams, recorded(tmp_path).streams
+    for kind in ("before", "middle", "heads"):
+        assert len(getattr(memory, kind)) == len(getattr(files, kind))
+        assert all(torch.equal(one, other) for one, other in zip(getattr(memory, kind), getattr(files, kind)))
+    taken = sum(file.stat().st_size for file in tmp_path.iterdir())
+    assert taken == size_of(SPEC, 24, SPEC.tokens) == 4 * 24 * SPEC.tokens * SPEC.width * (3 * SPEC.layers + 1)
+
+
+def test_kept_streams_serve_every_expansion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    extractor = Measure(keep_streams=True, each=Calibration(images=8))
+    with pytest.raises(WrongCall, match="keep_streams keeps streams in the run's folder"):
+        lg.extract("closed_form", extractor=extractor)
+    made = lg.extract("closed_form", extractor=extractor, out=tmp_path / "gene", run=Run(seed=1))
+    plain = lg.extract("closed_form", extractor=replace(extractor, keep_streams=False), run=Run(seed=1))
+    assert torch.equal(made.state[DIRECTIONS], plain.state[DIRECTIONS])
+    anew = lg.expand(plain, layers=2, run=Run(seed=1).part("statistics"))  # with this seed it sees the same images
+    monkeypatch.setattr("lgzoo_closed_form.streams.record", None)
+    found = lg.expand(tmp_path / "gene", layers=2)
+    assert found.provenance["streams"] == "kept"
+    assert all(torch.equal(found.state[name], anew.state[name]) for name in found.inherited)
+    with pytest.raises(TypeError):  # of other images nothing is kept
+        lg.expand(tmp_path / "gene", layers=2, calibration="digits")
+
+
+def test_streams_of_another_learngene_are_not_taken(tmp_path: Path) -> None:
+    for seed, keep_streams in ((1, True), (2, False)):
+        extractor = Measure(keep_streams=keep_streams, each=Calibration(images=8))
+        lg.extract("closed_form", extractor=extractor, out=tmp_path / f"gene-{seed}", run=Run(seed=seed))
+    shutil.rmtree(tmp_path / "gene-2.run")
+    (tmp_path / "gene-1.run").rename(tmp_path / "gene-2.run")
+    assert "streams" not in lg.expand(tmp_path / "gene-2", layers=2).provenance
 
 
 def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
