@@ -1,7 +1,8 @@
-"""Shared by benchmarks that run grids: finished rows, the best learning rate of each arm, the text of a gain."""
+"""Shared by benchmarks that run grids: finished rows and where they are kept, the best learning rate of each arm, the text of a gain."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.executors import Executor, Workers
-from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.results import Row, read_rows
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import to_json
 
 
 def finished(cells: Sequence[Cell], out: Path, run: Run | None = None, executor: Executor | None = None) -> list[Row]:
@@ -23,6 +25,16 @@ def finished(cells: Sequence[Cell], out: Path, run: Run | None = None, executor:
     if failed:
         raise SystemExit(f"{failed[0].arm} on {failed[0].task}: {failed[0].error}")
     return rows
+
+
+def keep_rows(measured: Path, kept: Path) -> None:
+    """Append to `kept` the finished rows that it lacks: rows of earlier protocols stay, and what they decided can be judged again."""
+    known = {row.key for row in read_rows(kept) if row.error is None}
+    new = [row for row in read_rows(measured) if row.key not in known and row.error is None]
+    if new:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with kept.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(to_json(row), ensure_ascii=False) + "\n" for row in new)
 
 
 def best_rates(arms: Iterable[Arm], rates: Sequence[float], rows_at: Callable[[float], list[Row]]) -> dict[str, float]:

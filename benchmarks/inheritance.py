@@ -4,6 +4,7 @@
     python benchmarks/inheritance.py --budget methods  every method of the zoo, at two sizes with one fine-tuning and two seeds
     python benchmarks/inheritance.py --budget smoke    a few cells, to see that everything works; writes nothing into docs/
     python benchmarks/inheritance.py --budget full     more tasks and seeds, for a GPU
+    python benchmarks/inheritance.py --budget methods --only tleg --only sws    these methods' part of it; writes no page
 
 From one ancestry model come models of half its depth, of two thirds of its width, and of both. The tasks are two of real pictures
 and two drawn families that are left out of the ancestry model's training. Learngenes that the shelf has are taken from there (one
@@ -11,8 +12,8 @@ extraction; the seeds are those of the fine-tuning); distillation of each size s
 Every arm has its own learning rate and augmentation, chosen on validation images with equal budgets (docs/bench.md). Last, `lgzoo recommend` is
 asked for every task, number of images and size, and its regret measured (recommend_regret.py).
 
-Rows in build/inheritance, the page docs/inheritance.md, its figure docs/images/inheritance.png, the numbers in
-benchmarks/results/inheritance.json.
+Works in build/inheritance. Its rows are kept in benchmarks/results, in a file for each ancestry model, from where another checkout goes
+on. The page is docs/inheritance.md, its figure docs/images/inheritance.png, and the numbers are in benchmarks/results/inheritance.json.
 """
 
 from __future__ import annotations
@@ -20,21 +21,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from grids import keep_rows
 from inheritance_page import Measured, write_methods, write_page
 from recommend_probes import probes_of
 from recommend_regret import regret_table
 from shelf_worth import place
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.ancestry import ancestry_spec
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.executors import Workers
 from learngene_zoo.bench.grid import AUGMENTS, RATES, RECIPE, cells, scheduled, standard_arms
 from learngene_zoo.bench.grid_tuning import GridTuning, told, with_choices
-from learngene_zoo.bench.results import Row
+from learngene_zoo.bench.results import RESULTS, Row
 from learngene_zoo.bench.runner import run_grid
 from learngene_zoo.bench.search import choose
 from learngene_zoo.errors import TrainingFailed, ZooError
@@ -97,7 +100,7 @@ def arms(budget: Budget, sizes: Sequence[tuple[int, int]]) -> list[Arm]:
         "depths": tuple(sorted({layers for layers, _ in sizes})),
         "widths": tuple(sorted({width for _, width in sizes})),
     }
-    for name, times in (("distillation", 1), ("distillation x 10", 10)):
+    for name, times in (("distillation", 1), ("distillation x 10", 10)) if budget.distilled else ():
         settings = {**at, "images": times * budget.distilled, "epochs": 1}
         found.append(Arm(name=name, method="distillation", settings=settings))
     return found
@@ -176,14 +179,20 @@ def main() -> None:
     parser.add_argument("--budget", choices=BUDGETS, default="standard")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=None, help="the folder of the rows")
+    parser.add_argument("--only", action="append", metavar="METHOD", help="measure the cells of this method, no more")
     given = parser.parse_args()
     # What two budgets have in common is measured once.
     shared = given.budget in ("standard", "methods")
     out = given.out or ROOT / "build" / ("inheritance" if shared else f"inheritance-{given.budget}")
+    budget = BUDGETS[given.budget]
+    budget = replace(budget, methods=tuple(given.only), distilled=0) if given.only else budget
     try:
-        found = list(measured(BUDGETS[given.budget], out, given.workers))
+        with kept(out / RESULTS, rows_of_ancestry() if shared else None):
+            found = list(measured(budget, out, given.workers))
     except TrainingFailed as error:
         raise SystemExit(str(error)) from None
+    if given.only:
+        return
     failed = {row.arm: row.error for _, row in found if row.error}
     names = {size: name for name, size in sizes_of(ancestry_spec(BUNDLED)).items()}
     values = Measured(found, names)
@@ -193,6 +202,24 @@ def main() -> None:
         finish(values, found, names, out, publish=given.budget != "smoke")
     if failed:
         raise SystemExit("; ".join(f"{arm}: {error}" for arm, error in failed.items()))
+
+
+def rows_of_ancestry() -> Path:
+    """Where the rows are kept that come from today's ancestry model: its checksum is part of the name."""
+    return ROOT / "benchmarks" / "results" / f"inheritance-{(open_ancestry(BUNDLED).record.sha256 or '')[:8]}.jsonl"
+
+
+@contextmanager
+def kept(rows: Path, place: Path | None) -> Iterator[None]:
+    """Begin with the rows that are kept in `place`, and keep there whatever has been measured, even if it was stopped."""
+    if place is None:
+        yield
+        return
+    keep_rows(place, rows)
+    try:
+        yield
+    finally:
+        keep_rows(rows, place)
 
 
 def finish(

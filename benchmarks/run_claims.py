@@ -13,12 +13,12 @@ rows, and the config.json of every learngene that they come from. All claims can
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from grids import keep_rows
 from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo.bench.cell import LEARNGENES
@@ -39,7 +39,6 @@ from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.verdict import Verdict, judge
 from learngene_zoo.errors import ZooError
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG
 
 BUILD, KEPT = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims"
@@ -73,14 +72,6 @@ def decide(name: str, workers: int) -> None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, kept)
     keep_rows(BUILD / RESULTS, KEPT / RESULTS)
-
-
-def keep_rows(measured: Path, kept: Path) -> None:
-    """Append the rows that are not kept yet: those of earlier protocols stay, and their claims can be judged again."""
-    known = {row.key for row in read_rows(kept) if row.error is None}
-    new = [row for row in read_rows(measured) if row.key not in known and row.error is None]
-    with kept.open("a", encoding="utf-8") as file:
-        file.writelines(json.dumps(to_json(row), ensure_ascii=False) + "\n" for row in new)
 
 
 def judge_again(folder: Path) -> None:
