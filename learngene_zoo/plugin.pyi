@@ -126,8 +126,12 @@ from learngene_zoo.tasks.task import Split as Split
 from learngene_zoo.tasks.task import Task as Task
 from learngene_zoo.text import human_count as human_count
 from learngene_zoo.training.distillation import Distilled as Distilled
+from learngene_zoo.training.distillation import FeatureLoss as FeatureLoss
 from learngene_zoo.training.distillation import Features as Features
+from learngene_zoo.training.distillation import LossSum as LossSum
+from learngene_zoo.training.distillation import Outsider as Outsider
 from learngene_zoo.training.distillation import Teacher as Teacher
+from learngene_zoo.training.distillation import TokenLoss as TokenLoss
 from learngene_zoo.training.distillation import divergence as divergence
 from learngene_zoo.training.distillation import guide as guide
 from learngene_zoo.training.distillation import logits_loss as logits_loss

@@ -1,7 +1,8 @@
 """Distillation: a student learns from labels and, in the same pass, from what a frozen teacher computes.
 
 `Distilled` is the objective of every such training. What it compares is up to the function that it is given:
-`logits_loss` compares answers; a method may compare features, which `observing` reads off passes that are made anyway.
+`logits_loss` compares answers, `TokenLoss` tokens; a method may compare other features, which `observing` reads off passes that are made
+anyway.
 `teacher_for` makes a teacher out of an ancestry model, `teacher_named` opens any other classifier, and `guide` freezes either.
 
 Shapes: B images, N tokens, D width, K classes. In logits of dense models K comes last, after the patches.
@@ -9,7 +10,7 @@ Shapes: B images, N tokens, D width, K classes. In logits of dense models K come
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -33,7 +34,7 @@ from learngene_zoo.training.fit import fit
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.ancestry import Ancestry
     from learngene_zoo.artifacts.timm_model import TimmModel
-    from learngene_zoo.families.spec import InputFormat
+    from learngene_zoo.families.spec import InputFormat, Spec
     from learngene_zoo.families.tensors import Model
     from learngene_zoo.tasks.loader import Batch
     from learngene_zoo.tasks.task import Task
@@ -49,6 +50,13 @@ class Features:
     answers: list[torch.Tensor] = field(default_factory=list)  # of every call of the head: (B, K) or (B, patches, K)
     blocks: dict[int, torch.Tensor] = field(default_factory=dict)  # after both residuals, (B, N, D)
     attentions: dict[int, torch.Tensor] = field(default_factory=dict)  # after proj, before drop path and residual
+    streams: list[torch.Tensor] = field(default_factory=list)  # after the last block, before the final norm, (B, N, D)
+
+    @property
+    def tokens(self) -> torch.Tensor:
+        """All tokens after the last block, in the one pass that was observed."""
+        (tokens,) = self.streams
+        return tokens
 
     @property
     def logits(self) -> torch.Tensor:
@@ -165,6 +173,8 @@ def observing(model: Model, blocks: Collection[int] = ()) -> Iterator[Features]:
             observe(model.blocks[number], partial(seen.blocks.__setitem__, number))
             observe(model.blocks[number].attn, partial(seen.attentions.__setitem__, number))
         observe(model.get_classifier(), seen.answers.append)
+        last = model.norm.register_forward_pre_hook(lambda module, inputs: seen.streams.append(inputs[0]))
+        hooks.callback(last.remove)
         yield seen
 
 
@@ -183,6 +193,64 @@ def logits_loss(softness: Softness = "soft", temperature: float = 1.0) -> Featur
         return {"distillation": functional.cross_entropy(student.flatten(0, -2), classes_N)}
 
     return loss
+
+
+class LossSum(nn.Module):
+    """The losses of several comparisons, each times its weight. Those that are modules are trained along."""
+
+    def __init__(self, parts: Sequence[tuple[float, FeatureLoss]]) -> None:
+        super().__init__()
+        self.parts = tuple(parts)
+        self.trained = nn.ModuleList(part for _, part in parts if isinstance(part, nn.Module))
+
+    def forward(self, given: Features, target: Features) -> dict[str, torch.Tensor]:
+        """All losses by their names."""
+        return {name: weight * loss for weight, part in self.parts for name, loss in part(given, target).items()}
+
+
+class TokenLoss(nn.Module):
+    """`{"tokens": scalar}`: how far linear maps of the student's last tokens are from the teacher's, which are whitened.
+
+    smooth L1 (beta 2) of W s_n + b and LayerNorm(t_n), without a scale of its own, for every patch n
+
+    (Wei et al., Contrastive Learning Rivals Masked Image Modeling in Fine-tuning via Feature Distillation, 2022). Ours: the teacher's
+    class token, where it has one, is met by another linear map, of the student's class token or, without one, of its patches' mean. The
+    maps are trained with the student. Raises `WrongCall` if the two do not cut images into as many patches.
+    """
+
+    def __init__(self, student: Spec, teacher: Spec, seed: int) -> None:
+        super().__init__()
+        if student.patches != teacher.patches:
+            raise WrongCall(
+                f"the teacher cuts an image into {teacher.patches} patches and the student into {student.patches}; their tokens cannot be "
+                "compared: choose another teacher, or tokens 0"
+            )
+        self.student, self.teacher = student, teacher
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.patches = nn.Linear(student.width, teacher.width)
+            self.whole = nn.Linear(student.width, teacher.width) if teacher.class_token else None
+
+    def forward(self, given: Features, target: Features) -> dict[str, torch.Tensor]:
+        """The distance over patches, and that of the class token."""
+        own, first = _split(given.tokens, self.student)
+        wanted, token = _split(target.tokens, self.teacher)
+        loss = whitened_distance(self.patches(own), wanted)
+        if self.whole is not None:
+            answer = first if self.student.class_token else own.mean(dim=1)
+            loss = loss + whitened_distance(self.whole(answer), token)
+        return {"tokens": loss}
+
+
+def _split(tokens_BND: torch.Tensor, spec: Spec) -> tuple[torch.Tensor, torch.Tensor]:
+    """The patches of a stream, and its first token."""
+    return tokens_BND[:, spec.prefix_tokens :], tokens_BND[:, 0]
+
+
+def whitened_distance(given: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """The mean smooth L1 distance to the target, each of whose vectors is normalised; in single precision."""
+    whitened = functional.layer_norm(target.float(), target.shape[-1:])
+    return functional.smooth_l1_loss(given.float(), whitened, beta=2.0)
 
 
 def divergence(

@@ -38,7 +38,7 @@ from learngene_zoo.plugin import (
     to_json,
 )
 from lgzoo_baselines.block_choice import completed
-from lgzoo_baselines.distillation import Distilling, taught
+from lgzoo_baselines.distillation import TOKENS, Distilling, taught
 from lgzoo_baselines.pretrain_finetune import MINI, SMOKE, TRAINING, work_of
 
 if TYPE_CHECKING:
@@ -170,7 +170,8 @@ def presets(kind: type[T], answers: Distilling = ANSWERS, **smoke: Any) -> dict[
     """The presets of such a method; `smoke` are further settings of the one of that name."""
     tuning = replace(TRAINING, epochs=4, images=6000)
     return {
-        "mini": kind(init="fan_in", each=replace(answers, training=MINI), teaching=tuning),
+        # On few images of many classes answers alone hardly leave chance.
+        "mini": kind(init="fan_in", each=replace(answers, tokens=TOKENS, training=MINI), teaching=tuning),
         "paper": kind(each=replace(answers, training=AUXILIARY), teaching=replace(AUXILIARY, epochs=30, lr=1e-4)),
         "smoke": kind(init="fan_in", each=replace(answers, training=SMOKE), teaching=SMOKE, **smoke),
     }
@@ -188,7 +189,8 @@ def condensed(
     from lgzoo_baselines.mixed_blocks import auxiliary
 
     label = f"auxiliary model of {len(rows)} layers on {task.name}"
-    return taught(settings, auxiliary(start.model(), rows), start.input_format, teacher, task, run, label)
+    model = auxiliary(start.model(), rows)
+    return taught(settings, model, start.spec, start.input_format, teacher, task, run, label)
 
 
 def built(learngene: Learngene, target: Target, rows: Rows, run: Run, provenance: dict[str, Json]) -> Descendant:

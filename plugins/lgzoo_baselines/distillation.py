@@ -5,7 +5,8 @@ for all (Hinton, Vinyals and Dean, Distilling the Knowledge in a Neural Network,
 
     loss = (1 - share) L_task + share t^2 KL(softmax(teacher / t) || softmax(student / t))
 
-L_task is the loss of ordinary training on the task. If the ancestry model was trained for this task, its own head answers for
+L_task is the loss of ordinary training on the task. With `tokens` w > 0 the student's tokens learn too, + share w L_tokens
+(`TokenLoss`): of many classes, answers alone say little before a student is good. If the ancestry model was trained for this task, its own head answers for
 the teacher; for any other task it is fine-tuned first. With `--teacher` any other classifier of the task is the teacher, such as
 the LeViT-384 and RegNetY-16GF of learngene papers, and the ancestry model gives the shape. Each size is a part of the run, and tensors are named, as in
 `pretrain_finetune`.
@@ -17,24 +18,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import FLAT, Bounds, Method, Part, Recipe, check_bounds, derive_seed, once
+from learngene_zoo.plugin import FLAT, YOUNG, Bounds, Method, Part, Recipe, WrongCall, check_bounds, derive_seed, once
 from lgzoo_baselines.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, place, stored, work_of
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (
         Ancestry,
         Descendant,
+        FeatureLoss,
         InputFormat,
         Json,
         Learngene,
         Model,
+        Outsider,
         Run,
         Spec,
         StateDict,
         Task,
+        Teacher,
         TimmModel,
         Work,
     )
+
+
+TOKENS = 20.0  # their weight in small presets: about what makes them count as much as answers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +52,9 @@ class Distilling:
     temperature: Annotated[float, "divides the logits of student and teacher before their softmax", Bounds(above=0)] = (
         2.0
     )
+    tokens: Annotated[
+        float, "weight of the teacher's last tokens beside its answers; 0: answers alone", Bounds(least=0)
+    ] = field(default=0.0, metadata=YOUNG)
     training: Recipe = TRAINING
 
     def __post_init__(self) -> None:
@@ -97,25 +107,25 @@ def distilled(
 
     spec = student.spec
     label = f"distilling {spec.layers} layers on {task.name}"
-    state, metrics = taught(settings, student.model(), student.input_format, teacher, task, run, label)
+    state, metrics = taught(settings, student.model(), spec, student.input_format, teacher, task, run, label)
     return without_head(state, spec), metrics
 
 
 def taught(
     settings: Distilling,
     model: Model,
+    spec: Spec,
     images: InputFormat,
     teacher: Descendant | TimmModel,
     task: Task,
     run: Run,
     label: str,
 ) -> tuple[StateDict, Json]:
-    """Train `model` on images of this format with its teacher; its tensors, and its metrics."""
+    """Train `model`, with the tokens of `spec`, on images of this format with its teacher; its tensors, and its metrics."""
     from learngene_zoo.plugin import (
         Distilled,
         evaluate,
         guide,
-        logits_loss,
         objective_for,
         state_of,
         train,
@@ -124,7 +134,7 @@ def taught(
 
     recipe, share, frozen = settings.training, settings.share, guide(teacher, images, run)
     labels = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
-    imitation = logits_loss(temperature=settings.temperature)
+    imitation = imitated(settings, spec, teacher, frozen, run)
     objective = Distilled(labels, model, frozen, imitation, (1 - share, share))
     loader = training_images(task, images, recipe, run)
     for _ in train(objective, loader, recipe, run, label=label):
@@ -134,6 +144,25 @@ def taught(
     return state_of(model), {**metrics, "training_images": loader.images}
 
 
+def imitated(
+    settings: Distilling, spec: Spec, teacher: Descendant | TimmModel, frozen: Teacher | Outsider, run: Run
+) -> FeatureLoss:
+    """What a student of shape `spec` takes from its teacher. Raises `WrongCall` where the teacher's tokens cannot be compared."""
+    from learngene_zoo.plugin import Descendant, LossSum, Teacher, TokenLoss, logits_loss
+
+    answers = logits_loss(temperature=settings.temperature)
+    if not settings.tokens:
+        return answers
+    if not isinstance(frozen, Teacher):
+        raise WrongCall(
+            f"tokens is {settings.tokens:g}, and only the answers are known of a teacher that is no Vision Transformer or sees images of "
+            "another size or normalisation; use --tokens 0"
+        )
+    assert isinstance(teacher, Descendant)  # what `guide` says of others: only their answers are known
+    compared = TokenLoss(spec, teacher.spec, derive_seed(run.seed, "tokens"))
+    return LossSum([(1.0, answers), (settings.tokens, compared)])
+
+
 DISTILLATION = Method(
     name=Distil.method,
     title="every size distilled from the ancestry by itself, and all of them stored",
@@ -141,7 +170,9 @@ DISTILLATION = Method(
     expander=Take(),
     presets={
         "mini": Distil(
-            init="fan_in", each=Distilling(training=MINI), teaching=replace(TRAINING, epochs=4, images=6000)
+            init="fan_in",
+            each=Distilling(tokens=TOKENS, training=MINI),
+            teaching=replace(TRAINING, epochs=4, images=6000),
         ),
         # DeiT's soft distillation (Touvron et al., 2021, equation 1 and table 9).
         "paper": Distil(

@@ -98,7 +98,7 @@ def factored(
     stored = drawn(start.state, start.spec, factors, scalers, run.seed)
     model = made_of(start.model(), start.spec, stored, form)
     label = f"auxiliary model of {start.spec.layers} layers on {task.name}"
-    return taught(settings, model, start.input_format, teacher, task, run, label)
+    return taught(settings, model, start.spec, start.input_format, teacher, task, run, label)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -171,7 +171,7 @@ def grown(
     whole = start.spec.with_(layers=layers, width=heads * start.spec.head_width, heads=heads)
     model = auxiliary(drawn(start, whole, run.seed), start.spec, whole)
     label = f"auxiliary model of {layers} layers on {task.name}"
-    state, metrics = taught(settings, model, start.input_format, teacher, task, run, label)
+    state, metrics = taught(settings, model, whole, start.input_format, teacher, task, run, label)
     return {
         name.replace("parametrizations.", "").replace(".original", ""): tensor for name, tensor in state.items()
     }, metrics

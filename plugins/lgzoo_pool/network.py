@@ -128,6 +128,12 @@ class Along:
         out: torch.Tensor = self.network.anchor(self.path.last).forward_head(tokens_BND, pre_logits=pre_logits)
         return out
 
+    @property
+    def norm(self) -> nn.Module:
+        """The final norm."""
+        norm: nn.Module = self.network.anchor(self.path.last).norm
+        return norm
+
     def get_classifier(self) -> nn.Linear:
         """The head."""
         head: nn.Linear = self.network.anchor(self.path.last).get_classifier()

@@ -5,6 +5,7 @@ Joint training: every step samples one path and trains what lies on it (SN-Net, 
     loss = (1 - share) L_task + share L_teacher
     soft   L_teacher = t^2 KL(softmax(teacher / t) || softmax(student / t))
     hard   L_teacher = cross-entropy with the class that the teacher gives
+    tokens w > 0 adds w times the distance of the path's last tokens from the teacher's (`TokenLoss`); in neither paper
 
 L_task is whatever training on the task minimises, attributes included. The path is a function of the seed and the step,
 so it is equal in all processes (the released code draws one per process) and after resuming.
@@ -31,7 +32,18 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from learngene_zoo.plugin import Distilled, Features, Spec, StateDict, Task, derive_seed, logits_loss, objective_for
+from learngene_zoo.plugin import (
+    Distilled,
+    FeatureLoss,
+    Features,
+    LossSum,
+    Spec,
+    StateDict,
+    Task,
+    derive_seed,
+    logits_loss,
+    objective_for,
+)
 from lgzoo_pool.network import Along, StitchedNetwork, stitch_shapes
 from lgzoo_pool.paths import Layout, Path
 from lgzoo_pool.settings import ImitationSettings, PathSettings, PredReduction, paired_levels
@@ -63,7 +75,9 @@ class SampledPaths(nn.Module):
         *,
         paths: Sequence[Path] | None = None,
         teacher: Callable[[Any], Features] | None = None,
+        tokens: Callable[[int], FeatureLoss] | None = None,
     ) -> None:
+        """`tokens` gives what compares the tokens of paths that end in an anchor with the teacher's."""
         super().__init__()
         self.network, self.seed = network, seed
         self.paths = tuple(paths or network.layout.paths)
@@ -74,7 +88,8 @@ class SampledPaths(nn.Module):
             model = cast("VisionTransformer", along)
             objective = objective_for(task, model, settings.recipe, derive_seed(seed, "attributes", anchor))
             if teacher is not None and settings.guidance != "none":
-                imitation = logits_loss(settings.guidance, settings.temperature)
+                answers = logits_loss(settings.guidance, settings.temperature)
+                imitation = LossSum([(1.0, answers), (settings.tokens, tokens(anchor))]) if tokens else answers
                 objective = Distilled(objective, model, teacher, imitation, (1 - settings.share, settings.share))
             self.objectives[str(anchor)] = objective
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import FLAT, BadFile, Expander, Extractor, Learngene, LearngeneConfig, Method, once
@@ -40,7 +41,20 @@ from lgzoo_pool.settings import (
 )
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Json, Member, Part, Run, Spec, StateDict, Target, Task, Work
+    from learngene_zoo.plugin import (
+        Ancestry,
+        Descendant,
+        FeatureLoss,
+        Json,
+        Member,
+        Part,
+        Run,
+        Spec,
+        StateDict,
+        Target,
+        Task,
+        Work,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +166,8 @@ def fine_tune(
 
     batches = images.batches(recipe, run)
     frozen = None if teacher is None else Teacher(teacher.model().to(device))
-    objective = SampledPaths(network, images.task, settings.paths, run.seed, teacher=frozen)
+    tokens = None if teacher is None or not settings.paths.tokens else partial(compared, specs, teacher.spec, run.seed)
+    objective = SampledPaths(network, images.task, settings.paths, run.seed, teacher=frozen, tokens=tokens)
     label = f"pool of {sum(spec.layers for spec in specs)} instances"
     for step in train(objective, batches, recipe, run, unused=True, label=label):
         objective.finished.fill_(step.step)
@@ -161,6 +176,13 @@ def fine_tune(
     names = [path_settings(number, path) for number, path in enumerate(layout.paths)]
     paths = path_metrics(network, names, images.task, images.input_format, run, images=settings.paths.evaluated)
     return state_of(network.cpu()), {"tuning": {**tuned, "stitches": fit_of(counted, stitches)}, **paths}
+
+
+def compared(specs: Sequence[Spec], teacher: Spec, seed: int, anchor: int) -> FeatureLoss:
+    """What compares the last tokens of paths that end in an anchor with the teacher's."""
+    from learngene_zoo.plugin import TokenLoss, derive_seed
+
+    return TokenLoss(specs[anchor], teacher, derive_seed(seed, "tokens", anchor))
 
 
 def path_settings(number: int, path: Path) -> Mapping[str, Json]:
@@ -201,7 +223,7 @@ def _check_models(config: LearngeneConfig) -> None:
 
 # The paper takes over SN-Net's settings; their rate of 5e-4 is for 512 images a step.
 _PAPER = replace(DEIT, epochs=100, batch_size=128, lr=1.25e-4)
-_MINI = replace(POOL_TRAINING, epochs=1, images=24_000, batch_size=32, lr=2e-3, warmup=0.05)
+_MINI = replace(POOL_TRAINING, epochs=1, images=64_000, batch_size=32, lr=2e-3, warmup=0.05)
 _SMOKE = replace(POOL_TRAINING, epochs=1, images=32, batch_size=16, warmup=0.0)
 POOL = Method(
     name="pool",
@@ -210,16 +232,17 @@ POOL = Method(
     expander=TakePath(),
     details=StitchedDetails,
     presets={
-        # Three or four minutes on one core with the bundled ancestry model. With so few steps stitches must start
-        # well, and labels would undo the distillation: the ancestry keeps its share of the loss (docs/methods/pool.md).
+        # Ten minutes on one core with the bundled ancestry model. With so few steps stitches must start well, labels
+        # would undo the distillation, and the answers to many classes say little (docs/methods/pool.md).
         "mini": FillPool(
             settings=PoolSettings(
                 init="fan_in",
                 stitch="ls",
                 guidance_share=0.9,
+                guidance_tokens=20.0,
                 judged=1000,
                 training=_MINI,
-                tuning=replace(_MINI, images=48_000, lr=1e-3),
+                tuning=replace(_MINI, images=96_000, lr=1e-3),
                 teaching=replace(POOL_TRAINING, epochs=4, images=6000),
             )
         ),

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from learngene_zoo.plugin import Bounds, Recipe, Spec, Work, WrongCall, check_bounds
+from learngene_zoo.plugin import YOUNG, Bounds, Recipe, Spec, Work, WrongCall, check_bounds
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Batches, InputFormat, Run, Task
@@ -40,6 +40,7 @@ class PathSettings:
     guidance: TeacherTargets
     share: float = 0.0  # the teacher's part of the loss
     temperature: float = 1.0
+    tokens: float = field(default=0.0, metadata=YOUNG)  # weight of the teacher's tokens beside its answers
     evaluated: int | None = None  # validation images; None: all, 0: none
 
 
@@ -108,6 +109,9 @@ class PoolSettings:
         "targets from the ancestry in the fine-tuning: its class or logits (default: soft; with alpha 1 none)",
     ] = None
     guidance_share: Annotated[float, "weight of the ancestry's loss in the fine-tuning", Bounds(least=0, most=1)] = 0.5
+    guidance_tokens: Annotated[
+        float, "in the fine-tuning, weight of the ancestry's last tokens beside its answers", Bounds(least=0)
+    ] = field(default=0.0, metadata=YOUNG)
     judged: Annotated[
         int | None, "validation images for evaluating all paths (default: all; 0: none)", Bounds(least=0)
     ] = None
@@ -179,7 +183,9 @@ class PoolSettings:
     def fine_tuning(self) -> TuningSettings:
         """The settings of steps 2 and 3."""
         share = self.guidance_share if self.guided != "none" else 0.0
-        paths = PathSettings(recipe=self.tuning, guidance=self.guided, share=share, evaluated=self.judged)
+        paths = PathSettings(
+            recipe=self.tuning, guidance=self.guided, share=share, tokens=self.guidance_tokens, evaluated=self.judged
+        )
         return TuningSettings(stitch=self.stitch, stitch_images=self.stitch_images, paths=paths)
 
 

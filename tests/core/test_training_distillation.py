@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
@@ -20,7 +21,10 @@ from learngene_zoo.testing import tiny_ancestry, tiny_task
 from learngene_zoo.training import distillation
 from learngene_zoo.training.distillation import (
     Distilled,
+    Features,
+    LossSum,
     Teacher,
+    TokenLoss,
     divergence,
     logits_loss,
     observing,
@@ -114,6 +118,60 @@ def test_features_are_read_off_a_pass_that_is_made_anyway() -> None:
         assert torch.equal(seen.attentions[0], block.attn(block.norm1(tokens)))
         assert torch.equal(seen.blocks[0], block(tokens))
     assert not [module for module in model.modules() if module._forward_hooks]
+
+
+def test_the_tokens_of_a_stream_are_those_before_the_final_norm() -> None:
+    model, _ = models()
+    with torch.no_grad(), observing(model) as seen:
+        normed = model.forward_features(batch().images)
+        assert torch.equal(model.norm(seen.tokens), normed)
+    assert not model.norm._forward_pre_hooks
+
+
+def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
+    """By hand: a student of two channels, its maps set; one patch, beside a class token that only the teacher has."""
+    one = tiny_ancestry().spec.with_(image_size=4, patch_size=4)
+    student, teacher = one.with_(width=2, heads=1, pool="avg", class_token=False), one.with_(width=2, heads=1)
+    loss = TokenLoss(student, teacher, 0)
+    assert loss.whole is not None
+    with torch.no_grad():
+        loss.patches.weight.copy_(torch.eye(2))
+        loss.whole.weight.copy_(2 * torch.eye(2))
+        for layer in (loss.patches, loss.whole):
+            layer.bias.zero_()
+    given, target = (
+        Features(streams=[torch.tensor([[[1.0, 1.0]]])]),
+        Features(streams=[torch.tensor([[[5.0, 3.0], [-7.0, 9.0]]])]),
+    )
+    # Whitened, the teacher's class token is (1, -1) and its patch (-1, 1). Of differences below beta = 2 a quarter of the square counts,
+    # of others all but 1.
+    patch, token = (2 - 1 + 0) / 2, (1 / 4 + (3 - 1)) / 2
+    assert loss(given, target)["tokens"].item() == pytest.approx(patch + token, abs=1e-5)
+    twice = Features(streams=[20 * target.tokens])
+    assert loss(given, twice)["tokens"].item() == pytest.approx(patch + token, abs=1e-5)
+
+
+def test_a_sum_of_losses_trains_the_maps_that_it_needs() -> None:
+    student, teacher = models()
+    spec = tiny_ancestry(classes=3).spec
+    tokens = TokenLoss(spec, spec, 0)
+    objective = Distilled(
+        Classification(student), student, Teacher(teacher), LossSum([(1.0, logits_loss()), (8.0, tokens)]), (0.5, 0.25)
+    )
+    losses = objective(batch())
+    assert set(losses) == {"cross_entropy", "distillation", "tokens"}
+    with observing(student) as given, observing(teacher) as target:
+        student(batch().images), teacher(batch().images)
+    assert losses["tokens"].item() == pytest.approx(0.25 * 8 * tokens(given, target)["tokens"].item(), rel=1e-5)
+    sum(losses.values()).backward()
+    assert all(parameter.grad is not None for parameter in tokens.parameters())
+    assert {id(one) for one in tokens.parameters()} < {id(one) for one in objective.parameters()}
+
+
+def test_tokens_of_other_patches_cannot_be_compared() -> None:
+    spec = tiny_ancestry().spec
+    with pytest.raises(WrongCall, match=r"patches and the student into .* tokens 0"):
+        TokenLoss(spec, spec.with_(image_size=2 * spec.image_size), 0)
 
 
 # --- where the teacher comes from -------------------------------------------------------------------------------------

@@ -86,6 +86,14 @@ def test_any_classifier_can_be_the_teacher(convolutional: Path) -> None:
     assert ours.config.spec.width == tiny_ancestry().spec.width
 
 
+def test_with_tokens_a_student_learns_from_the_teachers_tokens_too(convolutional: Path) -> None:
+    plain, ours = made(share=1.0), made(share=1.0, tokens=4.0)
+    assert not torch.equal(ours.state["layers-1/norm.weight"], plain.state["layers-1/norm.weight"])
+    assert set(ours.state) == set(plain.state)  # the maps between the tokens are not kept
+    with pytest.raises(WrongCall, match=r"tokens is 4, .*use --tokens 0"):
+        made(teacher=str(convolutional), tokens=4.0)
+
+
 def test_a_teacher_of_other_classes_is_refused_with_the_way_out(tmp_path: Path) -> None:
     tiny_descendant = assemble(tiny_ancestry().spec.with_(classes=5), {}, seed=0)
     tiny_descendant.save(tmp_path / "five")
