@@ -5,7 +5,12 @@ of block k of the end anchor (k = 0: the embedded ones), stacked over images and
 
     W = argmin |X W - Y|^2 = (X'X)^+ X'Y         the last row is the bias
 
-and a layer that pairs share is the mean of theirs. Anchors are in eval mode (the released code leaves stochastic depth
+and a layer that pairs share is the mean of theirs. Solutions of blocks that differ much have a mean that serves none of them; `joint`, which is
+ours, solves all pairs of a layer at once instead:
+
+    W = argmin of the sum over its pairs of |X W - Y|^2 = (sum X'X)^+ (sum X'Y)
+
+Anchors are in eval mode (the released code leaves stochastic depth
 on). Three things make this cheap: every anchor runs once per batch; X'X, the Gram matrix, is summed once per front
 block, in float64; and since W is linear in Y, the pairs of one layer that leave the same front block are added before
 they are multiplied. Memory does not grow with the number of images.
@@ -143,19 +148,32 @@ def moments(network: StitchedNetwork, batches: Iterable[torch.Tensor]) -> Moment
     return counted
 
 
-def solve(counted: Moments) -> StateDict:
-    """The tensors of every stitch by name, fp32 on the CPU. Raises `ValueError` if there was no image."""
+def solve(counted: Moments, *, joint: bool = False) -> StateDict:
+    """The tensors of every stitch by name, fp32 on the CPU; with `joint` of all its pairs at once, else the mean of theirs.
+
+    Raises `ValueError` if there was no image.
+    """
     if not all(gram[-1, -1] for gram in counted.gram.values()):  # the number of rows
         raise ValueError("the moments are of no image")
-    inverses = {front: torch.linalg.pinv(gram, hermitian=True) for front, gram in counted.gram.items()}
+    inverses = {front: inverse(gram) for front, gram in counted.gram.items()}
     solved: dict[str, torch.Tensor] = {}
     for stitch, sharing in groupby(counted.cross, key=lambda group: group.stitch):
         own = list(sharing)
-        total = reduce(torch.add, (inverses[group.front] @ counted.cross[group] for group in own))
-        mean = (total / sum(len(group.ends) for group in own)).float().cpu()
-        solved[f"{stitch.name}.weight"] = mean[:-1].T.contiguous()
-        solved[f"{stitch.name}.bias"] = mean[-1].clone()
+        if joint:
+            gram = reduce(torch.add, (len(group.ends) * counted.gram[group.front] for group in own))
+            best = inverse(gram) @ reduce(torch.add, (counted.cross[group] for group in own))
+        else:
+            total = reduce(torch.add, (inverses[group.front] @ counted.cross[group] for group in own))
+            best = total / sum(len(group.ends) for group in own)
+        made = best.float().cpu()
+        solved[f"{stitch.name}.weight"] = made[:-1].T.contiguous()
+        solved[f"{stitch.name}.bias"] = made[-1].clone()
     return solved
+
+
+def inverse(gram_DD: torch.Tensor) -> torch.Tensor:
+    """The pseudo-inverse of a Gram matrix."""
+    return torch.linalg.pinv(gram_DD, hermitian=True)
 
 
 def fit_of(counted: Moments, stitches: StateDict) -> dict[str, Json]:

@@ -157,8 +157,8 @@ def fine_tune(
     anchors = anchors_state([under("model.", model.state) for model in models])
     network = network_of(specs, layout, {**anchors, **initial_stitches(specs, layout, run.seed)}).to(device)
     counted = moments(network, some_images(images.task, images.input_format, settings.stitch_images, run))
-    if settings.stitch == "ls":
-        stitches = solve(counted)
+    if settings.stitch == "ls" or settings.stitch == "joint":
+        stitches = solve(counted, joint=settings.stitch == "joint")
     else:
         matrices = [under("matrices.", model.state) for model in models]
         stitches = matrix_stitches(specs, layout, matrices, ancestry.width, settings.stitch)
@@ -237,7 +237,7 @@ POOL = Method(
         "mini": FillPool(
             settings=PoolSettings(
                 init="fan_in",
-                stitch="ls",
+                stitch="joint",
                 guidance_share=0.9,
                 guidance_tokens=20.0,
                 judged=1000,

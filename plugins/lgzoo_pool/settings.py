@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 TeacherTargets = Literal["hard", "soft", "none"]
 Init = Literal["timm", "fan_in"]
 PredReduction = Literal["sample", "entries"]
-StitchStart = Literal["tm", "pinv", "ls"]
+StitchStart = Literal["tm", "pinv", "ls", "joint"]
+FITTED: tuple[StitchStart, ...] = ("ls", "joint")  # need no matrices
 LEVELS = 3  # low, middle and high
 
 # What both papers train with, but for epochs, batch size and learning rate: DeiT's settings, as SN-Net released them. DeiT's code
@@ -99,7 +100,8 @@ class PoolSettings:
         "sample"
     )
     stitch: Annotated[
-        StitchStart, "initialisation of the stitches: the matrices' transpose, their pseudo-inverse, or least squares"
+        StitchStart,
+        "initialisation of the stitches: the matrices' transpose, their pseudo-inverse, or least squares: the mean over their pairs, or jointly",
     ] = "tm"
     stitch_images: Annotated[
         int, "images for least squares, and for measuring how well the stitches fit", Bounds(least=1)
@@ -121,7 +123,7 @@ class PoolSettings:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.stitch != "ls" and (self.alpha == 1 or not self.low_levels):
+        if self.stitch not in FITTED and (self.alpha == 1 or not self.low_levels):
             setting = "alpha 1" if self.alpha == 1 else "low_levels 0"
             raise WrongCall(
                 f"stitch {self.stitch} starts from the narrow model's matrices, and with {setting} it has none; "
@@ -157,7 +159,7 @@ class PoolSettings:
                 )
         if low >= high:
             raise WrongCall(f"low_width {low} is not below high_width {high}; stitches lead from narrow to wide")
-        if self.high_levels == 0 and self.imitates and self.stitch != "ls" and high != ancestry.width:
+        if self.high_levels == 0 and self.imitates and self.stitch not in FITTED and high != ancestry.width:
             raise WrongCall(
                 f"stitch {self.stitch} leads to width {high} by the wide model's matrices, and with high_levels 0 it has "
                 "none; use --stitch ls"

@@ -122,6 +122,20 @@ def test_least_squares_fits_better_than_anything_near_it() -> None:
 
 
 @torch.no_grad()
+def test_jointly_solved_no_stitch_that_pairs_share_can_fit_all_of_them_better() -> None:
+    network, details = stitched((3, 3))
+    assert all(len(pairs) > 1 for _, pairs in details.layout.stitches)
+    counted = moments(network, [images(24)])
+    best, mean = solve(counted, joint=True), solve(counted)
+    fit, other = (fit_of(counted, found)["missed"] for found in (best, mean))
+    assert all(fit[name] < other[name] for name in fit)
+    assert all(0 <= missed <= 1 for missed in fit.values())  # a stitch of zeros misses all of it, 1
+    for name in best:
+        for sign in (0.01, -0.01):
+            assert fit_of(counted, {**best, name: best[name] + sign})["missed"]["mean"] > fit["mean"]
+
+
+@torch.no_grad()
 def test_a_mean_fit_is_that_of_all_stitches() -> None:
     network, _ = stitched((3, 3))
     fit = fit_of(moments(network, [images(8)]), dict(network.state_dict()))
