@@ -358,6 +358,8 @@ def _unnarrowed(spec: Spec) -> list[str]:
             "pre_norm": "a norm before the first block",
             "embed_norm": "a norm of the patches' embedding",
             "scale_norms": "norms within attention and MLP",
+            "attention_norm": "a norm within attention",
+            "mlp_norm": "a norm within the MLP",
             "pools_by_attention": "pooling by attention",
         },
     )
@@ -377,6 +379,7 @@ CLOSED_FORM = Method(
         "mini": Measure(),
         "smoke": Measure(each=Calibration(images=24)),
     },
+    families=("vit", "eva"),
     tasks="one",
     details=Details,
 )

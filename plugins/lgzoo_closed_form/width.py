@@ -71,10 +71,10 @@ def narrowed_parts(
     for name in made:
         kind = table.find(name)
         if kind is not None and ("layers",) in kind.axes:  # learned rotary frequencies: of each block, and of each head
-            parts = [
-                mapped({name: state[name]}, spec, {"layers": [one], "heads": kept}) for one, kept in zip(runs, heads)
-            ]
-            made[name] = torch.cat([part[name] for part in parts], dim=kind.axes.index(("layers",)))
+            axis, one = kind.axes.index(("layers",)), spec.with_(layers=1)
+            parts = [made[name].narrow(axis, source, 1) for source in runs]
+            kept = [mapped({name: part}, one, {"heads": chosen})[name] for part, chosen in zip(parts, heads)]
+            made[name] = torch.cat(kept, dim=axis)
     for number, source in enumerate(runs):
         inner = {table.inner_name(name): state[name] for name in state if table.block_of(name) == source}
         cut = narrowed(inner, spec, P_dD, heads[number], neurons[number])

@@ -13,7 +13,8 @@ from PIL import Image
 
 import learngene_zoo as lg
 from learngene_zoo.errors import BadFile, WrongCall
-from learngene_zoo.families.family import load_family
+from learngene_zoo.families.family import load_family, table_of
+from learngene_zoo.families.spec import Spec
 from learngene_zoo.families.tensors import filled, model_of, take_blocks
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
@@ -23,11 +24,31 @@ from lgzoo_closed_form.closed_form import CLOSED_FORM, DIRECTIONS, Calibration, 
 from lgzoo_closed_form.depth import cuts, monotone
 from lgzoo_closed_form.recording import size_of
 from lgzoo_closed_form.ridge import MOST_SUBSETS, Ridge, Sums, best_heads, best_neurons, spread
-from lgzoo_closed_form.solve import solved, start
+from lgzoo_closed_form.solve import Teacher, solved, start
 from lgzoo_closed_form.streams import record
-from lgzoo_closed_form.width import complement, directions, narrowed, projection
+from lgzoo_closed_form.width import complement, directions, folded, narrowed, narrowed_parts, projection
 
 SPEC = load_family("vit").examples[0].with_(layers=4)
+EVA = (
+    load_family("eva")
+    .examples[0]
+    .with_(layers=4, registers=0, layer_scale=None, rope_type="cat", swiglu=False, mlp_ratio=2.0)
+)
+EVAS: list[dict[str, object]] = [
+    {},
+    {"attention": "rope"},
+    {"qkv_fused": False},
+    {"qkv_bias": False, "registers": 2, "rope_type": "dinov3", "rope_half": True, "layer_scale": 0.1},  # as DINOv3
+    {"rope_type": "mixed", "attention": "rope", "layer_scale": 0.1},
+    {"swiglu": True},
+    {"swiglu": True, "swiglu_multiple": 8},
+    {"rotary": False, "absolute": True},
+]
+WHOLE: list[dict[str, object]] = [  # streams that keep their width
+    {"swiglu": True, "mlp_norm": True, "qkv_fused": False},  # as EVA02
+    {"attention_norm": True},
+    {"pre_norm": True, "attention": "rope"},  # as Perception Encoder
+]
 
 
 def test_contract() -> None:
@@ -310,11 +331,11 @@ def test_other_blocks_are_solved(changes: dict[str, object]) -> None:
     assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
 
 
-def recorded(folder: Path | None = None, **changes: object):  # type: ignore[no-untyped-def]
+def recorded(spec: Spec = SPEC, folder: Path | None = None) -> Teacher:
     """The ancestry model with its streams, in memory or in files."""
     from lgzoo_closed_form.closed_form import teacher_of
 
-    ancestry = tiny_ancestry(spec=SPEC.with_(**changes))
+    ancestry = tiny_ancestry(spec=spec)
     settings = Calibration(images=24)
     return teacher_of(
         {name: ancestry.state[name] for name in ancestry.state if not name.startswith("head.")},
@@ -330,7 +351,7 @@ def recorded(folder: Path | None = None, **changes: object):  # type: ignore[no-
 def test_the_costs_of_runs_are_errors_of_ridge_regressions() -> None:
     from lgzoo_closed_form.solve import costs_of_runs
 
-    teacher, rho = recorded(layer_scale=0.1), 1e-2
+    teacher, rho = recorded(SPEC.with_(layer_scale=0.1)), 1e-2
     costs, root = costs_of_runs(teacher, rho), teacher.shown.weights.sqrt()[:, None]
 
     def centred(rows: torch.Tensor) -> torch.Tensor:
@@ -380,9 +401,25 @@ KINDS: list[dict[str, object]] = [
 
 @pytest.mark.parametrize("changes", KINDS, ids=str)
 @pytest.mark.parametrize("heads", [1, 2])
-@torch.no_grad()
 def test_every_layer_of_the_last_block_solves_its_regression(changes: dict[str, object], heads: int) -> None:
-    teacher, runs, rho = recorded(**changes), [0, 2], 1e-2
+    teacher, runs, rho = recorded(SPEC.with_(**changes)), [0, 2], 1e-2
+    check_the_last_block(teacher, runs, rho, heads)
+
+
+@pytest.mark.parametrize("changes", EVAS, ids=str)
+@pytest.mark.parametrize("heads", [1, 2])
+def test_every_layer_of_the_last_block_of_an_eva_does(changes: dict[str, object], heads: int) -> None:
+    check_the_last_block(recorded(EVA.with_(**changes)), [0, 2], 1e-2, heads)
+
+
+@pytest.mark.parametrize("changes", WHOLE, ids=str)
+def test_so_does_one_of_an_eva_that_keeps_its_width(changes: dict[str, object]) -> None:
+    check_the_last_block(recorded(EVA.with_(**changes)), [0, 2], 1e-2, 2)
+
+
+@torch.no_grad()
+def check_the_last_block(teacher: Teacher, runs: Sequence[int], rho: float, heads: int) -> None:
+    """Of a model of two layers: no gradient is left in any of its linear layers."""
     spec = teacher.spec.with_(layers=2, width=heads * SPEC.head_width, heads=heads)
     columns, _ = directions(teacher.streams, teacher.shown)
     copied, kept_heads, kept_neurons = start(teacher, spec, runs, columns)
@@ -409,7 +446,7 @@ def test_every_layer_of_the_last_block_solves_its_regression(changes: dict[str, 
 
 
 def test_streams_in_files_are_those_in_memory(tmp_path: Path) -> None:
-    memory, files = recorded().streams, recorded(tmp_path).streams
+    memory, files = recorded().streams, recorded(folder=tmp_path).streams
     for kind in ("before", "middle", "heads"):
         assert len(getattr(memory, kind)) == len(getattr(files, kind))
         assert all(torch.equal(one, other) for one, other in zip(getattr(memory, kind), getattr(files, kind)))
@@ -454,3 +491,83 @@ def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
     assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
     with pytest.raises(WrongCall, match="neither stores nor records"):
         lg.expand(made[1].with_config(ancestries=()), layers=2)
+
+
+@pytest.mark.parametrize("changes", [*EVAS, *WHOLE], ids=str)
+def test_evas(changes: dict[str, object]) -> None:
+    spec = EVA.with_(**changes)
+    ancestry = tiny_ancestry(spec=spec)
+    made = Measure(each=Calibration(images=24))([ancestry], [tiny_task()], Run(seed=1))
+    whole = lg.expand(made, layers=spec.layers)
+    for name in whole.inherited:
+        torch.testing.assert_close(whole.state[name], ancestry.state[name], atol=1e-6, rtol=0)
+    chosen = made.config.details["runs"][1]
+    copied = lg.expand(made, layers=2, expander=Solve(solve=False))
+    taken = take_blocks({name: made.state[name] for name in made.state if name != DIRECTIONS}, spec, chosen)
+    assert copied.inherited == set(taken)
+    assert all(torch.equal(copied.state[name], taken[name]) for name in taken)
+    widths = {member.spec.width for member in Solve().family(made.config)}
+    assert widths == ({spec.width} if changes in WHOLE else {spec.head_width, spec.width})
+    if changes in WHOLE:
+        with pytest.raises(WrongCall, match="so its stream cannot be narrowed; leave out the width"):
+            lg.expand(made, layers=2, width=spec.head_width)
+    else:
+        small = lg.expand(made, layers=2, width=spec.head_width)
+        assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
+
+
+def test_learned_rotary_frequencies_go_with_their_blocks_and_heads() -> None:
+    spec = EVA.with_(rope_type="mixed")
+    state = {name: tensor for name, tensor in tiny_ancestry(spec=spec).state.items() if not name.startswith("head.")}
+    P_dD = projection(torch.linalg.qr(torch.randn(spec.width, spec.width).double())[0], spec.head_width)
+    neurons = list(range(spec.hidden // 2))
+    made = narrowed_parts(state, spec, P_dD, [0, 3], [[1], [0]], [neurons, neurons])
+    expected = torch.stack([state["rope.freqs"][:, 0, 1:], state["rope.freqs"][:, 3, :1]], dim=1)
+    assert torch.equal(made["rope.freqs"], expected)
+
+
+def test_shifts_of_norms_go_to_the_biases_beside_joint_queries_keys_and_values() -> None:
+    generator = torch.Generator().manual_seed(0)
+    state = dict(tiny_ancestry(spec=EVA).state)
+    shift = torch.randn(EVA.width, generator=generator)
+    block = {name: tensor for name, tensor in state.items() if name.startswith("blocks.0.")}
+    made = folded({**block, "blocks.0.norm1.bias": shift}, table_of(EVA))
+    query, _, value = (block["blocks.0.attn.qkv.weight"] @ shift).chunk(3)
+    torch.testing.assert_close(made["blocks.0.attn.q_bias"] - block["blocks.0.attn.q_bias"], query)
+    torch.testing.assert_close(made["blocks.0.attn.v_bias"] - block["blocks.0.attn.v_bias"], value)
+
+
+def test_norms_after_attention_and_mlp_are_refused() -> None:
+    with pytest.raises(WrongCall, match="does not take models with norms after attention and MLP"):
+        Measure().outline([EVA.with_(post_norm=True, layer_scale=None)])
+
+
+@pytest.mark.parametrize("spec", [SPEC, *(EVA.with_(**changes) for changes in (*EVAS, *WHOLE))], ids=repr)
+@torch.no_grad()
+def test_the_last_recorded_stream_is_what_timm_computes(spec: Spec) -> None:
+    teacher = recorded(spec)
+    expected = teacher.shown.rows(teacher.model.forward_features(teacher.shown.images))
+    torch.testing.assert_close(teacher.model.norm(teacher.streams.before[-1]), expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("spec", [SPEC, EVA, EVA.with_(swiglu=True)], ids=repr)
+@torch.no_grad()
+def test_what_reads_the_narrow_stream_reads_the_same(spec: Spec) -> None:
+    generator = torch.Generator().manual_seed(0)
+    state = dict(tiny_ancestry(spec=spec).state)
+    for name in ("blocks.0.norm1.weight", "blocks.0.norm1.bias"):
+        state[name] = torch.randn(spec.width, generator=generator)
+    state = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
+    raw = torch.randn(spec.width, spec.width, generator=generator, dtype=torch.float64)
+    columns, small = torch.linalg.qr(raw - raw.mean(dim=0))[0], spec.with_(layers=1, width=spec.head_width, heads=1)
+    P_dD, neurons = projection(columns, small.width), list(range(small.hidden))
+    made = narrowed_parts(state, spec, P_dD, [0], [[1]], [neurons])
+    wide, narrow = (
+        branches(model_of(one, filled(one, parts, seed=0)).blocks[0])[0]
+        for one, parts in ((spec.with_(classes=0), state), (small.with_(classes=0), made))
+    )
+    tokens = 100 * torch.randn(5, small.width - 1, generator=generator).double() @ columns[:, : small.width - 1].T
+    chosen = range(spec.head_width, 2 * spec.head_width)
+    for new, old in list(zip(narrow.readers, wide.readers))[:: 2 if spec.family == "eva" else 1]:  # keys have no bias
+        read = new(narrow.norm((tokens @ P_dD.T).float()))
+        torch.testing.assert_close(read, old.only(chosen)(wide.norm(tokens.float())), atol=1e-3, rtol=1e-3)
