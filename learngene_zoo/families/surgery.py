@@ -133,7 +133,7 @@ def _applied(how: Map, tensor: torch.Tensor, dimension: int) -> torch.Tensor:
         return moved.movedim(-1, dimension).to(tensor.dtype).contiguous()
     if list(how) == list(range(tensor.shape[dimension])):
         return tensor
-    return tensor.index_select(dimension, torch.tensor(list(how)))
+    return tensor.index_select(dimension, torch.tensor(list(how), device=tensor.device))
 
 
 def _layered(state: StateDict, spec: Spec, how: Map) -> StateDict:

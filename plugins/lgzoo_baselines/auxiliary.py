@@ -1,6 +1,7 @@
 """An auxiliary model whose L blocks are made of fewer numbers, and learn with the ancestry model as their teacher.
 
-`Taught` is what all such methods share. `Condense` is that of TLEG and SWS, whose blocks are sums of stored ones:
+`Guided` is what all methods share that train one model so, `Taught` what those with an auxiliary model do. `Condense` is that of TLEG
+and SWS, whose blocks are sums of stored ones:
 
     theta_i = sum over k of c_ik theta_k        block i = 0, ..., L - 1 of the auxiliary model, k over the stored blocks
 
@@ -87,10 +88,11 @@ class Details(Origin):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Taught(Extractor):
-    """Train an auxiliary model with the ancestry model as its teacher, and keep what it is made of."""
+class Guided(Extractor):
+    """Train one model with the ancestry model as its teacher, and keep what it is made of."""
 
     method: ClassVar[str]
+    part: ClassVar[str] = "auxiliary"  # of the run: the training
 
     each: Distilling = field(default=ANSWERS, metadata=FLAT)
     teacher: Annotated[
@@ -98,14 +100,13 @@ class Taught(Extractor):
         "another teacher than the ancestry model: timm:NAME, hf-hub:ORG/REPO or a folder, a classifier of the task",
     ] = None
     teaching: Annotated[Recipe, "the teacher's fine-tuning, if the task is not its own"] = TRAINING
-    init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """One training; the teacher's fine-tuning is not counted."""
         return work_of([self.outline(ancestries).spec], ancestries[0], self.each.training, images[0], taught=True)
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Prepare the teacher, then train the auxiliary model, a part of the run."""
+        """Prepare the teacher, then train the model, a part of the run."""
         from learngene_zoo.plugin import teacher_for, teacher_named
 
         ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
@@ -113,7 +114,7 @@ class Taught(Extractor):
             teacher, metrics = teacher_named(self.teacher, task, run)
         else:
             teacher, metrics = teacher_for(ancestry, task, self.teaching, run)
-        details, found = self.learnt(config, ancestry, teacher, task, run.part("auxiliary"))
+        details, found = self.learnt(config, ancestry, teacher, task, run.part(self.part))
         measured = {**found.record, **({"teacher": metrics} if metrics else {})}
         return Learngene(config=replace(config, details=details.json(), metrics=measured), state=found.state)
 
@@ -122,6 +123,13 @@ class Taught(Extractor):
         self, config: LearngeneConfig, ancestry: Ancestry, teacher: Descendant | TimmModel, task: Task, part: Run
     ) -> tuple[Origin, Part]:
         """What is trained in this part of the run: the learngene's tensors and metrics, and its details."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taught(Guided):
+    """Train an auxiliary model, which starts from random weights."""
+
+    init: Annotated[Literal["timm", "fan_in"], "the weights that training starts from"] = "timm"
 
 
 def opened(spec: Spec, weights: StateDict, ancestry: Ancestry, seed: int) -> Descendant:
