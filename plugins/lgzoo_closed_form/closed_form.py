@@ -222,6 +222,9 @@ class Solve(Expander):
         "programme"
     )
     solve: Annotated[bool, "solve the layers; otherwise they stay as they are copied"] = True
+    nested: Annotated[
+        bool, "let the stream of a narrower model be the first channels of a wider one's, at one direction less a head"
+    ] = False
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Every depth up to the ancestry model's, with every width of whole heads where the stream can be narrowed."""
@@ -241,14 +244,14 @@ class Solve(Expander):
         config, details = learngene.config, details_of(learngene.config, Details)
         spec = self._spec(target, config.spec)
         runs, task = self._runs(details, spec), self._task(details, target, run)
-        columns_DD = self._directions(learngene)
+        P_dD = self._projection(learngene, spec)
         weights = inherited_weights(config, learngene.state, run)
         whole = {name: weights[name].float() for name in weights}  # those on the shelf are in half precision
         kept = self._kept(learngene, whole, task, run)
         new = teaching(whole, config.spec, details.calibration, task, _input_format(config), run)
         with nullcontext(kept) if kept else new as teacher:
             small = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
-            parts = solved(teacher, small, runs, columns_DD, rho=details.calibration.ridge, solve=self.solve)
+            parts = solved(teacher, small, runs, P_dD, rho=details.calibration.ridge, solve=self.solve)
         parts = only(
             resize_positions(parts, small, spec), shapes(spec).__contains__
         )  # no pooling, if the head is for pixels
@@ -320,6 +323,15 @@ class Solve(Expander):
                 "name some pictures with --calibration folder:PATH (their labels are not used)"
             )
         return open_task(named, offline=run.offline)
+
+    def _projection(self, learngene: Learngene, spec: Spec) -> torch.Tensor | None:
+        """P (d, D) of the stream; None if it keeps its width."""
+        from lgzoo_closed_form.width import projection
+
+        columns_DD = self._directions(learngene)
+        if spec.width == learngene.config.spec.width:
+            return None
+        return projection(columns_DD, spec.width, spec.head_width if self.nested else None)
 
     def _directions(self, learngene: Learngene) -> torch.Tensor:
         """(D, D). Raises `BadFile` for another shape."""

@@ -14,7 +14,7 @@ from learngene_zoo.plugin import Model, Spec, StateDict, filled, model_of, only,
 from lgzoo_closed_form.anatomy import Branch, Linear, branches, stem
 from lgzoo_closed_form.ridge import Rows, Sums, explaining, most_heard, spread
 from lgzoo_closed_form.streams import Pictures, Streams, embedded, some
-from lgzoo_closed_form.width import narrowed_parts, projection
+from lgzoo_closed_form.width import narrowed_parts
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _missed(teacher: Teacher, number: int, mlp: Branch, later: Sequence[int], rh
 
 @torch.no_grad()
 def start(
-    teacher: Teacher, spec: Spec, runs: Sequence[int], columns_DD: torch.Tensor
+    teacher: Teacher, spec: Spec, runs: Sequence[int], P_dD: torch.Tensor | None
 ) -> tuple[StateDict, list[list[int]], list[list[int]]]:
     """The copied tensors of a descendant, and of every block the heads and the neurons that were kept.
 
@@ -68,9 +68,8 @@ def start(
     has the projected blocks; norms of the stream are plain there, and are not among the tensors.
     """
     heads, neurons = list(range(teacher.spec.heads)), list(range(teacher.spec.hidden))
-    if spec.width == teacher.spec.width:
+    if P_dD is None:
         return take_blocks(teacher.state, teacher.spec, runs), [heads] * len(runs), [neurons] * len(runs)
-    P_dD = projection(columns_DD, spec.width)
     kept_heads = [_heads(teacher, source, P_dD, spec.heads) for source in runs]
     kept_neurons = [_neurons(teacher, source, spec.hidden) for source in runs]
     made = narrowed_parts(teacher.state, teacher.spec, P_dD, runs, kept_heads, kept_neurons)
@@ -95,15 +94,16 @@ def _neurons(teacher: Teacher, source: int, count: int) -> list[int]:
 
 @torch.no_grad()
 def solved(
-    teacher: Teacher, spec: Spec, runs: Sequence[int], columns_DD: torch.Tensor, *, rho: float, solve: bool = True
+    teacher: Teacher, spec: Spec, runs: Sequence[int], P_dD: torch.Tensor | None, *, rho: float, solve: bool = True
 ) -> StateDict:
-    """The inherited tensors of a descendant whose block k stands for the run that begins with block runs[k]."""
-    copied, heads, neurons = start(teacher, spec, runs, columns_DD)
+    """The inherited tensors of a descendant whose block k stands for the run that begins with block runs[k].
+
+    `P_dD` narrows the stream (see width.py); None: it keeps its width.
+    """
+    copied, heads, neurons = start(teacher, spec, runs, P_dD)
     if not solve:
         return copied
     model, shown, streams = model_of(spec, filled(spec, copied, seed=0)), teacher.shown, teacher.streams
-    whole = spec.width == teacher.spec.width
-    P_dD = None if whole else projection(columns_DD, spec.width).float()
     tokens_BND, (_, turns) = embedded(model, shown.images), stem(model, shown.images[:1])
     ends, wide = [*runs[1:], teacher.spec.layers], spec.head_width
     for number, (block, turn, source, end) in enumerate(zip(model.blocks, turns, runs, ends)):
@@ -123,7 +123,7 @@ def solved(
 
 def _narrow(stream_RD: torch.Tensor, P_dD: torch.Tensor | None) -> Callable[[slice], torch.Tensor]:
     """Some rows (R, d) of a stream that is to be reached."""
-    return lambda rows: stream_RD[rows] if P_dD is None else stream_RD[rows] @ P_dD.T
+    return lambda rows: stream_RD[rows] if P_dD is None else stream_RD[rows] @ P_dD.float().T
 
 
 def _unchanged(spec: Spec, whole: Spec, runs: Sequence[int], number: int) -> bool:

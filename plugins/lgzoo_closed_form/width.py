@@ -40,11 +40,16 @@ def directions(streams: Streams, shown: Pictures) -> tuple[torch.Tensor, torch.T
     return columns * signs, variances / variances.sum()
 
 
-def projection(columns_DD: torch.Tensor, narrow: int) -> torch.Tensor:
-    """P (d, D), float64, from the principal directions, made orthonormal again: they may have been stored in half precision."""
-    columns = columns_DD[:, : narrow - 1].double()
+def projection(columns_DD: torch.Tensor, narrow: int, group: int | None = None) -> torch.Tensor:
+    """P (d, D), float64, from the principal directions, made orthonormal again: they may have been stored in half precision.
+
+    With groups of channels (d is a multiple of `group`), the P of a narrower model is the first rows of a wider one's. Each group
+    then has the mean 0 by itself, and one direction less than channels.
+    """
+    basis_dK = complement(narrow) if group is None else torch.block_diag(*[complement(group)] * (narrow // group))
+    columns = columns_DD[:, : basis_dK.shape[1]].double()
     exact, triangle = torch.linalg.qr(columns - columns.mean(dim=0))
-    return complement(narrow) @ (exact * triangle.diagonal().sign()).T
+    return basis_dK @ (exact * triangle.diagonal().sign()).T
 
 
 def complement(narrow: int) -> torch.Tensor:

@@ -422,12 +422,14 @@ def check_the_last_block(teacher: Teacher, runs: Sequence[int], rho: float, head
     """Of a model of two layers: no gradient is left in any of its linear layers."""
     spec = teacher.spec.with_(layers=2, width=heads * SPEC.head_width, heads=heads)
     columns, _ = directions(teacher.streams, teacher.shown)
-    copied, kept_heads, kept_neurons = start(teacher, spec, runs, columns)
+    narrowing = projection(columns, spec.width) if heads == 1 else None
+    copied, kept_heads, kept_neurons = start(teacher, spec, runs, narrowing)
     before, model = (
-        model_of(spec, filled(spec, parts, seed=0)) for parts in (copied, solved(teacher, spec, runs, columns, rho=rho))
+        model_of(spec, filled(spec, parts, seed=0))
+        for parts in (copied, solved(teacher, spec, runs, narrowing, rho=rho))
     )
     streams, weights = record(model, teacher.shown), teacher.shown.weights
-    P_dD = projection(columns, spec.width).float() if heads == 1 else torch.eye(SPEC.width)
+    P_dD = torch.eye(SPEC.width) if narrowing is None else narrowing.float()
     turn = stem(model, teacher.shown.images[:1])[1][-1]
     new, copies = branches(model.blocks[-1], turn), branches(before.blocks[-1], turn)
     wanted = teacher.streams.middle[2] @ P_dD.T, teacher.streams.before[-1] @ P_dD.T
@@ -571,3 +573,37 @@ def test_what_reads_the_narrow_stream_reads_the_same(spec: Spec) -> None:
     for new, old in list(zip(narrow.readers, wide.readers))[:: 2 if spec.family == "eva" else 1]:  # keys have no bias
         read = new(narrow.norm((tokens @ P_dD.T).float()))
         torch.testing.assert_close(read, old.only(chosen)(wide.norm(tokens.float())), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("group", [None, 6])
+def test_all_widths_have_their_directions_from_one_basis(group: int | None) -> None:
+    generator = torch.Generator().manual_seed(0)
+    columns = torch.linalg.qr(torch.randn(36, 36, generator=generator, dtype=torch.float64))[0]
+    narrow, wide = (projection(columns, width, group) for width in (12, 24))
+    for made in (narrow, wide):
+        lost = 1 if group is None else len(made) // group
+        torch.testing.assert_close(torch.linalg.svdvals(made)[:-lost], torch.ones(len(made) - lost).double())
+        assert torch.linalg.svdvals(made)[-lost:].max() < 1e-9
+        torch.testing.assert_close(made.unflatten(0, (lost, -1)).mean(dim=1), torch.zeros(lost, 36).double())
+    if group is None:  # the first coefficients of the wide stream are those of the narrow one
+        coefficients = complement(24).T @ wide
+        torch.testing.assert_close(complement(12) @ coefficients[:11], narrow)
+    else:
+        torch.testing.assert_close(wide[:12], narrow)
+
+
+@pytest.mark.parametrize("family", ["vit", "eva"])
+def test_nested_streams_begin_with_those_of_narrower_models(family: str) -> None:
+    spec = (SPEC if family == "vit" else EVA).with_(width=48, heads=6, registers=2)
+    ancestry = tiny_ancestry(spec=spec)
+    gene = Measure(each=Calibration(images=24))([ancestry], [tiny_task()], Run(seed=1))
+    plain, narrow, wide = (
+        lg.expand(gene, layers=2, width=width, nested=nested) for width, nested in ((16, False), (16, True), (32, True))
+    )
+    stem_names = [name for name in narrow.inherited if table_of(spec).is_stem(name)]
+    assert {"cls_token", "reg_token", "patch_embed.proj.weight", "patch_embed.proj.bias"} <= set(stem_names)
+    for name in stem_names:
+        axis = 0 if name.startswith("patch_embed") else -1
+        torch.testing.assert_close(wide.state[name].narrow(axis, 0, 16), narrow.state[name], atol=1e-5, rtol=1e-4)
+    one, other = (made.state["patch_embed.proj.weight"] for made in (plain, narrow))
+    assert not torch.allclose(one, other, atol=1e-2)
