@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from learngene_zoo.plugin import BadFile, InputFormat, WrongCall
 from lgzoo_closed_form.closed_form import Calibration
+from lgzoo_closed_form.sizes import Counts, begun, counted, least_of, ranked
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +40,25 @@ def scores_of(learngene: Learngene) -> tuple[torch.Tensor, torch.Tensor]:
             raise BadFile(f"the {learngene.config.method} learngene lacks {name} of shape {shape}; extract it again")
         found.append(learngene.state[name])
     return found[0], found[1]
+
+
+def beginnings(learngene: Learngene, shares: tuple[float, float], known: Counts | None) -> Kept:
+    """What these shares of the heads' and the hidden neurons' rankings through all blocks leave each block.
+
+    Where the learngene says how many of each block that are, they are `known`, whatever its precision did to equal scores.
+    """
+    from lgzoo_closed_form.cutting import Kept, best
+
+    spec, found = learngene.config.spec, scores_of(learngene)
+    if known is not None:
+        return Kept(best(found[0], known.heads), best(found[1], known.hidden))
+    leasts = least_of(spec)
+    return Kept(
+        *(
+            begun(ranked(one.tolist(), least), share, spec.layers, least)
+            for one, share, least in zip(found, shares, leasts)
+        )
+    )
 
 
 def shown_to(spec: Spec, settings: Calibration, task: Task, form: InputFormat, run: Run) -> Pictures:
@@ -96,8 +115,3 @@ def build(
     found = {"kept": {"heads": counted(kept.heads), "hidden": counted(kept.hidden)}}
     provenance = {**found, **({"calibration": task.name} if task is not None else {})}
     return assemble(spec, parts, seed=run.seed, mean=mean, std=std, provenance=provenance)
-
-
-def counted(kept: Sequence[Sequence[int]]) -> list[int]:
-    """How many of each block."""
-    return [len(one) for one in kept]

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     FLAT,
-    BadFile,
     Bounds,
     Expander,
     Extractor,
@@ -38,15 +37,24 @@ from learngene_zoo.plugin import (
     to_json,
 )
 from lgzoo_closed_form.closed_form import Calibration
-from lgzoo_closed_form.pruned import IMPORTANCE, build, calibration_task, check_prunable, counted, scores_of, shown_to
+from lgzoo_closed_form.pruned import (
+    IMPORTANCE,
+    beginnings,
+    build,
+    calibration_task,
+    check_prunable,
+    scores_of,
+    shown_to,
+)
 from lgzoo_closed_form.sizes import (
     SHARES,
     Counts,
-    begun,
+    by_share,
+    counted,
+    cuts_at,
     even_members,
     even_spec,
     least_of,
-    ranked,
     ratio,
     uneven_members,
     uneven_spec,
@@ -54,7 +62,6 @@ from lgzoo_closed_form.sizes import (
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
-    from lgzoo_closed_form.cutting import Kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +90,7 @@ class Details:
 
     def cuts(self) -> dict[float, Counts]:
         """What a share of the ranking through all blocks leaves. Raises `BadFile` if it does not fit the shares."""
-        if not len(self.heads) == len(self.hidden) in (0, len(SHARES)):
-            raise BadFile(f"details has {len(self.heads)} and {len(self.hidden)} cuts for {len(SHARES)} shares")
-        return {share: Counts(*both) for share, *both in zip(SHARES, self.heads, self.hidden)}
+        return by_share(SHARES, self.heads, self.hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +133,7 @@ def scores(settings: Scoring, ancestry: Ancestry, task: Task, run: Run) -> tuple
     spec = ancestry.spec
     shown = shown_to(spec, settings.calibration, task, ancestry.input_format, run)
     found = [one.float() for one in importances(settings.criterion, ancestry, shown)]
-    counts = []
-    for one, least in zip(found, least_of(spec)):
-        ranking = ranked(one.tolist(), least)
-        counts.append(tuple(tuple(counted(begun(ranking, share, spec.layers, least))) for share in SHARES))
+    counts = [cuts_at(one.tolist(), SHARES, least) for one, least in zip(found, least_of(spec))]
     details = Details(scoring=settings, task=task.name, heads=counts[0], hidden=counts[1])
     return {f"{IMPORTANCE}heads": found[0], f"{IMPORTANCE}hidden": found[1]}, to_json(details)
 
@@ -171,7 +173,8 @@ class Prune(Expander):
         config, details = learngene.config, details_of(learngene.config, Details)
         whole = replace(target, heads=None, mlp_ratio=None).apply(config.spec)
         if self.ranking == "global":
-            kept = self._ranked(learngene, details)
+            share = self.keep or 1.0
+            kept = beginnings(learngene, (share, share), details.cuts().get(share))
             spec = uneven_spec(whole, Counts(tuple(counted(kept.heads)), tuple(counted(kept.hidden))))
             self._check_named(target, spec)
         else:
@@ -188,17 +191,6 @@ class Prune(Expander):
         heads, hidden = (max(round((self.keep or 1) * size), 1) for size in (whole.heads, whole.hidden))
         named = ratio(whole, hidden) if target.mlp_ratio is None else target.mlp_ratio
         return even_spec(whole, target.heads or heads, named)
-
-    def _ranked(self, learngene: Learngene, details: Details) -> Kept:
-        """The beginning of the ranking through all blocks; how much of each block that is, is known for some shares."""
-        from lgzoo_closed_form.cutting import Kept, best
-
-        spec, share, found = learngene.config.spec, self.keep or 1.0, scores_of(learngene)
-        known = details.cuts().get(share)
-        if known is not None:
-            return Kept(best(found[0], known.heads), best(found[1], known.hidden))
-        rankings = [(ranked(one.tolist(), least), least) for one, least in zip(found, least_of(spec))]
-        return Kept(*(begun(ranking, share, spec.layers, least) for ranking, least in rankings))
 
     def _check_named(self, target: Target, spec: Spec) -> None:
         for name, value in target.axes().items():

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from learngene_zoo.plugin import Member, Segment, Spec, WrongCall
+from learngene_zoo.plugin import BadFile, Member, Segment, Spec, WrongCall
 
 Place = tuple[int, int]  # a block, and a head or a hidden neuron of it, counted from 0
 EIGHTHS = 8  # steps of the grid of MLP ratios; no block keeps less than one of them in a ranking through all blocks
@@ -41,6 +41,26 @@ def begun(ranking: Sequence[Place], share: float, blocks: int, least: int) -> li
     """What each block keeps of this share of a ranking, ascending; never less than its `least` best."""
     kept = sorted(ranking[: max(round(share * len(ranking)), least * blocks)])
     return [[index for at, index in kept if at == block] for block in range(blocks)]
+
+
+def counted(kept: Iterable[Sequence[int]]) -> list[int]:
+    """How many of each block."""
+    return [len(one) for one in kept]
+
+
+def cuts_at(scores: Sequence[Sequence[float]], shares: Iterable[float], least: int) -> tuple[tuple[int, ...], ...]:
+    """For each share of the ranking by these scores, how many every block keeps."""
+    ranking, blocks = ranked(scores, least), len(scores)
+    return tuple(tuple(counted(begun(ranking, share, blocks, least))) for share in shares)
+
+
+def by_share(
+    shares: Sequence[float], heads: Sequence[tuple[int, ...]], hidden: Sequence[tuple[int, ...]]
+) -> dict[float, Counts]:
+    """What each share leaves; nothing before an extraction. Raises `BadFile` for another number of cuts than shares."""
+    if not len(heads) == len(hidden) in (0, len(shares)):
+        raise BadFile(f"details has {len(heads)} and {len(hidden)} cuts for {len(shares)} shares; extract it again")
+    return {share: Counts(*both) for share, *both in zip(shares, heads, hidden)}
 
 
 def least_of(whole: Spec) -> tuple[int, int]:

@@ -152,7 +152,7 @@ def test_what_a_smaller_share_keeps_a_larger_one_keeps() -> None:
 
 @pytest.mark.parametrize("mlp", ["mlp", "swiglu", "swiglu_packed"])
 def test_a_ratio_makes_its_hidden_width(mlp: str) -> None:
-    for width in (48, 96, 768):
+    for width in (48, 96, 240):
         whole = SPEC.with_(width=width, heads=3, mlp=mlp)
         for hidden in range(width // 40, whole.hidden + 1):
             assert whole.with_(mlp_ratio=ratio(whole, hidden)).hidden == hidden
@@ -185,6 +185,16 @@ def test_what_is_an_affine_function_of_the_rest_is_not_missed(bias: bool) -> Non
     cut_off = wanted - inputs[:, 4:] @ layer.weight[:, 4:].T
     assert (cut_off - wanted).abs().mean() > 0.3
     assert (offset is None) == (not bias)
+
+
+def test_a_layer_without_a_bias_is_made_up_for_by_least_squares() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs, layer = torch.randn(60, 5, generator=generator) + 2, nn.Linear(5, 3, bias=False)
+    weights = torch.rand(60, generator=generator).double()
+    rows = inputs.double() * weights.sqrt()[:, None]
+    expected = torch.linalg.lstsq(rows[:, :3], rows @ layer.weight.double().T).solution.T
+    weight, _ = absorbed(layer, inputs, [0, 1, 2], weights, 0.0)
+    torch.testing.assert_close(weight.double(), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("rho", [0.0, 1e-3, 1.0, 1e6])

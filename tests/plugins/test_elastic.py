@@ -1,0 +1,374 @@
+"""SnapViT: the evolution strategy, the curvature, the agreement of features, and the laws of the ranking."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+import learngene_zoo as lg
+from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.families.family import cost, load_family
+from learngene_zoo.families.tensors import model_of
+from learngene_zoo.method import Target
+from learngene_zoo.runs.run import Run
+from learngene_zoo.seeds import derive_seed
+from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
+from lgzoo_closed_form.agreement import Agreement, principal, scaled, silenced
+from lgzoo_closed_form.closed_form import Calibration
+from lgzoo_closed_form.curvature import LARGE, SMALL, consistency, crops, curvatures, features
+from lgzoo_closed_form.cutting import Kept, cut
+from lgzoo_closed_form.elastic import ELASTIC, FIFTIETHS, Begin, Evolution, Order, Search, Sensitivity
+from lgzoo_closed_form.pruned import beginnings, form_of, shown_to
+from lgzoo_closed_form.sizes import Counts, uneven_spec
+from lgzoo_closed_form.xnes import minimised, worths
+
+SPEC = load_family("vit").examples[0].with_(layers=4, width=48, heads=3, classes=0)
+ANCESTRY = tiny_ancestry(spec=SPEC)
+SMOKE = Order(
+    each=Search(
+        sensitivity=Sensitivity(images=6, crops=2),
+        evolution=Evolution(evaluations=20, sparsities=(0.35, 0.65), compared=16, components=8),
+    )
+)
+
+
+def test_contract() -> None:
+    check_method(ELASTIC)
+
+
+@pytest.fixture(autouse=True)
+def tiny_in_the_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learngene_zoo.tasks.catalogue._named", lambda name, offline: tiny_task(name))
+
+
+@pytest.fixture(scope="module")
+def learngene() -> lg.Learngene:
+    made = SMOKE([ANCESTRY], [tiny_task()], Run(seed=1))
+    return made.with_config(ancestries=(ANCESTRY.record,))
+
+
+def random_images(count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(seed))
+
+
+# The evolution strategy.
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_strategy_finds_the_minimum_of_a_quadratic(seed: int) -> None:
+    centre, sharp = torch.tensor([1.0, -2.0, 0.5, 3.0]).double(), torch.tensor([1.0, 10.0, 0.3, 3.0]).double()
+    found = minimised(
+        lambda x: float((sharp * (x - centre).square()).sum()), torch.zeros(4), evaluations=1500, spread=1.0, seed=seed
+    )
+    assert (found.best - centre).abs().max() < 1e-2
+    assert len(found.losses) == 1500
+    assert found.losses[0] == pytest.approx(float((sharp * centre.square()).sum()))
+    assert found.loss == pytest.approx(float((sharp * (found.best - centre).square()).sum()))
+
+
+def test_only_the_order_of_losses_matters() -> None:
+    def bowl(x: torch.Tensor) -> float:
+        return float((x - 1).square().sum())
+
+    one, other = (
+        minimised(loss, torch.zeros(5), evaluations=60, spread=0.5, seed=3)
+        for loss in (bowl, lambda x: math.exp(bowl(x)) - 7)
+    )
+    assert torch.equal(one.best, other.best)
+    assert [math.exp(loss) - 7 for loss in one.losses] == pytest.approx(other.losses)
+
+
+def test_a_generation_by_number() -> None:
+    """The vectors of the second generation, from those of the first, by the formulas one number at a time."""
+    size, count = 3, 7
+    tried: list[torch.Tensor] = []
+
+    def loss(x: torch.Tensor) -> float:
+        tried.append(x.clone())
+        return float((x * torch.tensor([1.0, 4.0, 9.0])).square().sum())
+
+    minimised(loss, torch.ones(size), evaluations=1 + 2 * count, spread=0.4, seed=5)
+    generator = torch.Generator().manual_seed(5)
+    draws = [torch.randn(count, size, generator=generator, dtype=torch.float64) for _ in range(2)]
+    order = sorted(range(count), key=lambda k: loss(1 + 0.4 * draws[0][k]))
+    raw = [max(0.0, math.log(count / 2 + 1) - math.log(k)) for k in range(1, count + 1)]
+    worth = [one / sum(raw) - 1 / count for one in raw]
+    ranked = [draws[0][k] for k in order]
+    slope = sum(u * z for u, z in zip(worth, ranked))
+    M = sum(u * (torch.outer(z, z) - torch.eye(size)) for u, z in zip(worth, ranked))
+    growth, rate = float(M.trace()) / size, (9 + 3 * math.log(size)) / (5 * size * math.sqrt(size))
+    exponent = rate / 2 * (M - growth * torch.eye(size))
+    power, shape = torch.eye(size).double(), torch.zeros(size, size).double()
+    for step in range(1, 20):
+        shape = shape + power
+        power = power @ exponent / step
+    mean, scale = 1 + 0.4 * slope, 0.4 * math.exp(rate / 2 * growth)
+    for k in range(count):
+        torch.testing.assert_close(tried[1 + count + k], mean + scale * shape @ draws[1][k])
+
+
+def test_the_best_is_never_worse_than_the_start() -> None:
+    generator = torch.Generator().manual_seed(0)
+    found = minimised(
+        lambda x: float(torch.rand(1, generator=generator)), torch.ones(6), evaluations=11, spread=1.0, seed=0
+    )
+    assert len(found.losses) == 11
+    assert found.loss <= found.losses[0]
+    only = minimised(lambda x: 0.0, torch.ones(6), evaluations=1, spread=1.0, seed=0)
+    assert torch.equal(only.best, torch.ones(6).double())
+
+
+@pytest.mark.parametrize("count", [4, 7, 15])
+def test_worths_fall_and_cancel(count: int) -> None:
+    found = worths(count).tolist()
+    assert sum(found) == pytest.approx(0, abs=1e-7)
+    assert found == sorted(found, reverse=True)
+    assert found[-1] == pytest.approx(-1 / count)
+
+
+# The curvature.
+
+
+def test_crops_have_the_areas_of_large_and_small_ones() -> None:
+    line = torch.arange(32.0)
+    image = torch.stack([line.expand(32, 32), line[:, None].expand(32, 32), torch.ones(32, 32)])
+    areas = []
+    for number in range(40):
+        made = crops(image, 7, number, 3)
+        assert made.shape == (5, 3, 32, 32)
+        assert made[:, 2].allclose(torch.ones(5, 32, 32))
+        areas.append([(float(v[0].max() - v[0].min()) + 1) * (float(v[1].max() - v[1].min()) + 1) / 1024 for v in made])
+    found = torch.tensor(areas)
+    for part, (least, most) in ((found[:, :2], LARGE), (found[:, 2:], SMALL)):
+        assert least * 0.85 < part.min() < least + 0.1
+        assert most - 0.12 < part.max() < most * 1.15
+    assert torch.equal(crops(image, 7, 4, 3), crops(image, 7, 4, 3))
+    assert not torch.equal(crops(image, 7, 4, 3), crops(image, 7, 5, 3))
+
+
+def test_consistency_by_number() -> None:
+    found = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).double()
+    expected = 0.0
+    for teacher in range(2):
+        for student in range(4):
+            if student != teacher:
+                p, q = ((row / row.square().sum().sqrt()).exp() for row in (found[teacher], found[student]))
+                expected -= float((p / p.sum() * (q / q.sum()).log()).sum())
+    assert float(consistency(found)) == pytest.approx(expected)
+
+
+def test_curvature_is_the_mean_of_squares_over_images() -> None:
+    model, images = model_of(SPEC, ANCESTRY.state), random_images(3)
+    heads, hidden = curvatures(model, SPEC, images, small=2, seed=9)
+    of_heads, of_hidden = torch.zeros(4, 3).double(), torch.zeros(4, 192).double()
+    for number, image in enumerate(images):
+        model.zero_grad()
+        consistency(features(model, SPEC, crops(image, 9, number, 2))).backward()
+        for block in range(4):
+            values = model.blocks[block].attn.qkv.weight.grad[96:].double()
+            of_heads[block] += torch.stack([values[16 * head : 16 * head + 16].square().mean() for head in range(3)])
+            of_hidden[block] += model.blocks[block].mlp.fc1.weight.grad.double().square().mean(dim=1)
+    torch.testing.assert_close(heads, of_heads / of_heads.mean(), rtol=1e-5, atol=0)
+    torch.testing.assert_close(hidden, of_hidden / of_hidden.mean(), rtol=1e-5, atol=0)
+
+
+def test_views_that_agree_have_no_slope() -> None:
+    """The loss of equal crops has its minimum where the student is the teacher."""
+    model = model_of(SPEC, ANCESTRY.state)
+    heads, hidden = curvatures(model, SPEC, torch.full((2, 3, 16, 16), 0.3), small=2, seed=0)
+    assert heads.isfinite().all()
+    unit = features(model, SPEC, torch.full((4, 3, 16, 16), 0.3))
+    assert torch.autograd.grad(consistency(unit), model.blocks[0].mlp.fc1.weight)[0].abs().max() < 1e-6
+    assert hidden.shape == (4, 192)
+
+
+# The agreement.
+
+
+def test_silenced_heads_and_neurons_are_as_good_as_gone() -> None:
+    model, images = model_of(SPEC, ANCESTRY.state), random_images(4)
+    kept = Kept([[0, 2], [1], [0, 1, 2], [2]], [list(range(0, 192, step)) for step in (1, 2, 3, 4)])
+    counts = Counts((2, 1, 3, 1), (192, 96, 64, 48))
+    small = model_of(uneven_spec(SPEC, counts), cut(ANCESTRY.state, SPEC, kept))
+    with torch.no_grad():
+        whole, wanted = model(images), small(images)
+        with silenced(model, SPEC, kept):
+            torch.testing.assert_close(model(images), wanted, atol=1e-5, rtol=0)
+        assert torch.equal(model(images), whole)
+    assert (whole - wanted).abs().max() > 0.1
+
+
+def agreement(shares: list[tuple[float, float]]) -> Agreement:
+    model, images = model_of(SPEC, ANCESTRY.state), random_images(12)
+    scores = curvatures(model, SPEC, images[:3], small=1, seed=0)
+    return Agreement.on(model, SPEC, scores, images, shares, 5)
+
+
+def test_a_whole_model_agrees_and_a_smaller_one_less() -> None:
+    ones = torch.ones(4 + 12)
+    losses = [agreement([(share, share)]).loss(ones) for share in (1.0, 0.7, 0.3)]
+    assert losses[0] == pytest.approx(0, abs=1e-6)
+    assert 1e-3 < losses[1] < losses[2]
+    both = agreement([(0.7, 0.7), (0.3, 0.3)]).loss(ones)
+    assert both == pytest.approx((losses[1] + losses[2]) / 2, abs=1e-6)
+
+
+def test_the_cosines_are_those_of_the_principal_components() -> None:
+    found, factors = agreement([(0.5, 0.5)]), torch.rand(16, generator=torch.Generator().manual_seed(1)) + 0.5
+    heads, hidden = scaled(found.scores, factors)
+    kept = Kept(
+        [sorted(row) for row in _first(heads.tolist(), 1, 6)], [sorted(row) for row in _first(hidden.tolist(), 24, 384)]
+    )
+    with torch.no_grad():
+        whole = found.model(found.images)
+        with silenced(found.model, SPEC, kept):
+            small = found.model(found.images)
+    centred = (whole - whole.mean(dim=0)).double()
+    _, vectors = torch.linalg.eigh(centred.T @ centred)
+    one, other = centred @ vectors[:, -5:], (small - whole.mean(dim=0)).double() @ vectors[:, -5:]
+    cosines = (one * other).sum(1) / (one.square().sum(1) * other.square().sum(1)).sqrt()
+    assert found.loss(factors) == pytest.approx(1 - float(cosines.mean()), abs=1e-5)
+    assert found.loss(-factors) == found.loss(factors)
+
+
+def _first(scores: list[list[float]], least: int, count: int) -> list[list[int]]:
+    """By brute force: the best of each block, then the best of all others."""
+    kept = [sorted(range(len(row)), key=lambda i: row[i])[-least:] for row in scores]
+    rest = [(value, b, i) for b, row in enumerate(scores) for i, value in enumerate(row) if i not in kept[b]]
+    for _, block, index in sorted(rest, reverse=True)[: count - least * len(scores)]:
+        kept[block].append(index)
+    return kept
+
+
+def test_factors_are_of_the_neurons_of_each_block_and_of_each_head() -> None:
+    scores = torch.ones(2, 3), torch.ones(2, 4)
+    heads, hidden = scaled(scores, torch.tensor([2.0, -3.0, 1, 2, 3, 4, -5, 6]))
+    assert heads.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert hidden.tolist() == [[2] * 4, [3] * 4]
+
+
+def test_principal_components_are_ordered_and_orthonormal() -> None:
+    rows = torch.randn(50, 6, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 5, 2, 1, 9, 3]) + 4
+    mean, directions = principal(rows, 3)
+    torch.testing.assert_close(directions.T @ directions, torch.eye(3), atol=1e-5, rtol=0)
+    variances = ((rows - mean) @ directions).var(dim=0).tolist()
+    assert variances == sorted(variances, reverse=True)
+    assert variances[0] == pytest.approx(81, rel=0.4)
+
+
+# The ranking.
+
+
+def test_what_a_smaller_model_keeps_a_larger_one_keeps(learngene: lg.Learngene) -> None:
+    details, shares = learngene.config.details, Search().shares
+    every = []
+    for heads, hidden, keep in zip(details["heads"], details["hidden"], FIFTIETHS):
+        known = beginnings(learngene, shares(keep), Counts(tuple(heads), tuple(hidden)))
+        assert known == beginnings(learngene, shares(keep), None)
+        every.append(known)
+    for small, large in pairwise(every):
+        for one, other in ((small.heads, large.heads), (small.hidden, large.hidden)):
+            assert all(set(a) <= set(b) for a, b in zip(one, other))
+    assert [sum(map(len, kept.hidden)) for kept in every] == [round(keep * 768) for keep in FIFTIETHS]
+
+
+def test_every_budget_is_kept_and_well_used(learngene: lg.Learngene) -> None:
+    whole = cost(SPEC)
+    sizes = [cost(member.spec).params for member in Begin().family(learngene.config)]
+    assert sizes == sorted(sizes)
+    for share in (0.45, 0.6, 0.75, 0.9):
+        made = lg.expand(learngene, max_params=int(share * whole.params))
+        assert share - 0.05 < cost(made.spec).params / whole.params <= share
+        assert sum(parameter.numel() for parameter in made.model().parameters()) == cost(made.spec).params
+
+
+def test_the_evolution_is_never_worse_than_its_start(learngene: lg.Learngene) -> None:
+    details = learngene.config.details
+    assert 0 < details["start"] <= details["reached"] < 1
+    other = SMOKE([ANCESTRY], [tiny_task()], Run(seed=1))
+    assert other.config.details == details
+    assert all(torch.equal(other.state[name], learngene.state[name]) for name in learngene.state)
+
+
+def test_the_start_is_a_line_through_the_blocks() -> None:
+    sensitivity, evolution = Sensitivity(images=6, crops=2), Evolution(evaluations=1, first=2.0, last=0.5, compared=8)
+    made = Order(each=Search(sensitivity=sensitivity, evolution=evolution))([ANCESTRY], [tiny_task()], Run(seed=1))
+    run = Run(seed=1).part("ranking")
+    images = shown_to(SPEC, Calibration(images=8), tiny_task(), form_of(made.config), run).images[:6]
+    model, seed = model_of(SPEC, ANCESTRY.state), derive_seed(run.seed, "crops")
+    line = torch.tensor([2.0, 1.5, 1.0, 0.5])[:, None]
+    for name, scores in zip(("heads", "hidden"), curvatures(model, SPEC, images, small=2, seed=seed)):
+        expected = (scores * line / (scores * line).mean()).float()
+        torch.testing.assert_close(made.state[f"importance.{name}"], expected, rtol=1e-4, atol=1e-6)
+    assert made.config.details["start"] == made.config.details["reached"]
+
+
+def test_the_recorded_agreement_is_that_of_the_models_that_are_built(learngene: lg.Learngene) -> None:
+    """Of descendants without compensation, whose features are compared anew."""
+    form = form_of(learngene.config)
+    images = shown_to(SPEC, Calibration(images=16), tiny_task(), form, Run(seed=1).part("ranking")).images
+    with torch.no_grad():
+        whole = model_of(SPEC, ANCESTRY.state)(images)
+        mean, directions = principal(whole, 8)
+        found = []
+        for keep in (0.65, 0.35):
+            small = lg.expand(learngene, keep=keep, compensate=False).model()
+            got = (small.forward_features(images)[:, 0] - mean) @ directions
+            found.append(torch.nn.functional.cosine_similarity(got, (whole - mean) @ directions).mean())
+    assert float(sum(found)) / 2 == pytest.approx(learngene.config.details["reached"], abs=1e-5)
+
+
+@pytest.mark.parametrize(("cut_away", "heads"), [(0.15, 0.0), (0.35, 0.2), (0.55, 0.4), (0.65, 0.5), (0.0, 0.0)])
+def test_shares_of_heads_are_those_of_the_authors_script(cut_away: float, heads: float) -> None:
+    assert Search().shares(1 - cut_away) == (pytest.approx(1 - heads), 1 - cut_away)
+    assert Search(lead=0.0).shares(1 - cut_away) == (pytest.approx(1 - cut_away), 1 - cut_away)
+
+
+def test_with_nothing_cut_the_ancestry_model_is_left(learngene: lg.Learngene) -> None:
+    for expander in (Begin(), Begin(keep=1.0), Begin(compensate=False)):
+        made = lg.expand(learngene, expander=expander)
+        assert made.spec == SPEC
+        assert all(torch.equal(made.state[name], learngene.state[name]) for name in made.inherited)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"heads": 2}, "heads is 2, but each block keeps what the ranking leaves it; leave out --heads"),
+        ({"mlp_ratio": 2.0}, "leave out --mlp-ratio, and name --keep or a budget"),
+        ({"layers": 2}, "layers is 2, but all descendants of this learngene have layers 4"),
+    ],
+)
+def test_sizes_that_the_ranking_does_not_leave_are_refused(
+    learngene: lg.Learngene, sizes: dict[str, float], said: str
+) -> None:
+    with pytest.raises(WrongCall, match=said):
+        lg.expand(learngene, target=Target(**sizes))  # type: ignore[arg-type]
+
+
+def test_what_is_wrong_is_named(learngene: lg.Learngene, tmp_path: Path) -> None:
+    broken = learngene.with_config(details={**learngene.config.details, "hidden": [[1, 1, 1, 1]]})
+    with pytest.raises(BadFile, match="details has 41 and 1 cuts for 41 shares; extract it again"):
+        lg.expand(broken, keep=0.5)
+    state = {name: learngene.state[name] for name in learngene.state if name != "importance.heads"}
+    with pytest.raises(BadFile, match=r"the elastic learngene lacks importance.heads of shape \(4, 3\)"):
+        lg.expand(replace(learngene, state=state), keep=0.5)
+    with pytest.raises(WrongCall, match="sparsities has no value; name one or more"):
+        Evolution(sparsities=())
+    with pytest.raises(WrongCall, match="elastic does not take models with norms after attention and MLP"):
+        Order().outline([SPEC.with_(post_norm=True)])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"mlp": "swiglu"}, {"mlp": "swiglu_packed"}, {"class_token": False, "pool": "avg"}, {"dense": True, "classes": 3}],
+)
+def test_other_models_are_ranked(changes: dict[str, object]) -> None:
+    spec = SPEC.with_(**changes)
+    made = SMOKE([tiny_ancestry(spec=spec)], [tiny_task()], Run(seed=1))
+    small = lg.expand(made, keep=0.5)
+    assert cost(small.spec).params < 0.8 * cost(spec).params
+    assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
