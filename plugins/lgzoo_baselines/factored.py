@@ -1,4 +1,4 @@
-"""Auxiliary models whose matrices are made of factors that all layers share and small scalers of each layer's own: WAVE and FINE.
+"""Auxiliary models whose matrices are made of factors that all layers share and small scalers of each layer's own: WAVE, FINE, SWEET.
 
     W_i = form(factors, S_i)        every matrix of block i, from the scaler S_i
 
@@ -7,18 +7,18 @@ scalers on the lines between those of the auxiliary model's L layers, its first 
 
     S'_j = (1 - f) S_i + f S_(i + 1)        i + f = j (L - 1) / (L' - 1)
 
-and may learn them on a task's images, with the factors frozen. Vectors (biases, norms) are each layer's own, as scalers are. The learngene
+and may learn them on a task's images, with the factors frozen but those of a size. Vectors (biases, norms) are each layer's own, as scalers are. The learngene
 holds a ViT's tensors, but for each matrix of block i its scaler, under the matrix's name, and the factors under `blocks.shared.`.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from learngene_zoo.plugin import (
+    FLAT,
     Expander,
     LearngeneConfig,
     Member,
@@ -32,7 +32,6 @@ from lgzoo_baselines.auxiliary import Origin, Taught, held, opened, read_from, w
 from lgzoo_baselines.block_choice import completed, narrower
 from lgzoo_baselines.distillation import Distilling, taught
 from lgzoo_baselines.forms import Form, fan_in, matrices
-from lgzoo_baselines.weight_selection import Select
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import (
@@ -58,16 +57,13 @@ class Factor(Taught):
 
     details: ClassVar[type[Origin]]
 
-    @property
-    @abstractmethod
-    def shape(self) -> Form:
-        """How matrices are made."""
+    form: Form = field(metadata=FLAT)
 
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The auxiliary model's shape. Raises `WrongCall` for one whose matrices cannot be made so."""
         spec = without_token(ancestries[0], ancestries[0].layers)
-        self.shape.draws(spec, fan_in)
-        return LearngeneConfig(method=self.method, spec=spec, details=self.details(form=self.shape).json())  # type: ignore[call-arg]
+        self.form.draws(spec, fan_in)
+        return LearngeneConfig(method=self.method, spec=spec, details=self.details(form=self.form).json())  # type: ignore[call-arg]
 
     def learnt(
         self, config: LearngeneConfig, ancestry: Ancestry, teacher: Descendant | TimmModel, task: Task, part: Run
@@ -78,7 +74,7 @@ class Factor(Taught):
         details = details_of(config, self.details).of(task)
         spec = config.spec.with_(classes=task.classes, dense=task.dense)
         start = opened(spec, initial(spec, part.seed, self.init), ancestry, part.seed)
-        return details, once(part, factored, self.each, [self.shape, self.init, start, teacher, task])
+        return details, once(part, factored, self.each, [self.form, self.init, start, teacher, task])
 
 
 def factored(
@@ -132,7 +128,7 @@ class Rescale(Expander):
         layers = between(layers, spec.layers)
         deep = config.spec.with_(layers=spec.layers, classes=details.classes, dense=details.dense)
         small = deep.with_(width=spec.width, heads=spec.heads)
-        indices = Select(whole_heads=True, elements="consecutive").indices(deep, small)
+        indices = form.indices(deep, small)
         kinds = matrices(deep)
         whole = [form.made(factors, layer, kinds) for layer in layers]
         parts = (

@@ -88,15 +88,16 @@ def rescaled(
 ) -> StateDict:
     """The state of `start` with scalers, vectors, final norm and head as they are after learning on a task.
 
-    Frozen are the factors, and the stem.
+    Frozen are the factors, but those that belong to a size, and the stem.
     """
     spec, table = start.spec, table_of(start.spec)
     vectors = {f"{i}.{name}": t for i in range(spec.layers) for name, t in below(start.state, f"blocks.{i}").items()}
     own = {f"{i}.{name}": tensor for i, layer in enumerate(scalers) for name, tensor in layer.items()}
     stored = {**vectors, **own, **{f"shared.{name}": tensor for name, tensor in factors.items()}}
     model = made_of(model_of(spec, start.state), spec, stored, form)
+    frozen = {f"blocks.shared.{name}" for name in factors if name not in form.adapted}
     for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not (name.startswith("blocks.shared.") or table.is_stem(name)))
+        parameter.requires_grad_(not (name in frozen or table.is_stem(name)))
     objective = objective_for(task, model, recipe, derive_seed(run.seed, "attributes"))
     for _ in train(objective, training_images(task, start.input_format, recipe, run), recipe, run, label="scalers"):
         pass

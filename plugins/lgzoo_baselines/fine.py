@@ -68,11 +68,6 @@ class Factorize(Factor):
 
     form: Products = field(default=Products(), metadata=FLAT)
 
-    @property
-    def shape(self) -> Form:
-        """Products."""
-        return self.form
-
 
 @dataclass(frozen=True, kw_only=True)
 class Expand(Rescale):

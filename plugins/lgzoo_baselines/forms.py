@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from learngene_zoo.plugin import check_bounds, table_of
+from lgzoo_baselines.weight_selection import Select
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,12 @@ Std = Callable[[Shape], float]  # that the entries of a matrix of this shape are
 
 @dataclass(frozen=True, kw_only=True)
 class Form(ABC):
-    """How the matrices of a block are made of factors and scalers. Plain numbers, so that a part of a run is kept under them."""
+    """How the matrices of a block are made of factors and scalers. Plain numbers, so that a part of a run is kept under them.
+
+    `adapted` names the factors that belong to a size, and learn anew for another one.
+    """
+
+    adapted: ClassVar[frozenset[str]] = frozenset()
 
     def __post_init__(self) -> None:
         check_bounds(self)
@@ -36,6 +42,10 @@ class Form(ABC):
     @abstractmethod
     def matrix(self, kind: str, factors: Mapping[str, Tensor], scaler: Tensor) -> Tensor:
         """The matrix of this kind."""
+
+    def indices(self, whole: Spec, small: Spec) -> dict[str, list[int]]:
+        """Which entries of a model's axes a narrower one has: the first heads, channels and hidden neurons."""
+        return Select(whole_heads=True, elements="consecutive").indices(whole, small)
 
     def narrowed(self, factors: StateDict, scalers: StateDict, small: Spec) -> tuple[StateDict, StateDict]:
         """Factors and scalers of a narrower model, of the first heads and channels; as they are, where only the depth changes."""

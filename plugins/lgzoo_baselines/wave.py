@@ -85,11 +85,6 @@ class Templating(Factor):
 
     form: Templates = field(default=Templates(), metadata=FLAT)
 
-    @property
-    def shape(self) -> Form:
-        """Sums of Kronecker products."""
-        return self.form
-
 
 @dataclass(frozen=True, kw_only=True)
 class Expand(Rescale):

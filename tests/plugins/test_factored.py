@@ -1,4 +1,4 @@
-"""WAVE and FINE: matrices that are made of shared factors and of scalers of each layer's own."""
+"""WAVE, FINE and SWEET: matrices that are made of shared factors and of scalers of each layer's own."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.tensors import initial, model_of
 from learngene_zoo.method import METHODS, Target
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import with_settings
+from learngene_zoo.settings import Recipe, with_settings
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_baselines import factored as factored_module
 from lgzoo_baselines.factored import between
-from lgzoo_baselines.factored_blocks import drawn, laid_out, made_of
+from lgzoo_baselines.factored_blocks import drawn, laid_out, made_of, rescaled
 from lgzoo_baselines.fine import Products
 from lgzoo_baselines.forms import Form, fan_in, matrices
 from lgzoo_baselines.mixed_blocks import below
+from lgzoo_baselines.sweet import Tucker
 from lgzoo_baselines.wave import Templates
 
 SPEC = tiny_ancestry().spec.with_(pool="avg", class_token=False, classes=3)  # 3 layers, 2 heads of 16
-FORMS = [Templates(templates=3), Products()]
+FORMS = [Templates(templates=3), Products(), Tucker(rank=5, stream=24)]
 
 
 @cache
@@ -69,7 +70,7 @@ def test_scalers_between_layers() -> None:
     assert [layer["a"].item() for layer in between(layers, 1)] == [0]
 
 
-@pytest.mark.parametrize("name", ["wave", "fine"])
+@pytest.mark.parametrize("name", ["wave", "fine", "sweet"])
 def test_of_its_own_depth_a_descendant_is_the_auxiliary_model(name: str) -> None:
     learngene = made(name)
     form, state = METHODS.load(name).presets["smoke"].form, learngene.state  # type: ignore[attr-defined]
@@ -86,14 +87,14 @@ def test_of_its_own_depth_a_descendant_is_the_auxiliary_model(name: str) -> None
     assert same.inherited == {tensor for tensor in same.state if not tensor.startswith("head.")}
 
 
-@pytest.mark.parametrize("name", ["wave", "fine"])
+@pytest.mark.parametrize("name", ["wave", "fine", "sweet"])
 def test_the_head_is_inherited_for_the_learngenes_own_task(name: str) -> None:
     own = METHODS.load(name).expander(made(name), Target(layers=2, classes=3, task="tiny"), Run())
     assert torch.equal(own.state["head.weight"], made(name).state["head.weight"])
     assert "head.weight" not in lg.expand(made(name), classes=3).inherited
 
 
-@pytest.mark.parametrize("name", ["wave", "fine"])
+@pytest.mark.parametrize("name", ["wave", "fine", "sweet"])
 def test_scalers_learn_on_a_task_and_factors_stay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learngene_zoo.plugin.open_task", lambda *arguments, **options: tiny_task(), raising=False)
     method, learngene = METHODS.load(name), made(name)
@@ -109,12 +110,27 @@ def test_scalers_learn_on_a_task_and_factors_stay(name: str, monkeypatch: pytest
         with_settings(method.expander, learning)(learngene, Target(layers=2), Run())
 
 
-@pytest.mark.parametrize("name", ["wave", "fine"])
+@pytest.mark.parametrize("name", ["wave", "fine", "sweet"])
 def test_a_learngene_that_lost_a_factor_is_refused(name: str) -> None:
     lost = next(tensor for tensor in made(name).state if tensor.startswith("blocks.shared."))
     fewer = {tensor: value for tensor, value in made(name).state.items() if tensor != lost}
     with pytest.raises(BadFile, match=f"{lost} is missing"):
         lg.expand(replace(made(name), state=fewer), layers=2)
+
+
+@pytest.mark.parametrize(("name", "form"), [("wave", Templates(templates=4)), ("sweet", Tucker(rank=8, stream=16))])
+def test_a_narrower_model_has_the_first_heads(name: str, form: Form) -> None:
+    learngene = made(name)
+    whole, narrow = lg.expand(learngene, classes=3), lg.expand(learngene, width=16, classes=3)
+    assert (narrow.spec.width, narrow.spec.heads) == (16, 1)
+    for part in range(3):  # queries, keys, values
+        rows = whole.state["blocks.1.attn.qkv.weight"][32 * part : 32 * part + 16, :16]
+        assert torch.equal(narrow.state["blocks.1.attn.qkv.weight"][16 * part : 16 * part + 16], rows)
+    assert torch.equal(narrow.state["pos_embed"], whole.state["pos_embed"][..., :16])
+    scalers = {kind: learngene.state[f"blocks.1.{kind}"] for kind in matrices(SPEC)}
+    factors, small = form.narrowed(below(learngene.state, "blocks.shared"), scalers, narrow.spec)
+    for kind, scaler in small.items():
+        torch.testing.assert_close(form.matrix(kind, factors, scaler), narrow.state[f"blocks.1.{kind}"])
 
 
 # WAVE.
@@ -138,20 +154,9 @@ def test_templates_that_are_all_of_a_matrix_can_hold_any() -> None:
     assert torch.equal(form.matrix("kind", {"kind": matrix.reshape(2, 16, 16)}, places), matrix)
 
 
-def test_a_narrower_model_has_the_first_heads() -> None:
-    learngene = made("wave")
-    whole, narrow = lg.expand(learngene, classes=3), lg.expand(learngene, width=16, classes=3)
-    assert (narrow.spec.width, narrow.spec.heads) == (16, 1)
-    for part in range(3):  # queries, keys, values
-        rows = whole.state["blocks.1.attn.qkv.weight"][32 * part : 32 * part + 16, :16]
-        assert torch.equal(narrow.state["blocks.1.attn.qkv.weight"][16 * part : 16 * part + 16], rows)
+def test_a_narrower_wave_has_the_first_hidden_neurons() -> None:
+    whole, narrow = (lg.expand(made("wave"), width=width, classes=3) for width in (32, 16))
     assert torch.equal(narrow.state["blocks.1.mlp.fc1.weight"], whole.state["blocks.1.mlp.fc1.weight"][:64, :16])
-    assert torch.equal(narrow.state["pos_embed"], whole.state["pos_embed"][..., :16])
-    form, state = Templates(templates=4), learngene.state
-    scalers = {kind: state[f"blocks.1.{kind}"] for kind in matrices(SPEC)}
-    factors, small = form.narrowed(below(state, "blocks.shared"), scalers, narrow.spec)
-    for kind, scaler in small.items():
-        assert torch.equal(form.matrix(kind, factors, scaler), narrow.state[f"blocks.1.{kind}"])
 
 
 def test_templates_fill_whole_matrices() -> None:
@@ -198,3 +203,86 @@ def test_what_fine_stores() -> None:
     assert {kind: shape for kind, (shape, _) in scalers.items()} == dict.fromkeys(matrices(SPEC), (32,))
     with pytest.raises(WrongCall, match="width"):
         lg.expand(made("fine"), width=16)
+
+
+# SWEET.
+
+
+def test_a_matrix_is_a_template_between_scalers() -> None:
+    """The sum, written out for one entry of each square of a matrix of two squares beside each other."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"template": (2, 3, 4), "rows": (5, 3), "columns": (5, 4)}
+    factors = {name: torch.randn(*shape, generator=generator) for name, shape in shapes.items()}
+    scaler = torch.randn(1, 2, 2, generator=generator)
+    found = Tucker().matrix("kind", factors, scaler)
+    assert found.shape == (5, 10)
+    for square, a, b in ((0, 1, 4), (1, 3, 2)):
+        expected = sum(
+            scaler[0, square, t] * factors["rows"][a, u] * factors["columns"][b, v] * factors["template"][t, u, v]
+            for t in range(2)
+            for u in range(3)
+            for v in range(4)
+        )
+        assert found[a, 5 * square + b].item() == pytest.approx(float(expected), rel=1e-4)
+    below_each_other = Tucker().matrix("kind", factors, scaler.transpose(0, 1))
+    assert torch.equal(below_each_other, torch.cat([found[:, :5], found[:, 5:]]))
+
+
+def test_no_side_of_the_tensor_has_more_than_the_templates_rank() -> None:
+    """All squares of all layers, seen from each of their three sides."""
+    stored, form = random_parts(Tucker(rank=5, stream=8)), Tucker(rank=5, stream=8)
+    squares = []
+    for i, (kind, (rows, columns)) in ((i, one) for i in range(3) for one in matrices(SPEC).items()):
+        matrix = form.matrix(kind, below(stored, "shared"), stored[f"{i}.{kind}"]).double()
+        squares += matrix.reshape(rows // 32, 32, columns // 32, 32).transpose(1, 2).flatten(0, 1).unbind()
+    tensor = torch.stack(squares)
+    assert tensor.shape == (3 * 12, 32, 32)
+    ranks = [torch.linalg.matrix_rank(tensor.movedim(side, 0).flatten(1), rtol=1e-5).item() for side in range(3)]
+    assert ranks == [5, 8, 8]
+
+
+def test_of_full_rank_the_template_can_be_any_squares() -> None:
+    matrix = torch.arange(32.0 * 16).reshape(32, 16)
+    factors = {"template": matrix.reshape(2, 16, 16), "rows": torch.eye(16), "columns": torch.eye(16)}
+    assert torch.equal(Tucker().matrix("kind", factors, torch.eye(2)[:, None]), matrix)
+
+
+def test_of_hidden_neurons_a_narrower_model_has_the_first_of_each_square() -> None:
+    whole, narrow = (lg.expand(made("sweet"), width=width, classes=3) for width in (32, 16))
+    for square in range(4):
+        rows = whole.state["blocks.1.mlp.fc1.weight"][32 * square : 32 * square + 16, :16]
+        assert torch.equal(narrow.state["blocks.1.mlp.fc1.weight"][16 * square : 16 * square + 16], rows)
+        biases = whole.state["blocks.1.mlp.fc1.bias"][32 * square : 32 * square + 16]
+        assert torch.equal(narrow.state["blocks.1.mlp.fc1.bias"][16 * square : 16 * square + 16], biases)
+
+
+def test_scalers_of_a_width_learn_and_the_template_stays() -> None:
+    """What a narrower model learns on a task is a model of this template: of no other do its squares consist."""
+    form, learngene = Tucker(rank=8, stream=16), made("sweet")
+    start = lg.expand(learngene, width=16, classes=3)
+    scalers = [{kind: learngene.state[f"blocks.{i}.{kind}"] for kind in matrices(SPEC)} for i in range(3)]
+    factors, _ = form.narrowed(below(learngene.state, "blocks.shared"), scalers[0], start.spec)
+    recipe = Recipe(epochs=1, images=16, batch_size=8, lr=1e-2)
+    moved = {}
+    for adapted in (form.adapted, frozenset[str]()):
+        kind = type("Kind", (Tucker,), {"adapted": adapted})(rank=8, stream=16)
+        moved[bool(adapted)] = rescaled(recipe, kind, start, factors, scalers, tiny_task(), Run())
+    assert not torch.equal(moved[True]["blocks.0.attn.proj.weight"], moved[False]["blocks.0.attn.proj.weight"])
+    # With A and B as they were, every square stays a sum of their products: within the span of A's columns.
+    inside = factors["rows"] @ torch.linalg.pinv(factors["rows"])
+    assert torch.allclose(
+        inside @ moved[False]["blocks.0.attn.proj.weight"], moved[False]["blocks.0.attn.proj.weight"], atol=1e-5
+    )
+
+
+def test_what_sweet_stores() -> None:
+    held = {name: tuple(tensor.shape) for name, tensor in made("sweet").state.items()}
+    assert held["blocks.shared.template"] == (8, 16, 16)
+    assert held["blocks.shared.rows"] == held["blocks.shared.columns"] == (32, 16)
+    assert held["blocks.2.mlp.fc2.weight"] == (1, 4, 8)
+    assert made("sweet").config.details["form"] == {"rank": 8, "stream": 16}
+
+
+def test_squares_fill_whole_matrices() -> None:
+    with pytest.raises(WrongCall, match=r"mlp\.fc1\.weight is a matrix of 40 x 32; squares as wide as the stream, 32"):
+        METHODS.load("sweet").presets["paper"].outline([tiny_ancestry().spec.with_(mlp_ratio=1.25)])
