@@ -3,7 +3,7 @@
 A method of this zoo. The learngene is the ancestry model itself, without its head, or only its name, with what a few hundred images
 tell of it:
 
-    1  record the residual streams of all blocks                                          (streams.py)
+    1  record the residual streams of all blocks                            (streams.py, recording.py)
     2  cut the blocks into k runs, best for every k at once; a run's first block stands for it       (depth.py)
     3  find the directions in which the streams vary most                                  (width.py)
 
@@ -21,15 +21,14 @@ ReplaceMe (2505.02819) replaces blocks by one linear layer, SliceGPT (2401.15024
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
     FLAT,
     BadFile,
-    Bounds,
     Expander,
     Extractor,
     Learngene,
@@ -38,45 +37,21 @@ from learngene_zoo.plugin import (
     Method,
     Work,
     WrongCall,
-    check_bounds,
     details_of,
     from_json,
     once,
     to_json,
 )
+from lgzoo_closed_form.calibration import Calibration as Calibration
 from lgzoo_closed_form.depth import cuts
+from lgzoo_closed_form.teaching import PART, kept_teacher, teaching
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import torch
 
     from learngene_zoo.plugin import Ancestry, Descendant, InputFormat, Json, Run, Spec, StateDict, Target, Task
-    from lgzoo_closed_form.solve import Teacher
 
-PART = "statistics"  # of an extraction's run
 DIRECTIONS = "directions"  # the learngene's tensor (D, D): principal directions of the streams, by falling variance
-
-
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Which pictures are seen, and how equations are weighted."""
-
-    images: Annotated[int, "training images, without their labels", Bounds(least=1)] = 600
-    tokens: Annotated[
-        int, "tokens of each image that enter the equations; the prefix tokens always do", Bounds(least=2)
-    ] = 64
-    class_weight: Annotated[
-        float, "weight of the first prefix token, the class token, in every sum of squares", Bounds(above=0)
-    ] = 4.0
-    ridge: Annotated[
-        float,
-        "how strongly solutions are drawn to the copied weights, relative to the inputs' mean square",
-        Bounds(least=0),
-    ] = 1e-3
-
-    def __post_init__(self) -> None:
-        check_bounds(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +119,7 @@ def statistics(
     from lgzoo_closed_form.width import directions
 
     spec = ancestry.spec
-    folder = fresh(run.folder / STREAMS) if keep_streams and run.folder else None
+    folder = fresh(run.folder / STREAMS, keep_streams) if run.folder else None
     state, form = without_head(ancestry.state, spec), ancestry.input_format
     with teaching(state, spec, settings, task, form, run, folder) as teacher:
         found = cuts(costs_of_runs(teacher, settings.ridge))
@@ -159,54 +134,6 @@ def statistics(
         variance=tuple(round(share, 6) for share in shares_D.tolist()),
     )
     return {DIRECTIONS: columns_DD.float()}, to_json(details)
-
-
-@contextmanager
-def teaching(
-    state: StateDict,
-    spec: Spec,
-    settings: Calibration,
-    task: Task,
-    input_format: InputFormat,
-    run: Run,
-    folder: Path | None = None,
-) -> Iterator[Teacher]:
-    """The ancestry model, and its streams over images of a task; in this folder, or for as long as they are used."""
-    from lgzoo_closed_form.recording import place_for, size_of
-
-    size = 0 if folder else size_of(spec, settings.images, settings.tokens)
-    with place_for(size) as place:
-        yield teacher_of(state, spec, settings, task, input_format, run, folder or place)
-
-
-def teacher_of(
-    state: StateDict,
-    spec: Spec,
-    settings: Calibration,
-    task: Task,
-    input_format: InputFormat,
-    run: Run,
-    folder: Path | None = None,
-) -> Teacher:
-    """The ancestry model, and its streams over images of a task; in files, if there is a folder for them."""
-    from learngene_zoo.plugin import model_of, open_device
-    from lgzoo_closed_form.solve import Teacher
-    from lgzoo_closed_form.streams import pictures, record
-
-    open_device(replace(run, device="cpu"))  # sets the number of threads
-    bare = spec.with_(classes=0)
-    model = model_of(bare, state)
-    shown = pictures(
-        task,
-        bare.prefix_tokens,
-        bare.patches,
-        input_format,
-        run,
-        images=settings.images,
-        tokens=settings.tokens,
-        weight=settings.class_weight,
-    )
-    return Teacher(bare, state, model, shown, record(model, shown, folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +174,7 @@ class Solve(Expander):
         P_dD = self._projection(learngene, spec)
         weights = inherited_weights(config, learngene.state, run)
         whole = {name: weights[name].float() for name in weights}  # those on the shelf are in half precision
-        kept = self._kept(learngene, whole, task, run)
+        kept = kept_teacher(learngene, self._directions(learngene), whole, run) if task.name == details.task else None
         new = teaching(whole, config.spec, details.calibration, task, _input_format(config), run)
         with nullcontext(kept) if kept else new as teacher:
             small = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
@@ -277,24 +204,6 @@ class Solve(Expander):
         for feature in _unnarrowed(whole) if spec.width < whole.width else ():
             raise WrongCall(f"the ancestry model has {feature}, so its stream cannot be narrowed; leave out the width")
         return spec
-
-    def _kept(self, learngene: Learngene, whole: StateDict, task: Task, run: Run) -> Teacher | None:
-        """The ancestry model with the streams that the extraction has kept beside the learngene, if they are of this task."""
-        from learngene_zoo.plugin import model_of, open_device
-        from lgzoo_closed_form.recording import STREAMS, kept
-        from lgzoo_closed_form.solve import Teacher
-
-        if learngene.folder is None or task.name != details_of(learngene.config, Details).task:
-            return None
-        spec = learngene.config.spec.with_(classes=0)
-        beside = learngene.folder.resolve()
-        found = kept(
-            beside.with_name(f"{beside.name}.run") / "parts" / PART / STREAMS, self._directions(learngene), spec
-        )
-        if found is None:
-            return None
-        open_device(replace(run, device="cpu"))
-        return Teacher(spec, whole, model_of(spec, whole), *found)
 
     def _runs(self, details: Details, spec: Spec) -> tuple[int, ...]:
         """The first block of each run. Raises `BadFile` for runs that cannot be."""

@@ -38,9 +38,11 @@ def place_for(size: int) -> Iterator[Path | None]:
         yield Path(folder)
 
 
-def fresh(folder: Path) -> Path:
-    """The folder, empty."""
+def fresh(folder: Path, wanted: bool) -> Path | None:
+    """The folder, empty, if it is wanted; what an earlier extraction has kept there is gone."""
     shutil.rmtree(folder, ignore_errors=True)
+    if not wanted:
+        return None
     folder.mkdir(parents=True)
     return folder
 

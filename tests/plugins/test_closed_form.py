@@ -25,7 +25,8 @@ from lgzoo_closed_form.depth import cuts, monotone
 from lgzoo_closed_form.recording import size_of
 from lgzoo_closed_form.ridge import MOST_SUBSETS, Ridge, Sums, best_heads, best_neurons, spread
 from lgzoo_closed_form.solve import Teacher, solved, start
-from lgzoo_closed_form.streams import record
+from lgzoo_closed_form.streams import pictures, record
+from lgzoo_closed_form.teaching import teacher_of
 from lgzoo_closed_form.width import complement, directions, folded, narrowed, narrowed_parts, projection
 
 SPEC = load_family("vit").examples[0].with_(layers=4)
@@ -240,8 +241,7 @@ def test_without_solving_blocks_are_selected(learngene: lg.Learngene, layers: in
 
 def missed(learngene: lg.Learngene, expander: Solve) -> float:
     """How far the stream after the last block is from the ancestry model's, on the calibration images."""
-    from lgzoo_closed_form.closed_form import _input_format, teacher_of
-    from lgzoo_closed_form.streams import pictures
+    from lgzoo_closed_form.closed_form import _input_format
 
     state = {name: learngene.state[name] for name in learngene.state if name != DIRECTIONS}
     settings, form, run = Calibration(images=24), _input_format(learngene.config), Run(seed=0)
@@ -333,8 +333,6 @@ def test_other_blocks_are_solved(changes: dict[str, object]) -> None:
 
 def recorded(spec: Spec = SPEC, folder: Path | None = None) -> Teacher:
     """The ancestry model with its streams, in memory or in files."""
-    from lgzoo_closed_form.closed_form import teacher_of
-
     ancestry = tiny_ancestry(spec=spec)
     settings = Calibration(images=24)
     return teacher_of(
@@ -470,6 +468,10 @@ def test_kept_streams_serve_every_expansion(tmp_path: Path, monkeypatch: pytest.
     assert all(torch.equal(found.state[name], anew.state[name]) for name in found.inherited)
     with pytest.raises(TypeError):  # of other images nothing is kept
         lg.expand(tmp_path / "gene", layers=2, calibration="digits")
+    monkeypatch.undo()
+    again = replace(extractor, keep_streams=False)
+    lg.extract("closed_form", extractor=again, out=tmp_path / "gene", run=Run(seed=1), force=True)
+    assert not list(tmp_path.rglob("*.f32"))
 
 
 def test_streams_of_another_learngene_are_not_taken(tmp_path: Path) -> None:
