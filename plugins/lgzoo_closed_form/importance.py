@@ -14,13 +14,15 @@ Shapes: R recorded tokens, L blocks, H heads, A the width of all heads together,
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
 import torch
 
 from learngene_zoo.plugin import Model, Spec, StateDict, WrongCall, model_of, state_of, table_of
 from lgzoo_closed_form.cutting import recordings
-from lgzoo_closed_form.ridge import weighted_mean
+from lgzoo_closed_form.ridge import Sums
 from lgzoo_closed_form.streams import Pictures, some
 
 if TYPE_CHECKING:
@@ -76,16 +78,17 @@ def summed(masses: StateDict, spec: Spec, axis: str) -> torch.Tensor:
 def energies(model: Model, spec: Spec, shown: Pictures) -> Scores:
     """The variance of what every head and every hidden neuron adds to the stream, summed over its channels."""
     of_heads, of_hidden = [], []
-    for block, outputs_RA, hidden_RM in recordings(model, shown):
-        outputs_RHC = _centred(outputs_RA, shown).unflatten(1, (spec.heads, -1))
-        writer_DHC = block.attn.proj.weight.detach().double().unflatten(1, (spec.heads, -1))
-        moment_HCC = torch.einsum("rhc,rhe,r->hce", outputs_RHC, outputs_RHC, shown.weights)
+    for number, parts in groupby(recordings(model, shown), key=attrgetter("block")):
+        proj, fc2 = model.blocks[number].attn.proj, model.blocks[number].mlp.fc2
+        outputs, hidden = Sums(proj.in_features), Sums(0, fc2.in_features)
+        for part in parts:
+            outputs.add(part.outputs, part.outputs[:, :0], part.weights)
+            hidden.add(part.hidden[:, :0], part.hidden, part.weights)
+        gram_AA, width = outputs.gram, spec.head_width
+        moment_HCC = torch.stack(
+            [gram_AA[at : at + width, at : at + width] for at in range(0, proj.in_features, width)]
+        )
+        writer_DHC = proj.weight.detach().double().unflatten(1, (spec.heads, -1))
         of_heads.append(torch.einsum("dhc,hce,dhe->h", writer_DHC, moment_HCC, writer_DHC))
-        moment_M = (_centred(hidden_RM, shown).square() * shown.weights[:, None]).sum(dim=0)
-        of_hidden.append(moment_M * block.mlp.fc2.weight.detach().double().square().sum(dim=0))
+        of_hidden.append(hidden.square_O * fc2.weight.detach().double().square().sum(dim=0))
     return torch.stack(of_heads), torch.stack(of_hidden)
-
-
-def _centred(rows_RN: torch.Tensor, shown: Pictures) -> torch.Tensor:
-    rows = rows_RN.double()
-    return rows - weighted_mean(rows, shown.weights)

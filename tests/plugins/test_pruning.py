@@ -23,8 +23,9 @@ from lgzoo_closed_form.cutting import Kept, absorbed, best, compensated, cut, re
 from lgzoo_closed_form.importance import importances
 from lgzoo_closed_form.pruned import check_prunable, shown_to
 from lgzoo_closed_form.pruning import PRUNING, Prune, Rank, Scoring
-from lgzoo_closed_form.ridge import weighted_mean
+from lgzoo_closed_form.ridge import Sums, weighted_mean
 from lgzoo_closed_form.sizes import SHARES, Counts, begun, even_members, ranked, ratio, uneven_spec
+from lgzoo_closed_form.streams import Pictures, inputs_of
 
 SPEC = load_family("vit").examples[0].with_(layers=4, width=48, heads=3)
 SETTINGS = Calibration(images=24)
@@ -57,9 +58,29 @@ def test_the_ranking_through_all_blocks_keeps_the_contract(learngene: lg.Learnge
 # The criteria.
 
 
-def pictures_of(spec: ViTSpec) -> torch.Tensor:
+def pictures_of(spec: ViTSpec) -> Pictures:
     ancestry = tiny_ancestry(spec=spec)
     return shown_to(spec, SETTINGS, tiny_task(), ancestry.input_format, Run(seed=1))
+
+
+def linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
+    """The same one every time."""
+    layer, generator = nn.Linear(inputs, outputs, bias=bias), torch.Generator().manual_seed(1)
+    for parameter in layer.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
+    return layer
+
+
+def sums_of(inputs_RI: torch.Tensor, weights_R: torch.Tensor, centred: bool = True) -> Sums:
+    return Sums.over([(inputs_RI, inputs_RI[:, :0], weights_R)], centred=centred)
+
+
+@torch.no_grad()
+def read_by(model: nn.Module, layer: nn.Module, shown: Pictures) -> torch.Tensor:
+    """What a layer reads of the recorded tokens, with all images at once."""
+    with inputs_of(layer) as found:
+        model(shown.images)
+    return shown.rows(found[0])
 
 
 def test_magnitudes_by_number() -> None:
@@ -107,7 +128,9 @@ def test_slopes_are_those_of_the_loss() -> None:
 def test_energies_are_the_variance_of_what_is_added() -> None:
     ancestry, shown = tiny_ancestry(spec=SPEC), pictures_of(SPEC)
     heads, hidden = importances("energy", ancestry, shown)
-    block, outputs, neurons = list(recordings(model_of(SPEC, ancestry.state), shown))[2]
+    model = model_of(SPEC, ancestry.state)
+    block = model.blocks[2]
+    outputs, neurons = (read_by(model, layer, shown) for layer in (block.attn.proj, block.mlp.fc2))
     share = shown.weights / shown.weights.sum()
 
     def variance(inputs: torch.Tensor, layer: nn.Linear, columns: slice) -> float:
@@ -172,14 +195,25 @@ def test_neighbours_of_one_size_are_one_segment() -> None:
 # Compensation.
 
 
+def test_every_block_is_recorded_a_few_images_at_a_time() -> None:
+    shown, model = pictures_of(SPEC), model_of(SPEC, tiny_ancestry(spec=SPEC).state)
+    parts = list(recordings(model, shown))
+    assert [part.block for part in parts] == [0, 0, 1, 1, 2, 2, 3, 3]  # 24 images, of which 16 go through together
+    for number, block in enumerate(model.blocks):
+        own = [part for part in parts if part.block == number]
+        torch.testing.assert_close(torch.cat([part.outputs for part in own]), read_by(model, block.attn.proj, shown))
+        torch.testing.assert_close(torch.cat([part.hidden for part in own]), read_by(model, block.mlp.fc2, shown))
+        assert torch.equal(torch.cat([part.weights for part in own]), shown.weights)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_what_is_an_affine_function_of_the_rest_is_not_missed(bias: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(200, 6, generator=generator)
     inputs[:, 4:] = inputs[:, :4] @ torch.randn(4, 2, generator=generator) + 3.0 * bias
-    layer, weights = nn.Linear(6, 5, bias=bias), torch.rand(200, generator=generator).double()
+    layer, weights = linear(6, 5, bias), torch.rand(200, generator=generator).double()
     wanted = layer(inputs)
-    weight, offset = absorbed(layer, inputs, range(4), weights, 1e-12)
+    weight, offset = absorbed(layer, sums_of(inputs, weights, bias), range(4), 1e-12)
     got = inputs[:, :4] @ weight.T + (offset if offset is not None else 0)
     torch.testing.assert_close(got, wanted, atol=1e-4, rtol=0)
     cut_off = wanted - inputs[:, 4:] @ layer.weight[:, 4:].T
@@ -189,22 +223,35 @@ def test_what_is_an_affine_function_of_the_rest_is_not_missed(bias: bool) -> Non
 
 def test_a_layer_without_a_bias_is_made_up_for_by_least_squares() -> None:
     generator = torch.Generator().manual_seed(0)
-    inputs, layer = torch.randn(60, 5, generator=generator) + 2, nn.Linear(5, 3, bias=False)
+    inputs, layer = torch.randn(60, 5, generator=generator) + 2, linear(5, 3, False)
     weights = torch.rand(60, generator=generator).double()
     rows = inputs.double() * weights.sqrt()[:, None]
     expected = torch.linalg.lstsq(rows[:, :3], rows @ layer.weight.double().T).solution.T
-    weight, _ = absorbed(layer, inputs, [0, 1, 2], weights, 0.0)
+    weight, _ = absorbed(layer, sums_of(inputs, weights, False), [0, 1, 2], 0.0)
     torch.testing.assert_close(weight.double(), expected, atol=1e-5, rtol=0)
+
+
+def test_a_model_without_biases_is_made_up_for_by_least_squares() -> None:
+    spec = SPEC.with_(proj_bias=False)
+    ancestry, shown = tiny_ancestry(spec=spec), pictures_of(spec)
+    model, kept = model_of(spec, ancestry.state), Kept([[0, 1]] * 4, [list(range(100))] * 4)
+    found = compensated(model, ancestry.state, spec, kept, shown, 0.0)
+    layer = model.blocks[1].attn.proj
+    rows = read_by(model, layer, shown).double() * shown.weights.sqrt()[:, None]
+    expected = torch.linalg.lstsq(rows[:, :32], rows @ layer.weight.detach().double().T).solution.T
+    torch.testing.assert_close(found["blocks.1.attn.proj.weight"].double(), expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("rho", [0.0, 1e-3, 1.0, 1e6])
 def test_the_error_never_rises(rho: float) -> None:
     ancestry, shown = tiny_ancestry(spec=SPEC), pictures_of(SPEC)
-    for block, outputs, neurons in recordings(model_of(SPEC, ancestry.state), shown):
-        for layer, inputs in ((block.attn.proj, outputs), (block.mlp.fc2, neurons)):
+    model = model_of(SPEC, ancestry.state)
+    for block in model.blocks:
+        for layer in (block.attn.proj, block.mlp.fc2):
+            inputs = read_by(model, layer, shown)
             kept = list(range(0, layer.in_features, 3))
             wanted, alone = layer(inputs).double(), inputs[:, kept] @ layer.weight[:, kept].T + layer.bias
-            weight, bias = absorbed(layer, inputs, kept, shown.weights, rho)
+            weight, bias = absorbed(layer, sums_of(inputs, shown.weights), kept, rho)
             got = inputs[:, kept] @ weight.T + bias
             with_it, without = (
                 float((shown.weights * (one - wanted).square().sum(1)).sum().detach()) for one in (got, alone)
@@ -213,9 +260,9 @@ def test_the_error_never_rises(rho: float) -> None:
 
 
 def test_the_constant_part_is_not_missed_whatever_the_ridge() -> None:
-    layer, weights = nn.Linear(3, 4), torch.ones(50).double()
+    layer, weights = linear(3, 4), torch.ones(50).double()
     inputs = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)) + 5
-    weight, bias = absorbed(layer, inputs, [0], weights, 1e9)
+    weight, bias = absorbed(layer, sums_of(inputs, weights), [0], 1e9)
     missed = inputs[:, :1] @ weight.T + bias - layer(inputs)
     assert weighted_mean(missed.double(), weights).abs().max() < 1e-5
 
@@ -240,8 +287,8 @@ def test_copies_of_heads_and_neurons_are_not_missed() -> None:
 
 
 def test_what_is_kept_of_a_layer_with_all_inputs_is_its_own() -> None:
-    layer = nn.Linear(6, 5)
-    weight, bias = absorbed(layer, torch.randn(20, 6), range(6), torch.ones(20).double(), 1e-3)
+    layer = linear(6, 5)
+    weight, bias = absorbed(layer, sums_of(torch.randn(20, 6), torch.ones(20).double()), range(6), 1e-3)
     assert torch.equal(weight, layer.weight)
     assert bias is not None
     assert torch.equal(bias, layer.bias)
