@@ -48,29 +48,43 @@ class Grow(Expander):
 
     def family(self, config: LearngeneConfig) -> list[Member]:
         """Every depth, and every width in whole heads, from the ancestry model's to twice as much. Larger ones can be built by name."""
-        spec = config.spec
-        sizes = product(range(spec.layers, 2 * spec.layers + 1), range(spec.heads, 2 * spec.heads + 1))
-        return [
-            Member(spec=spec.with_(layers=layers, width=heads * spec.head_width, heads=heads))
-            for layers, heads in sizes
-        ]
+        return larger(config.spec)
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """The grown blocks, positions resized, a new head. Raises `WrongCall` for a size below the ancestry model's."""
-        from learngene_zoo.plugin import derive_seed
-
         config, small = learngene.config, learngene.config.spec
-        spec = (target.whole_heads(small) if target.heads is None else target).apply(small)
-        large = body_of(spec, small)
-        _check_larger(large, small)
-        places = stacked_on_top(small.layers, large.layers)
-        maps = {
-            axis: copied(getattr(small, axis), getattr(large, axis), self.copies, derive_seed(run.seed, "copies", axis))
-            for axis in GROWING
-        }
+        spec, large = asked(config, target)
+        places, maps = stacked_on_top(small.layers, large.layers), copies_of(small, large, self.copies, run.seed)
         state = inherited_blocks(learngene, range(small.layers), run)
         made = grown(state, small, maps, places, advanced=self.knowledge == "advanced")
         return completed(config, spec, made, run, {"blocks": places})
+
+
+def larger(spec: Spec) -> list[Member]:
+    """Every depth, and every width in whole heads, from this one's to twice as much."""
+    sizes = product(range(spec.layers, 2 * spec.layers + 1), range(spec.heads, 2 * spec.heads + 1))
+    return [
+        Member(spec=spec.with_(layers=layers, width=heads * spec.head_width, heads=heads)) for layers, heads in sizes
+    ]
+
+
+def asked(config: LearngeneConfig, target: Target) -> tuple[Spec, Spec]:
+    """The shape of a target, and the ancestry model's with its blocks. Raises `WrongCall` for a size below the ancestry model's."""
+    small = config.spec
+    spec = (target.whole_heads(small) if target.heads is None else target).apply(small)
+    large = body_of(spec, small)
+    _check_larger(large, small, config.method)
+    return spec, large
+
+
+def copies_of(small: Spec, large: Spec, copies: Copies, seed: int) -> dict[str, list[int]]:
+    """g for each axis that may grow."""
+    from learngene_zoo.plugin import derive_seed
+
+    return {
+        axis: copied(getattr(small, axis), getattr(large, axis), copies, derive_seed(seed, "copies", axis))
+        for axis in GROWING
+    }
 
 
 def stacked_on_top(small: int, large: int) -> list[int]:
@@ -129,14 +143,14 @@ def _grows(spec: Spec, name: str) -> bool:
     return kind is not None and any(part in GROWING for axis in kind.axes for part in axis)
 
 
-def _check_larger(large: Spec, small: Spec) -> None:
+def _check_larger(large: Spec, small: Spec, method: str) -> None:
     for axis in ("layers", *GROWING):
         size, least = getattr(large, axis), getattr(small, axis)
         if size < least:
-            raise WrongCall(f"{axis} is {size}; the ancestry model has {least}, and growth builds larger ones only")
+            raise WrongCall(f"{axis} is {size}; the ancestry model has {least}, and {method} builds larger ones only")
     if large.head_width != small.head_width:
         raise WrongCall(
-            f"width is {large.width} with {large.heads} heads; growth copies whole heads of {small.head_width} channels: name the "
+            f"width is {large.width} with {large.heads} heads; {method} copies whole heads of {small.head_width} channels: name the "
             "width alone, a multiple of that"
         )
 

@@ -1,4 +1,5 @@
-"""Blocks that are sums of stored ones: as tensors, and as the layers of a model whose stored blocks are trained.
+"""Blocks that are sums of stored ones: as tensors, and as the layers of a model whose stored blocks are trained; and models whose tensors
+are given before each pass.
 
 `rows` has a row for each layer: the share of every stored block in it. B images, N tokens, D width.
 """
@@ -88,3 +89,18 @@ def started(spec: Spec, slopes: Sequence[int], seed: int, init: Literal["timm", 
         name: torch.zeros_like(tensor) if table.block_of(name) in slopes and tensor.dim() < 2 else tensor
         for name, tensor in initial(spec, seed, init).items()
     }
+
+
+def bare(module: nn.Module, keep: Callable[[str], bool] = lambda name: False) -> nn.Module:
+    """The same module without the parameters that are not to be kept: `give` puts tensors in their place."""
+    for name in [name for name, _ in module.named_parameters() if not keep(name)]:
+        path, _, leaf = name.rpartition(".")
+        delattr(module.get_submodule(path), leaf)
+    return module
+
+
+def give(module: nn.Module, tensors: StateDict) -> None:
+    """Let a bare module compute with these tensors, which stay what they are: gradients reach what they were made of."""
+    for name, tensor in tensors.items():
+        path, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(path), leaf, tensor)

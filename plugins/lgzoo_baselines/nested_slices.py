@@ -32,6 +32,7 @@ from learngene_zoo.plugin import (
     training_images,
 )
 from lgzoo_baselines.distillation import imitated
+from lgzoo_baselines.mixed_blocks import bare, give
 from lgzoo_baselines.nested_sizes import BLOCKS, Nesting
 from lgzoo_baselines.weight_subcloning import Ranking, ranking, reordered
 
@@ -141,21 +142,6 @@ class SampledSlices(nn.Module):
         self.answering[width].small = self.given(number)
         losses: dict[str, torch.Tensor] = self.objectives[str(width)](batch)
         return losses
-
-
-def bare(module: nn.Module) -> nn.Module:
-    """The same module without parameters: `give` puts tensors in their place."""
-    for name, _ in list(module.named_parameters()):
-        path, _, leaf = name.rpartition(".")
-        delattr(module.get_submodule(path), leaf)
-    return module
-
-
-def give(module: nn.Module, tensors: StateDict) -> None:
-    """Let a bare module compute with these tensors, which stay what they are: gradients reach what they were made of."""
-    for name, tensor in tensors.items():
-        path, _, leaf = name.rpartition(".")
-        setattr(module.get_submodule(path), leaf, tensor)
 
 
 def opened_for(ancestry: Ancestry, task: Task, seed: int) -> Descendant:
