@@ -8,7 +8,7 @@ Of the ancestry model's L blocks, counted from 0, a descendant of k <= L layers 
     evenly_spaced    i (L - 1) / (k - 1)    for i = 0, ..., k - 1, rounded: the first and the last are among them
 
 with stem and final norm as they are, and a fresh head. These are the arms that learngene papers name "first n", "last n" and
-"middle n layers"; the first six are also what Auto-Learngene comes down to in its authors' comparisons.
+"middle n layers"; the first six blocks are also what Auto-Learngene keeps in its authors' comparisons.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from lgzoo_baselines.auxiliary import (
     without_token,
 )
 from lgzoo_baselines.block_choice import completed, narrower
-from lgzoo_baselines.factored import matrices
+from lgzoo_baselines.forms import matrices
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Learngene, Part, Run, Spec, Target, Task, TimmModel

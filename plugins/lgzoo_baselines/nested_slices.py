@@ -34,6 +34,7 @@ from learngene_zoo.plugin import (
 from lgzoo_baselines.distillation import imitated
 from lgzoo_baselines.mixed_blocks import bare, give
 from lgzoo_baselines.nested_sizes import BLOCKS, Nesting
+from lgzoo_baselines.vanilla_lg import shifted
 from lgzoo_baselines.weight_subcloning import Ranking, ranking, reordered
 
 if TYPE_CHECKING:
@@ -45,15 +46,10 @@ def sliced(state: StateDict, whole: Spec, small: Spec, blocks: Sequence[int]) ->
 
     Gradients flow back. Segments of `small` differ in attention and MLP alone.
     """
-    table, made, start = table_of(whole), dict[str, torch.Tensor](), 0
+    made, start = dict[str, torch.Tensor](), 0
     for segment in small.segments:
         stop = start + segment.layers
-        cut = _cut(state, whole, segment, blocks[start:stop])
-        inside = {name: table.block_of(name) for name in cut}
-        made |= {
-            name if i is None else table.block_name(start + i, table.inner_name(name)): cut[name]
-            for name, i in inside.items()
-        }
+        made |= shifted(_cut(state, whole, segment, blocks[start:stop]), whole, start)
         start = stop
     return made
 
