@@ -91,7 +91,7 @@ _NAMED = Made(
 EXCEPTIONS = {
     **dict.fromkeys(("evenly_spaced", "first_k", "last_k", "middle_k", "stacked"), _NAMED),
     **dict.fromkeys(("weight_selection", "weight_subcloning"), _NAMED),
-    **dict.fromkeys(("closed_form", "growth", "pruning"), _NAMED),
+    **dict.fromkeys(("closed_form", "elastic", "growth", "ligo", "pruning"), _NAMED),
     "front": Made(settings={"keep": 0.5}),  # of the ancestry model's numbers a quarter
     "ghn3": Made(settings={"hypernet_hidden": 24, **_SHORT}, tasks=_ALL),
     "logah": Made(settings={"hypernet_rank": 24, **_SHORT}, tasks=_ALL),
