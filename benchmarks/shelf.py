@@ -24,6 +24,7 @@ from typing import Any
 import gate
 import machine
 import probe_gate
+import shelf_table
 import shelf_worth
 import tal_blocks
 import tal_worth
@@ -300,6 +301,12 @@ def cards() -> None:
             rendered(config.parent, notes_of(config.parent / "README.md"))
 
 
+def table() -> None:
+    """One line for every learngene, in README."""
+    text = shelf_table.markdown([card_of(name) for name in arms()])
+    replace_between(ROOT / "README.md", "shelf", text)
+
+
 def rendered(folder: Path, notes: str) -> None:
     """Write one card's page, with its notes; a page without any has room for them."""
     config = read_json(folder / CONFIG)
@@ -337,6 +344,7 @@ STAGES = {
     "tal-depth": tal_depth,
     "tal-worth": tal_in_full,
     "cards": cards,
+    "table": table,
     "demo": story,
 }
 

@@ -1,0 +1,51 @@
+"""One line for every learngene on the shelf: what its middle size is worth, from the cards.
+
+python benchmarks/shelf.py table          writes README's table; `shelf.py worth` measures
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from shelf_worth import DESCENDANT, TASKS
+
+from learngene_zoo.artifacts.records import LearngeneConfig, Measured
+from learngene_zoo.artifacts.shelf import read_config
+from learngene_zoo.storage import CONFIG
+from learngene_zoo.text import human_count
+
+RIVALS = {"stem": "over stem", "scratch": "over scratch"}
+
+
+def markdown(cards: Sequence[Path]) -> str:
+    """The table, the strongest on its first task first, and which learngenes have no figures yet."""
+    configs = [read_config(card) for card in cards if (card / CONFIG).is_file()]
+    lines = {config.method: middle(config) for config in configs}
+    shown = sorted(
+        (name for name in lines if lines[name]), key=lambda name: -lines[name][TASKS[0]].accuracy[DESCENDANT]
+    )
+    head = ["learngene", "layers x width", "parameters", *TASKS, *RIVALS.values()]
+    rows = [head, ["---", *["---:"] * (len(head) - 1)], *(row_of(name, lines[name]) for name in shown)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    missing = ", ".join(f"`{name}`" for name in sorted(lines) if not lines[name])
+    return f"{table}\n\nNot measured yet: {missing}." if missing else table
+
+
+def middle(config: LearngeneConfig) -> dict[str, Measured]:
+    """What was measured at the middle one of a card's three sizes, by task; nothing for a card without figures."""
+    worth = config.card.worth if config.card else None
+    if worth is None:
+        return {}
+    by_task = {task: [row for row in worth.rows if row.task == task] for task in TASKS}
+    if not all(by_task.values()):
+        return {}
+    return {task: sorted(rows, key=lambda row: row.params)[len(rows) // 2] for task, rows in by_task.items()}
+
+
+def row_of(name: str, measured: Mapping[str, Measured]) -> list[str]:
+    """The cells of one line; gains are the means over the tasks."""
+    size = measured[TASKS[0]]
+    accuracies = [f"{100 * measured[task].accuracy[DESCENDANT]:.1f}" for task in TASKS]
+    gains = [f"{100 * sum(row.gains[rival][0] for row in measured.values()) / len(TASKS):+.1f}" for rival in RIVALS]
+    return [f"`{name}`", f"{size.layers} x {size.width}", human_count(size.params), *accuracies, *gains]
