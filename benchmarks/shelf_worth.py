@@ -20,7 +20,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.artifacts.records import CONTROLS, Measured, Worth
 from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.cell import Arm, Cell, Extraction
+from learngene_zoo.bench.cell import MORE_AXES, Arm, Cell, Extraction
 from learngene_zoo.bench.contrasts import gains_over_images
 from learngene_zoo.bench.extraction import Spent
 from learngene_zoo.bench.grid import RECIPE, SCRATCH, scheduled
@@ -41,11 +41,13 @@ DESCENDANT, SHUFFLED = "descendant", "shuffled"
 def measured(arm: Arm, card: Path, out: Path) -> Worth:
     """What the learngene on a card is worth; the results of all cards lie in one folder, with one scratch arm for all."""
     place(Extraction(arm=replace(arm, name=""), seed=SEED), card, out)
-    sizes = three(lifecycle.plan(card))
-    grid = [cells_of(arm, member, task) for member in sizes for task in TASKS]
+    members = lifecycle.plan(card)
+    sizes = three(members)
+    named = {id(member): named_by(member, members) for member in sizes}
+    grid = [cells_of(arm, member, named[id(member)], task) for member in sizes for task in TASKS]
     rows = {row.key: row for row in finished([cell for cells in grid for cell in cells], out)}
     found = [
-        line(member, [rows[cell.key] for cell in cells])
+        line(member, named[id(member)], [rows[cell.key] for cell in cells])
         for member, cells in zip([member for member in sizes for _ in TASKS], grid, strict=True)
     ]
     return Worth(
@@ -73,12 +75,24 @@ def three(members: Sequence[Member]) -> list[Member]:
     return [fitting[0], fitting[(len(fitting) - 1) // 2], fitting[-1]]
 
 
-def cells_of(arm: Arm, member: Member, task: str) -> list[Cell]:
+def named_by(member: Member, members: Sequence[Member]) -> dict[str, object]:
+    """What names this size beside layers and width: the expander's settings, and the axes that tell it from others like it."""
+    like = [
+        other.spec
+        for other in members
+        if (other.spec.layers, other.spec.width, other.settings)
+        == (member.spec.layers, member.spec.width, member.settings)
+    ]
+    differing = [axis for axis in MORE_AXES if len({getattr(spec, axis) for spec in like}) > 1]
+    return {**member.settings, **{axis: getattr(member.spec, axis) for axis in differing}}
+
+
+def cells_of(arm: Arm, member: Member, size: dict[str, object], task: str) -> list[Cell]:
     """The trainings of one line: a descendant, its controls, and the plain models of as many layers from scratch."""
     own = [arm, *(replace(arm, name=f"{arm.name} {control}", control=control) for control in CONTROLS)]
-    spec, size = member.spec, dict(member.settings)
+    spec = member.spec
     width = max(part.width for part in spec.sizes)
-    found = [cell(one, task, spec.layers, None if size else width, size) for one in own]
+    found = [cell(one, task, spec.layers, None if member.settings else width, size) for one in own]
     return [*found, *(cell(one, task, spec.layers, width, {}) for one in SCRATCH)]
 
 
@@ -87,7 +101,7 @@ def cell(arm: Arm, task: str, layers: int, width: int | None, size: dict[str, ob
     return Cell(arm=arm, task=task, layers=layers, width=width, size=size, seed=SEED, recipe=TRAINING, look=False)
 
 
-def line(member: Member, rows: Sequence[Row]) -> Measured:
+def line(member: Member, size: dict[str, object], rows: Sequence[Row]) -> Measured:
     """One line of a card's table: accuracies by arm, and what the descendant gains, with intervals over the images."""
     ours, *others = rows
     names = {ours.arm: DESCENDANT, **{row.arm: row.control or row.arm for row in others}}
@@ -100,7 +114,7 @@ def line(member: Member, rows: Sequence[Row]) -> Measured:
         task=ours.task,
         layers=ours.layers,
         width=member.spec.width,
-        size=dict(member.settings),
+        size=size,
         params=ours.params,
         flops=ours.flops,
         images=ours.evaluated,

@@ -57,7 +57,9 @@ class Cell:
     width: int | None = None  # None: the learngene's
     split: Literal["validation", "test"] = "test"
     look: bool = True  # also measure, on the same split, what it knows before any training
-    size: Mapping[str, Json] = field(default_factory=dict)  # the expander's settings that name it, where layers do not
+    size: Mapping[str, Json] = field(
+        default_factory=dict
+    )  # expander's settings and `MORE_AXES` that name it with the layers
     extraction_seed: int | None = None  # None: `seed`
     training_seed: int | None = None  # None: derived from `seed` and the task
     version: int = 1  # of the suite that draws the task's test images
@@ -119,6 +121,9 @@ class Size(NamedTuple):
 
     def __str__(self) -> str:
         return label(self.size) or f"{self.layers} layers" + (f" of width {self.width}" if self.width else "")
+
+
+MORE_AXES = ("heads", "mlp_ratio")  # axes that a size may name beside layers and width
 
 
 def is_plain(size: Mapping[str, Json]) -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo import lifecycle
 from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.cell import Cell, label
+from learngene_zoo.bench.cell import MORE_AXES, Cell, label
 from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import named
 from learngene_zoo.bench.results import Row, packed
@@ -140,9 +140,11 @@ def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expan
 
     Of several members with these layers it is the largest one of the learngene's own width.
     """
-    expander = with_settings(cell.arm.expander, cell.size)
-    target = Target(layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task)
-    members = named(family(learngene.config, expander, replace(target, task=None)), cell.size)
+    axes = {name: value for name, value in cell.size.items() if name in MORE_AXES}
+    settings = {name: value for name, value in cell.size.items() if name not in axes}
+    expander = with_settings(cell.arm.expander, settings)
+    target = Target(layers=cell.layers, width=cell.width, classes=task.classes, task=cell.task, **axes)  # type: ignore[arg-type]
+    members = named(family(learngene.config, expander, replace(target, task=None)), settings)
     spec = learngene.config.spec
     wide = [member for member in members if cell.width or member.spec.width == spec.width] or members
     if not wide:

@@ -10,12 +10,15 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import learngene_zoo as lg
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.trial import size_of
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import cost, load_family
 from learngene_zoo.families.tensors import model_of
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from learngene_zoo.testing.expansion import check_family, check_members
 from lgzoo_closed_form.closed_form import Calibration
@@ -444,3 +447,26 @@ def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
     one, other = (lg.expand(gene, keep=0.5, run=run) for gene in made)
     assert one.inherited == other.inherited
     assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
+
+
+# In the bench.
+
+
+def test_a_cell_may_name_heads_and_the_ratio_of_the_mlp() -> None:
+    cell = Cell(
+        arm=Arm(name="pruning", method="pruning"),
+        task="tiny",
+        layers=SPEC.layers,
+        width=SPEC.width,
+        size={"heads": 1, "mlp_ratio": 0.5},
+        seed=0,
+        recipe=Recipe(epochs=0),
+    )
+    ancestry = tiny_ancestry(spec=SPEC)
+    made = Rank(each=Scoring(calibration=SETTINGS))([ancestry], [tiny_task()], Run(seed=1))
+    target, expander = size_of(cell, made, tiny_task())
+    assert (target.heads, target.mlp_ratio, target.width) == (1, 0.5, SPEC.width)
+    assert expander == PRUNING.expander
+    smaller, whole = (size_of(replace(cell, size=size), made, tiny_task())[0] for size in ({"heads": 1}, {}))
+    assert (smaller.heads, smaller.mlp_ratio) == (1, SPEC.mlp_ratio)
+    assert whole.heads == SPEC.heads
