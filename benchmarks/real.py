@@ -140,7 +140,7 @@ def worth(job: Job, rows: Sequence[Row]) -> Worth:
     """What the learngene is worth, by task and depth."""
     asked = job.asked
     lines = [
-        line(Member(spec=job.spec.with_(layers=layers)), list(group))
+        line(Member(spec=job.spec.with_(layers=layers)), {}, list(group))
         for (_, layers), group in groupby(rows, key=lambda row: (row.task, row.layers))
     ]
     images = "all" if asked.images is None else f"at most {asked.images:,}"
