@@ -69,10 +69,10 @@ def place(extraction: Extraction, card: Path, out: Path) -> None:
 
 
 def three(members: Sequence[Member]) -> list[Member]:
-    """The smallest, the middle and the largest member that cost no more than the ancestry model."""
+    """The smallest, the middle and the largest member that cost no more than the ancestry model; fewer, if there are no three."""
     most = cost(ancestry_spec(BUNDLED)).params
     fitting = [member for member in members if member.cost().params <= most]
-    return [fitting[0], fitting[(len(fitting) - 1) // 2], fitting[-1]]
+    return [fitting[place] for place in sorted({0, (len(fitting) - 1) // 2, len(fitting) - 1})]
 
 
 def named_by(member: Member, members: Sequence[Member]) -> dict[str, object]:
