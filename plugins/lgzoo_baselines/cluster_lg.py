@@ -13,8 +13,9 @@ ancestry model's. Layers may share an MLP. Clusters are in `head_clusters.py`, t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
@@ -69,7 +70,7 @@ class Cluster(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The ancestry model's shape. Raises `WrongCall` for one whose heads cannot be shared, and for MLPs of later layers."""
         spec = ancestries[0]
-        check_heads(spec)
+        check_heads(spec, "cluster_lg")
         details = Details(mlps=self._mlps(spec))
         if self.released:
             details = Details(clusters=published(spec), mlps=self.mlps or RELEASED_MLPS[spec.width], whole=False)
@@ -92,8 +93,6 @@ class Cluster(Extractor):
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Steps 1 to 3; the distances are a part of the run."""
-        from dataclasses import replace
-
         from lgzoo_baselines.head_distances import centroids_of, measured
 
         ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
@@ -108,13 +107,16 @@ class Cluster(Extractor):
         )
 
 
-def check_heads(spec: Spec) -> None:
-    """Raises `WrongCall` for a model in which heads are more than rows and columns of attention's matrices."""
-    what = {"scale_norms": "norms within attention", "pools_by_attention": "pooling by attention"}
+def check_heads(spec: Spec, method: str, further: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Raises `WrongCall` for a model in which heads are more than rows and columns of attention's matrices.
+
+    `further` names what else the method does not take, as `what` below.
+    """
+    what = {"scale_norms": "norms within attention", "pools_by_attention": "pooling by attention", **further}
     found = [words for name, words in what.items() if getattr(spec, name, False)]
     if not spec.plain or found:
         raise WrongCall(
-            f"cluster_lg does not take models with {(found or ['blocks of several sizes'])[0]}; choose another"
+            f"{method} does not take models with {(found or ['blocks of several sizes'])[0]}; choose another"
         )
 
 
@@ -141,8 +143,6 @@ class Share(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Step 4. Positions resized, a new head. Raises `WrongCall` for more layers than there are."""
-        from dataclasses import replace
-
         from lgzoo_baselines.head_distances import expected, shared
 
         config, details = learngene.config, details_of(learngene.config, Details)

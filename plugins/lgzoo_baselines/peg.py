@@ -16,7 +16,7 @@ A descendant's heads and MLPs are mixed from these in the same way. Nothing is t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from learngene_zoo.plugin import (
@@ -37,7 +37,7 @@ from learngene_zoo.plugin import (
 )
 from lgzoo_baselines.auxiliary import held
 from lgzoo_baselines.block_choice import completed
-from lgzoo_baselines.cluster_lg import with_heads
+from lgzoo_baselines.cluster_lg import check_heads, with_heads
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Run, Spec, Target, Task
@@ -82,7 +82,9 @@ class Mix(Extractor):
     def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
         """The ancestry model's shape. Raises `WrongCall` for one whose heads are more than rows of a matrix."""
         spec = ancestries[0]
-        check_heads(spec)
+        check_heads(
+            spec, "peg", {"qk_norm": "norms of queries and keys"}
+        )  # its scores are a product of queries and keys
         heads, mlps = (max(round(share * size), 1) for share, size in self._sizes(spec))
         details = Details(heads=heads, mlps=mlps, mixing=self.each.mixing)
         return LearngeneConfig(method="peg", spec=spec, details=to_json(details))
@@ -103,18 +105,6 @@ class Mix(Extractor):
         return Learngene(config=config, state=condensed(ancestries[0].state, spec, by_head, by_mlp))
 
 
-def check_heads(spec: Spec) -> None:
-    """Raises `WrongCall` for a model whose scores are more than a product of queries and keys."""
-    what = {
-        "qk_norm": "norms of queries and keys",
-        "scale_norms": "norms within attention",
-        "pools_by_attention": "pooling by attention",
-    }
-    found = [words for name, words in what.items() if getattr(spec, name, False)]
-    if not spec.plain or found:
-        raise WrongCall(f"peg does not take models with {(found or ['blocks of several sizes'])[0]}; choose another")
-
-
 @dataclass(frozen=True, kw_only=True)
 class Expand(Expander):
     """Mix the learngene's heads and MLPs into as many as the model has."""
@@ -127,8 +117,6 @@ class Expand(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """The first layers' heads, positions resized, a new head. Raises `WrongCall` for more layers than there are."""
-        from dataclasses import replace
-
         from lgzoo_baselines.mixed_heads import expanded, expected, shares
 
         config, details = learngene.config, details_of(learngene.config, Details)
