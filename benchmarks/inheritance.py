@@ -6,7 +6,8 @@
     python benchmarks/inheritance.py --budget full     more tasks and seeds, for a GPU
     python benchmarks/inheritance.py --budget methods --only tleg --only sws    these methods' part of it; writes no page
 
-From one ancestry model come models of half its depth, of two thirds of its width, and of both. The tasks are two of real pictures
+From one ancestry model come models of half its depth, of two thirds of its width, and of both. What only prunes inside the blocks,
+or only grows, has a size of its own among all methods (`OTHER_SIZES`), beside rivals that build it, too. The tasks are two of real pictures
 and two drawn families that are left out of the ancestry model's training. Learngenes that the shelf has are taken from there (one
 extraction; the seeds are those of the fine-tuning); distillation of each size sees as many pictures as LSAMD's extraction, and ten times as many.
 Every arm has its own learning rate and augmentation, chosen on validation images with equal budgets (docs/bench.md). Last, `lgzoo recommend` is
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,7 @@ from shelf_worth import place
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
-from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.bench.executors import Workers
 from learngene_zoo.bench.grid import AUGMENTS, RATES, RECIPE, cells, scheduled, standard_arms
 from learngene_zoo.bench.grid_tuning import GridTuning, told, with_choices
@@ -44,6 +45,7 @@ from learngene_zoo.errors import TrainingFailed, ZooError
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import BUNDLED, METHODS
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Json
 from learngene_zoo.tasks.catalogue import open_task
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -55,6 +57,26 @@ MORE = ("textures", "numbers")
 EXTRACTION_SEED = 0  # the shelf's
 
 
+@dataclass(frozen=True)
+class OtherSize:
+    """A size for methods that build none of `sizes_of`: how many layers, and by which settings each arm builds it."""
+
+    layers: int
+    arms: Mapping[str, Mapping[str, Json]]  # by method
+
+
+def other_sizes(ancestry: Spec) -> dict[str, OtherSize]:
+    """About half the numbers in the blocks, at full depth and width; and half as deep again."""
+    thin: dict[str, Mapping[str, Json]] = {
+        "pruning": {"heads": 2, "mlp_ratio": 1.5}, "elastic": {"keep": 0.5}, "nested": {"mlp_ratio": 1.0}, "scratch": {"mlp_ratio": 1.0},
+    }  # fmt: skip
+    grown = ("growth", "ligo", "stacked", "scratch")
+    return {
+        "thinner blocks": OtherSize(ancestry.layers, thin),
+        "deeper": OtherSize(3 * ancestry.layers // 2, {name: {} for name in grown}),
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """What is measured."""
@@ -64,6 +86,7 @@ class Budget:
     seeds: int = 3
     distilled: int = 30_000  # pictures that the distillation of one size sees, and a tenth of those of its longer arm
     sizes: int = 4  # how many of `sizes_of`, from the first
+    others: bool = False  # whether `other_sizes` are measured, too
     methods: tuple[str, ...] = METHODS_COMPARED  # () for every one
     rates: tuple[float, ...] = tuple(RATES)
     widen: bool = True
@@ -71,7 +94,7 @@ class Budget:
 
 BUDGETS = {
     "standard": Budget(),
-    "methods": Budget(trainings=((1000, 4),), seeds=2, sizes=2, methods=()),
+    "methods": Budget(trainings=((1000, 4),), seeds=2, sizes=2, others=True, methods=()),
     "full": Budget(tasks=(*REAL, *LEFT_OUT, *MORE), seeds=8, trainings=((200, 12), (1000, 4), (5000, 8))),
     "smoke": Budget(
         tasks=("digits",), trainings=((50, 1),), seeds=1, distilled=128, sizes=3, methods=("closed_form", "lsamd"),
@@ -88,6 +111,15 @@ def sizes_of(ancestry: Spec) -> dict[str, tuple[int, int]]:
         "narrower": (ancestry.layers, width),
         "both": (layers, width),
         "a quarter as deep": (ancestry.layers // 4, ancestry.width),
+    }
+
+
+def names_of_others(ancestry: Spec) -> dict[tuple[int | str, ...], str]:
+    """The names of `other_sizes`, by layers, width, and the settings in words."""
+    return {
+        (size.layers, ancestry.width, *([label(settings)] if settings else [])): name
+        for name, size in other_sizes(ancestry).items()
+        for settings in size.arms.values()
     }
 
 
@@ -110,10 +142,25 @@ def grid(budget: Budget, ancestry: Spec) -> list[Cell]:
     """Every cell; what a method does not build, it has no cell for."""
     sizes = list(sizes_of(ancestry).values())[: budget.sizes]
     competitors = arms(budget, sizes)
+    return [cell for size in sizes for cell in at_size(budget, competitors, *size)]
+
+
+def others(budget: Budget, ancestry: Spec) -> list[Cell]:
+    """The cells at `other_sizes`."""
+    competitors, found = arms(replace(budget, distilled=0), []), list[Cell]()
+    for size in other_sizes(ancestry).values() if budget.others else ():
+        for method, settings in size.arms.items():
+            own = [arm for arm in competitors if arm.method == method]
+            plain = at_size(budget, own, size.layers, ancestry.width) if own else []
+            found += [replace(cell, size=settings) for cell in plain]
+    return found
+
+
+def at_size(budget: Budget, competitors: Sequence[Arm], layers: int, width: int) -> list[Cell]:
+    """Every arm's cells at one size, on every task, with every fine-tuning and seed."""
     return [
         replace(cell, extraction_seed=EXTRACTION_SEED, look=False)
         for images, epochs in budget.trainings
-        for layers, width in sizes
         for cell in cells(
             available(budget.tasks),
             competitors,
@@ -155,14 +202,17 @@ def methods_on_shelf() -> set[str]:
 
 def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Row]]:
     """The rows of the grid: first each arm's choice on validation images, then everything else."""
-    wanted, run = grid(budget, ancestry_spec(BUNDLED)), Run(threads=1)
+    ancestry, run = ancestry_spec(BUNDLED), Run(threads=1)
+    usual, apart = grid(budget, ancestry), others(budget, ancestry)
+    wanted, placed = [*usual, *apart], {cell.arm.name for cell in usual}
     from_shelf(wanted, out)
 
     def rows_of(some: list[Cell]) -> list[Row]:
         return run_grid(some, out, run, Workers(workers), say=lambda text: print(text, file=sys.stderr))
 
     largest = max(cell.recipe.images or 0 for cell in wanted)
-    tuned = [cell for cell in wanted if cell.recipe.images == largest]
+    judged = [*usual, *(cell for cell in apart if cell.arm.name not in placed)]
+    tuned = [cell for cell in judged if cell.recipe.images == largest]
     tuning = GridTuning(tuned, budget.rates, tuple(AUGMENTS), widen=budget.widen)
     choices = tuning.fixed
     if tuning.space.size > 1:
@@ -194,10 +244,11 @@ def main() -> None:
     if given.only:
         return
     failed = {row.arm: row.error for _, row in found if row.error}
-    names = {size: name for name, size in sizes_of(ancestry_spec(BUNDLED)).items()}
-    values = Measured(found, names)
+    ancestry = ancestry_spec(BUNDLED)
+    names = {size: name for name, size in sizes_of(ancestry).items()}
+    values = Measured(found, names | names_of_others(ancestry))
     if given.budget == "methods":
-        write_methods(values, list(names.values()), REAL, LEFT_OUT)
+        write_methods(values, REAL, LEFT_OUT)
     else:
         finish(values, found, names, out, publish=given.budget != "smoke")
     if failed:

@@ -10,7 +10,7 @@ from typing import Any
 from machine import write
 from pages import DOCS, replace_between
 
-from learngene_zoo.bench.cell import Cell
+from learngene_zoo.bench.cell import Cell, label
 from learngene_zoo.bench.contrasts import Unit, Values, stronger, weighted
 from learngene_zoo.bench.pictures import parameter_axis
 from learngene_zoo.bench.results import Row
@@ -47,12 +47,13 @@ class Gain:
 class Measured:
     """The values of every arm, by size, budget, task and seed."""
 
-    def __init__(self, found: Iterable[tuple[Cell, Row]], names: Mapping[tuple[int, int], Name]) -> None:
+    def __init__(self, found: Iterable[tuple[Cell, Row]], names: Mapping[tuple[int | str, ...], Name]) -> None:
         self.values: dict[tuple[str, Place], dict[Unit, float]] = {}
         self.rows: dict[tuple[str, Place], list[Row]] = {}
         for cell, row in found:
             if row.error is None and row.value is not None:
-                size = names[cell.layers, cell.width or row.width]
+                settings = [label(cell.size)] if cell.size else []
+                size = names[cell.layers, cell.width or row.width, *settings]
                 at = (row.arm, (cell.recipe.images or 0, size))
                 self.values.setdefault(at, {})[row.task, size, row.seed] = 100 * row.value
                 self.rows.setdefault(at, []).append(row)
@@ -232,8 +233,8 @@ def write_page(
     print(write("inheritance", {"tables": [asdict(table) for table in tables]}))
 
 
-def write_methods(found: Measured, names: Sequence[Name], real: Sequence[str], left_out: Sequence[str]) -> None:
+def write_methods(found: Measured, real: Sequence[str], left_out: Sequence[str]) -> None:
     """Write the tables of all methods into the page, and the numbers."""
-    tables = [comparison(found, place, real, left_out) for place in found.places if place[1] in names]
+    tables = [comparison(found, place, real, left_out) for place in found.places]
     replace_between(DOCS / "inheritance.md", "methods", markdown(tables))
     print(write("methods", {"tables": [asdict(table) for table in tables]}))

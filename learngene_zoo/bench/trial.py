@@ -149,7 +149,7 @@ def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expan
     wide = [member for member in members if cell.width or member.spec.width == spec.width] or members
     if not wide:
         heads = max(1, cell.width // spec.head_width) if cell.width else None
-        return replace(target, heads=heads), expander
+        return replace(target, heads=target.heads or heads), expander
     chosen = max(wide, key=lambda member: member.cost())
     return replace(chosen.target, task=cell.task), with_settings(expander, chosen.settings)
 

@@ -30,7 +30,7 @@ def rows() -> list[tuple[Any, Any]]:
                     value = level + DEPTH.get(arm, 0.0) * (layers - 6) + easy + seed
                     counts = {"params": 100, "flops": 100, "stored_params": 100, "extraction_images": 100}
                     row = {"arm": arm, "task": task, "seed": seed, "width": width, "value": value / 100, "error": None}
-                    cell = SimpleNamespace(layers=layers, width=width, recipe=SimpleNamespace(images=200))
+                    cell = SimpleNamespace(layers=layers, width=width, size={}, recipe=SimpleNamespace(images=200))
                     times = {"extraction_seconds": 1.0, "seconds": 2.0}
                     found.append((cell, SimpleNamespace(**row, **counts, **times)))
     return found

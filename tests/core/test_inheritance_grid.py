@@ -1,0 +1,50 @@
+"""The cells of benchmarks/inheritance.py: every method has some, and at each size there is scratch of that size."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.ancestry import ancestry_spec
+from learngene_zoo.bench.trial import size_of
+from learngene_zoo.families.family import cost
+from learngene_zoo.method import BUNDLED, METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+inheritance = pytest.importorskip("inheritance")
+
+ANCESTRY = ancestry_spec(BUNDLED)
+BUDGET = replace(inheritance.BUDGETS["methods"], tasks=("wings",), seeds=1)
+
+
+@pytest.fixture(scope="module")
+def wanted() -> list[Any]:
+    return [*inheritance.grid(BUDGET, ANCESTRY), *inheritance.others(BUDGET, ANCESTRY)]
+
+
+def test_every_method_has_cells_but_those_that_are_told(wanted: list[Any]) -> None:
+    missing = set(METHODS.references()) - {cell.arm.method for cell in wanted}
+    assert missing == set(inheritance.APART) - {"distillation", "scratch"}
+
+
+def test_every_cell_has_a_size_with_a_name(wanted: list[Any]) -> None:
+    sizes = inheritance.sizes_of(ANCESTRY).items()
+    names = {size: name for name, size in sizes} | inheritance.names_of_others(ANCESTRY)
+    words = [[inheritance.label(cell.size)] if cell.size else [] for cell in wanted]
+    named = {names[cell.layers, cell.width, *more] for cell, more in zip(wanted, words)}
+    assert named == {"half as deep", "narrower", "thinner blocks", "deeper"}
+
+
+def test_scratch_at_another_size_is_as_large_as_its_rivals(wanted: list[Any]) -> None:
+    (cell,) = (cell for cell in wanted if cell.arm.name == "scratch timm" and cell.size)
+    learngene = lifecycle.extract("scratch", run=Run())
+    target, _ = size_of(cell, learngene, open_task("wings"))
+    assert (target.layers, target.heads, target.mlp_ratio) == (12, 3, 1.0)
+    assert cost(target.apply(ANCESTRY)).params < 0.6 * cost(ANCESTRY).params
