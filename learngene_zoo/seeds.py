@@ -88,12 +88,12 @@ def _places(labels_N: np.ndarray, seed: int, proportional: bool) -> np.ndarray:
     import numpy as np
 
     draws_N2 = uniform(derive_seed(seed, "order"), np.arange(len(labels_N)), 2)
-    places_N = np.empty(len(labels_N), dtype=np.float64)
-    for label in np.unique(labels_N):
-        members = np.flatnonzero(labels_N == label)
-        order = members[np.argsort(draws_N2[members, 0], kind="stable")]
-        share = len(members) if proportional else 1
-        places_N[order] = (np.arange(len(order)) + draws_N2[order, 1]) / share
+    order = np.lexsort((draws_N2[:, 0], labels_N))  # class after class, the images of each by their first draw
+    _, firsts, counts = np.unique(labels_N[order], return_index=True, return_counts=True)
+    ranks_N = np.arange(len(order)) - np.repeat(firsts, counts)
+    shares_N = np.repeat(counts, counts) if proportional else 1
+    places_N = np.empty(len(order), dtype=np.float64)
+    places_N[order] = (ranks_N + draws_N2[order, 1]) / shares_N
     return places_N
 
 
@@ -112,5 +112,5 @@ def balanced(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
     """`count` indices with equally many of each class where there are enough, sorted; a larger count includes every smaller."""
     import numpy as np
 
-    order = np.argsort(_places(labels_N, seed, proportional=False), kind="stable")
-    return np.sort(order[:count])
+    places_N = _places(labels_N, seed, proportional=False)
+    return np.sort(np.argpartition(places_N, min(count, len(places_N)) - 1)[:count])

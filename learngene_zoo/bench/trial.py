@@ -27,7 +27,7 @@ from learngene_zoo.bench.results import Row, packed
 from learngene_zoo.method import Expander, Target, family
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
-from learngene_zoo.settings import Recipe, from_json, to_json, with_settings
+from learngene_zoo.settings import Recipe, fingerprint, from_json, to_json, with_settings
 from learngene_zoo.storage import read_json, write_json
 from learngene_zoo.tasks.catalogue import open_task
 
@@ -125,14 +125,27 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
     from learngene_zoo.families.family import table_of
     from learngene_zoo.families.tensors import initial
 
-    target, expander = size_of(cell, learngene, task)
-    start = lifecycle.expand(learngene, target=target, expander=expander, run=run)
+    start = expanded(cell, learngene, task, run)
     start = start.for_task(task.name, task.class_names, seed=run.seed, dense=task.dense)
     if cell.arm.control is not None:  # the blocks of either `stem` are those of the scratch arm with its initialisation
         seed = derive_seed(run.seed, "shuffle") if cell.arm.control == "shuffled" else run.seed
         start = controlled(start, cell.arm.control, seed)
     own_head = {name for name in start.state if table_of(start.spec).is_head(name)} - start.inherited
     return start.with_state({**start.state, **initial(start.spec, run.seed, names=own_head)})
+
+
+_latest: dict[str, Descendant] = {}
+
+
+def expanded(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
+    """What the expander builds. The latest one is kept: a method's controls, and all trials of its tuning, start from the same."""
+    target, expander = size_of(cell, learngene, task)
+    parts = [to_json(part) for part in (learngene.config, target, expander)]
+    key = fingerprint([learngene.identity, *parts, run.seed, run.ancestry])
+    if key not in _latest:
+        _latest.clear()
+        _latest[key] = lifecycle.expand(learngene, target=target, expander=expander, run=run)
+    return _latest[key]
 
 
 def size_of(cell: Cell, learngene: Learngene, task: Task) -> tuple[Target, Expander]:

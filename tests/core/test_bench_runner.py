@@ -138,6 +138,25 @@ def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch
     assert timm.state[name].std() < 0.03 < fan_in.state[name].std()
 
 
+def test_what_a_method_and_its_controls_start_from_is_built_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial, "_latest", {})
+    built = counted(monkeypatch, lifecycle, "expand")
+    same = [cell for cell in toy_cells(world) if cell.arm.method == toy_cells(world)[0].arm.method]
+    cells = [replace(cell, recipe=replace(cell.recipe, lr=lr)) for cell in same for lr in (1e-3, 2e-3)]
+    learngene, _ = extract_once(cells[0].extraction, tmp_path, RUN)
+    first, *others = [
+        trial.build(cell, learngene, open_task(world[1]), RUN) for cell in cells if cell.at == cells[0].at
+    ]
+    assert len(others) > 3
+    assert len(built) == 1
+    assert any(not torch.equal(first.state[name], others[-1].state[name]) for name in first.state)
+    trial.build(replace(cells[0], layers=cells[0].layers + 1), learngene, open_task(world[1]), RUN)
+    trial.build(cells[0], learngene, open_task(world[1]), replace(RUN, seed=RUN.seed + 1))
+    assert len(built) == 3
+
+
 def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
     cell = toy_cells(world)[0]
     learngene, _ = extract_once(cell.extraction, tmp_path, RUN)
@@ -145,6 +164,7 @@ def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
     spec = SPEC.with_(classes=3)
     zero_shot = replace(assemble(spec, initial(spec, 5, "fan_in"), seed=0), task=cell.task)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trial, "_latest", {})
         patch.setattr(lifecycle, "expand", lambda *args, **kwargs: zero_shot)
         start = trial.build(cell, learngene, task, RUN)
     assert torch.equal(start.state["head.weight"], zero_shot.state["head.weight"])
