@@ -46,6 +46,7 @@ from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import BUNDLED, METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Json
+from learngene_zoo.storage import CONFIG
 from learngene_zoo.tasks.catalogue import open_task
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -195,6 +196,16 @@ def from_shelf(wanted: Sequence[Cell], out: Path) -> None:
             place(cell.extraction, card, out)
 
 
+def charged(cell: Cell, row: Row) -> Row:
+    """A row with what the learngene of the shelf cost, by its card; the grid has not paid for it."""
+    card = shelf.cards_folder() / f"{cell.arm.method}-mini"
+    about = shelf.read_config(card).card if cell.arm.method not in APART and (card / CONFIG).is_file() else None
+    if about is None or about.cost is None:
+        return row
+    cost = about.cost
+    return replace(row, extraction_seconds=cost.seconds, extraction_images=cost.images, stored_params=cost.params)
+
+
 def methods_on_shelf() -> set[str]:
     """Whose learngenes `lgzoo recommend` asks unless it is given others."""
     return {shelf.read_config(shelf.find(name)).method for name in shelf.learngenes()}
@@ -220,7 +231,7 @@ def measured(budget: Budget, out: Path, workers: int) -> Iterator[tuple[Cell, Ro
     for choice in choices.values():
         print(told(choice), file=sys.stderr)
     chosen = with_choices(wanted, choices)
-    yield from zip(chosen, rows_of(chosen), strict=True)
+    yield from ((cell, charged(cell, row)) for cell, row in zip(chosen, rows_of(chosen), strict=True))
 
 
 def main() -> None:

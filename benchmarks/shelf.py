@@ -1,8 +1,9 @@
 """Rebuild everything that is bundled, in order: the ancestry models, the learngenes, what they are worth, their cards, README's demo.
 
     python benchmarks/shelf.py                 whatever is out of date; resumable: run it again after a stop
-    python benchmarks/shelf.py worth           one stage only (see STAGES)
+    python benchmarks/shelf.py worth           one stage only (see BEFORE, LEARNGENES, AFTER)
     python benchmarks/shelf.py pool snnet      the learngenes of these methods only, and what they are worth
+    python benchmarks/shelf.py cost pool       one stage of one method, for the stages of LEARNGENES
     torchrun --standalone --nproc_per_node 2 benchmarks/shelf.py ancestry      the long part, on two cores at once
 
 There is a learngene of every registered method but those that keep no part of a model or every size of it (`SKIPPED`); a new
@@ -24,6 +25,7 @@ from typing import Any
 import gate
 import machine
 import probe_gate
+import shelf_cost
 import shelf_table
 import shelf_worth
 import tal_blocks
@@ -36,7 +38,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import open_ancestry, sha256
 from learngene_zoo.artifacts.card import END, NOTES, Place, descendant_card, learngene_card, notes_of
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
-from learngene_zoo.artifacts.records import CardRecord, Worth
+from learngene_zoo.artifacts.records import CardRecord, Cost, Worth
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.sources import BUNDLED_CARD
 from learngene_zoo.bench import demo
@@ -202,15 +204,33 @@ def learngene(arm: Arm) -> None:
     if is_current(arm, card):
         return
     print(f"== {arm.method}", file=sys.stderr)
-    out = BUILD / f"{arm.method}-{fingerprint([to_json(arm), to_json(arm.extractor), sums(arm)])}"
-    if not out.exists():
-        lifecycle.extract(
-            arm.method, ancestries=arm.ancestries, tasks=arm.tasks, extractor=arm.extractor, out=out, run=RUN
-        )
-    whole, notes = load_learngene(out), notes_of(card / "README.md")
+    (whole, cost), notes = shelf_cost.extracted(arm, extractions(arm), RUN), notes_of(card / "README.md")
     Learngene(config=whole.config, state=cast(whole.state, torch.float16)).save(card, force=True)
     rendered(card, notes)
-    described(arm, None)
+    described(arm, None, cost)
+
+
+def extractions(arm: Arm) -> Path:
+    """Where learngenes of these ancestry models are extracted; methods share what several of them need."""
+    return BUILD / f"extractions-{fingerprint(sums(arm))}"
+
+
+def costs(methods: list[str]) -> None:
+    """What the extractions cost, where a card does not say it: they are repeated, and compared with what is on the shelf."""
+    for name, arm in arms().items():
+        before = card_record(name)
+        if name in methods and before and before.cost is None:
+            print(f"== what {name} costs", file=sys.stderr)
+            made, cost = shelf_cost.extracted(arm, extractions(arm), RUN)
+            again = replace(made, state=cast(made.state, torch.float16))
+            gap = shelf_cost.difference(load_learngene(card_of(name)), again)
+            print(f"{name}: {cost}; the largest difference from the shelf's: {gap}", file=sys.stderr)
+            described(arm, before.worth, cost)
+
+
+def card_record(method: str) -> CardRecord | None:
+    """What a learngene's card says of it."""
+    return (read_config(card_of(method)).card or CardRecord()) if (card_of(method) / CONFIG).is_file() else None
 
 
 def sums(arm: Arm) -> list[str | None]:
@@ -254,13 +274,14 @@ def worth(methods: list[str]) -> None:
         if name in methods:
             print(f"== what {name} is worth", file=sys.stderr)
             found = shelf_worth.measured(arm, card_of(name), BUILD / f"worth-{fingerprint(checksum(BUNDLED))}")
-            described(arm, found)
+            before = card_record(name)
+            described(arm, found, before.cost if before else None)
 
 
-def described(arm: Arm, found: Worth | None) -> None:
+def described(arm: Arm, found: Worth | None, cost: Cost | None) -> None:
     """Tell in a learngene's config.json, and on its card, how it is made and what it is worth; nothing else changes."""
     card = card_of(arm.method)
-    about = CardRecord(command=command(arm), paper=METHODS.load(arm.method).paper, worth=found)
+    about = CardRecord(command=command(arm), paper=METHODS.load(arm.method).paper, worth=found, cost=cost)
     write_json(card / CONFIG, {**read_json(card / CONFIG), "card": to_json(about)})
     rendered(card, notes_of(card / "README.md"))
 
@@ -289,9 +310,9 @@ def tal_in_full() -> None:
 def cards() -> None:
     """Write the cards' pages anew; what people wrote into them stays."""
     for name, arm in arms().items():
-        if (card_of(name) / CONFIG).is_file():
-            before = read_config(card_of(name)).card
-            described(arm, before.worth if before else None)
+        before = card_record(name)
+        if before:
+            described(arm, before.worth, before.cost)
     for name, stage in {BUNDLED_CARD: "ancestry", NARROW_CARD: "narrow"}.items():
         config = CARDS / name / CONFIG
         if config.is_file():
@@ -334,21 +355,6 @@ def story() -> None:
     replace_between(ROOT / "README.md", "demo", demo.markdown(demo.demo_rows(rows)))
 
 
-STAGES = {
-    "ancestry": ancestry,
-    "probe": probed,
-    "gate": judged,
-    "narrow": narrow,
-    "learngenes": lambda: extracted(list(arms())),
-    "worth": lambda: worth(list(arms())),
-    "tal-depth": tal_depth,
-    "tal-worth": tal_in_full,
-    "cards": cards,
-    "table": table,
-    "demo": story,
-}
-
-
 def extracted(methods: list[str]) -> None:
     """The learngenes of these methods."""
     for name, arm in arms().items():
@@ -356,19 +362,25 @@ def extracted(methods: list[str]) -> None:
             learngene(arm)
 
 
+BEFORE = {"ancestry": ancestry, "probe": probed, "gate": judged, "narrow": narrow}
+LEARNGENES = {"learngenes": extracted, "worth": worth, "cost": costs}  # stages that may be had of some methods only
+AFTER = {"tal-depth": tal_depth, "tal-worth": tal_in_full, "cards": cards, "table": table, "demo": story}
+
+
 def main(names: list[str]) -> None:
-    """Run the named stages, or all of them, in order; names of methods mean their learngenes."""
-    methods = [name for name in names if name in arms()]
-    unknown = sorted(set(names) - set(STAGES) - set(methods))
+    """Run the named stages, or all of them, in order; names of methods alone mean their learngenes and what they are worth."""
+    methods, stages = [name for name in names if name in arms()], [*BEFORE, *LEARNGENES, *AFTER]
+    unknown = sorted(set(names) - set(stages) - set(methods))
     if unknown:
-        raise SystemExit(f"no stage or method named {unknown[0]}; there are: {', '.join([*STAGES, *arms()])}")
-    for name, stage in STAGES.items():
-        if not names or name in names:
+        raise SystemExit(f"no stage or method named {unknown[0]}; there are: {', '.join([*stages, *arms()])}")
+    named = [name for name in names if name in stages] or (["learngenes", "worth"] if methods else stages)
+    for name in stages:
+        if name in named:
             print(f"== {name}", file=sys.stderr)
-            stage()
-    if methods:
-        extracted(methods)
-        worth(methods)
+            if name in LEARNGENES:
+                LEARNGENES[name](methods or list(arms()))
+            else:
+                {**BEFORE, **AFTER}[name]()
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from shelf_worth import DESCENDANT, TASKS
 
-from learngene_zoo.artifacts.records import LearngeneConfig, Measured
+from learngene_zoo.artifacts.records import Cost, LearngeneConfig, Measured
 from learngene_zoo.artifacts.shelf import read_config
 from learngene_zoo.storage import CONFIG
-from learngene_zoo.text import human_count
+from learngene_zoo.text import human_count, human_seconds
 
 RIVALS = {"stem": "over stem", "scratch": "over scratch"}
+COSTS = ("kept", "images", "extraction")
 
 
 def markdown(cards: Sequence[Path]) -> str:
@@ -25,11 +26,27 @@ def markdown(cards: Sequence[Path]) -> str:
     shown = sorted(
         (name for name in lines if lines[name]), key=lambda name: -lines[name][TASKS[0]].accuracy[DESCENDANT]
     )
-    head = ["learngene", "layers x width", "parameters", *TASKS, *RIVALS.values()]
-    rows = [head, ["---", *["---:"] * (len(head) - 1)], *(row_of(name, lines[name]) for name in shown)]
+    costs = {config.method: config.card.cost if config.card else None for config in configs}
+    head = [
+        "learngene",
+        "layers x width",
+        "parameters",
+        *TASKS,
+        *RIVALS.values(),
+        *(COSTS if any(costs.values()) else ()),
+    ]
+    found = [[*row_of(name, lines[name]), *cost_of(costs[name])][: len(head)] for name in shown]
+    rows = [head, ["---", *["---:"] * (len(head) - 1)], *found]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     missing = ", ".join(f"`{name}`" for name in sorted(lines) if not lines[name])
     return f"{table}\n\nNot measured yet: {missing}." if missing else table
+
+
+def cost_of(cost: Cost | None) -> list[str]:
+    """The numbers that must be kept, the images that were trained on, and the seconds; nothing where no card says it."""
+    if cost is None:
+        return ["", "", ""]
+    return [human_count(cost.params), human_count(cost.images) if cost.images else "0", human_seconds(cost.seconds)]
 
 
 def middle(config: LearngeneConfig) -> dict[str, Measured]:

@@ -17,6 +17,7 @@ from learngene_zoo.artifacts.records import (
     HUB_ID,
     AncestryRecord,
     CardRecord,
+    Cost,
     LearngeneConfig,
     TaskRecord,
     dataset_of,
@@ -27,7 +28,7 @@ from learngene_zoo.errors import BadFile
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import from_json, to_json
-from learngene_zoo.text import code, fence, page, plain, printable, printed, prose, table
+from learngene_zoo.text import code, fence, human_seconds, page, plain, printable, printed, prose, table
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -84,6 +85,7 @@ def learngene_card(config: LearngeneConfig, place: Place = Place()) -> str:
         *(worth_section(about.worth) if about.worth and about.worth.rows else []),
         "## How it was made",
         _command(about),
+        _cost(about.cost),
         _ancestries(config.ancestries),
         _tasks(config.tasks),
         f"Descendants have this shape unless another is chosen: {_shape(config.spec)}.",
@@ -260,6 +262,16 @@ def _kind(spec: Spec) -> str:
 
 def _command(about: CardRecord) -> str:
     return fence(printed(about.command)) if about.command else ""
+
+
+def _cost(cost: Cost | None) -> str:
+    if cost is None:
+        return ""
+    images = f"{cost.images:,} images (all epochs counted)" if cost.images else "no images"
+    return (
+        f"The extraction trained on {images} and took {human_seconds(cost.seconds)} on the machine that made it. "
+        f"To build any size, {cost.params:,} numbers must be at hand."
+    )
 
 
 def _limits(config: LearngeneConfig, about: CardRecord) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -115,12 +116,27 @@ class Worth:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What an extraction took as if it had been alone, and what must be kept in order to build any size."""
+
+    seconds: float  # by the clock, over all its starts, on the machine that made it
+    images: Annotated[int, "seen in training, over all epochs", Bounds(least=0, most=10**15)]
+    params: Annotated[int, "numbers that are kept, an ancestry model's among them", Bounds(least=0, most=10**18)]
+
+    def __post_init__(self) -> None:
+        check_bounds(self)
+        if not 0 <= self.seconds < math.inf:
+            raise WrongCall(f"an extraction took {self.seconds!r:.40} seconds; expected a finite number from 0")
+
+
+@dataclass(frozen=True, kw_only=True)
 class CardRecord:
     """What the card of an artifact says beyond how it was made; written by whoever puts it on a shelf."""
 
     command: str = ""  # that makes it
     paper: str = ""  # to cite
     worth: Worth | None = None
+    cost: Cost | None = field(default=None, metadata=YOUNG)
 
 
 @dataclass(frozen=True, kw_only=True)

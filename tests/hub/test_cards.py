@@ -67,9 +67,7 @@ def test_every_method_that_condenses_a_learngene_has_a_card() -> None:
     every_size_or_none = {"distillation", "pretrain_finetune", "scratch"}
     # Their learngenes are the ancestry model's name: `python benchmarks/shelf.py` makes and measures them with the next one.
     named = {"evenly_spaced", "first_k", "last_k", "middle_k", "stacked", "weight_selection", "weight_subcloning"}
-    # Methods that are younger than the shelf, which is made with the next ancestry model.
-    young = {"lets", "sweet", "wave"}
-    assert {f"{name}-mini" for name in set(METHODS.references()) - every_size_or_none - named - young} <= set(NAMES)
+    assert {f"{name}-mini" for name in set(METHODS.references()) - every_size_or_none - named} <= set(NAMES)
 
 
 def test_the_shelf_is_small_and_lists_learngenes_only(lgzoo: Lgzoo, checkout: Path) -> None:

@@ -1,0 +1,68 @@
+"""What a learngene on the shelf costs: as the bench counted it, with an ancestry model that must be at hand."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.card import learngene_card
+from learngene_zoo.artifacts.records import CardRecord, Cost
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.bench.cell import Arm
+from learngene_zoo.bench.extraction import Spent
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.method import METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import with_settings
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+shelf_cost = pytest.importorskip("shelf_cost")
+table = pytest.importorskip("shelf_table")
+
+RUN = Run(seed=0, threads=1)
+
+
+def first_k(store: bool) -> Learngene:
+    return lifecycle.extract(
+        "first_k", extractor=with_settings(METHODS.load("first_k").preset("mini"), {"store": store})
+    )
+
+
+def test_an_ancestry_model_is_counted_whether_it_is_kept_or_named() -> None:
+    kept, named = (shelf_cost.cost_of(first_k(store), Spent(seconds=1.26, images=7)) for store in (True, False))
+    assert (kept.seconds, kept.images, named.images) == (1.3, 7, 7)
+    assert 0.9 * kept.params < named.params <= kept.params + 200_000
+
+
+def test_an_extraction_is_made_once_and_its_cost_kept(tmp_path: Path) -> None:
+    arm = Arm(name="any", method="vanilla_lg")
+    made, cost = shelf_cost.extracted(arm, tmp_path, RUN)
+    again, same = shelf_cost.extracted(replace(arm, name="other"), tmp_path, RUN)
+    assert cost == same
+    assert cost.params == sum(tensor.numel() for tensor in made.state.values()) > 100_000
+    assert shelf_cost.difference(made, again) == 0.0
+    name = next(iter(made.state))
+    moved = replace(made, state={**made.state, name: made.state[name] + 0.5})
+    assert shelf_cost.difference(made, moved) == pytest.approx(0.5)
+    assert shelf_cost.difference(made, replace(made, state={})) is None
+
+
+def test_a_card_and_readmes_table_say_what_it_cost() -> None:
+    made = first_k(False)
+    card = learngene_card(
+        replace(made.config, card=CardRecord(cost=Cost(seconds=252.0, images=106_000, params=264_200)))
+    )
+    assert "trained on 106,000 images (all epochs counted) and took 4m 12s" in card
+    assert "264,200 numbers must be at hand" in card
+    assert table.cost_of(Cost(seconds=252.0, images=106_000, params=264_200)) == ["264.20K", "106.00K", "4m 12s"]
+    assert table.cost_of(None) == ["", "", ""]
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": -1.0}, {"seconds": float("nan")}, {"images": -1}, {"params": -1}])
+def test_an_impossible_cost_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(WrongCall):
+        Cost(**{"seconds": 1.0, "images": 1, "params": 1, **wrong})  # type: ignore[arg-type]
