@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, explained
@@ -18,6 +20,8 @@ _WORD = r"[A-Za-z0-9][\w.-]*"
 _REFERENCE = re.compile(rf"(?P<name>{_WORD}/{_WORD})(?:/(?P<inside>{_WORD}))?(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?")
 _CACHED = re.compile(rf"(?:^|/)models--([^/]*?)--([^/]+)/snapshots/({_COMMIT.pattern})(?:/|$)(.*)")
 SCHEME = "hf-hub:"
+log = logging.getLogger(__name__)
+PATIENCE = 5.0  # seconds after which somebody who waits for the Hub is told so; its client tries again for about twenty
 CERTAIN = (400, 401, 403, 404, 413)  # answers that will be the same next time, and after which nothing was done
 
 
@@ -193,13 +197,18 @@ def _client() -> Any:
 def asking(repository: Repository, failed: str, *, offline: bool = False, progress: bool = False) -> Iterator[None]:
     """Whatever the client raises leaves as an error of ours: one line that begins with `failed` and says why.
 
-    Meanwhile the client logs nothing, because its warnings quote signed addresses, and it shows bars only with `progress`.
+    Meanwhile the client logs nothing, because its warnings quote signed addresses, and it shows bars only with `progress`. Without
+    bars, one warning says that the Hub takes long.
     """
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from huggingface_hub.utils import logging as client_log
 
     before, hidden = client_log.get_verbosity(), not progress and not are_progress_bars_disabled()
     client_log.set_verbosity(client_log.CRITICAL)
+    patience = Timer(PATIENCE, log.warning, ["no answer from the Hub yet about %s; still trying", repository])
+    patience.daemon = True
+    if not progress:
+        patience.start()
     if hidden:
         disable_progress_bars()
     try:
@@ -209,6 +218,7 @@ def asking(repository: Repository, failed: str, *, offline: bool = False, progre
     except Exception as error:  # it lets errors of its transport, of JSON and of missing keys through
         raise translated(error, repository, failed, offline) from error
     finally:
+        patience.cancel()
         client_log.set_verbosity(before)
         if hidden:
             enable_progress_bars()

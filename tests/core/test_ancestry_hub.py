@@ -1,5 +1,6 @@
 """Ancestry models of timm and of the Hub: pinned, converted, refused. No network: the Hub is stood in for."""
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from test_ancestry import SPEC, write_folder
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, sha256
-from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
+from learngene_zoo.artifacts.hub import Repository, asking, fetch_from_hub
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.families.vit.names import ARCHITECTURES
@@ -193,6 +194,18 @@ def test_what_the_hub_answers(
     with pytest.raises(kind, match=message) as raised:
         open_ancestry("hf-hub:a/b@v9")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("seconds", "progress", "told"), [(0.5, False, 1), (0.0, False, 0), (0.5, True, 0)])
+def test_who_waits_long_for_the_hub_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, seconds: float, progress: bool, told: int
+) -> None:
+    monkeypatch.setattr("learngene_zoo.artifacts.hub.PATIENCE", 0.1)
+    with asking(Repository("a/b", "v9"), "nothing", progress=progress):
+        time.sleep(seconds)
+    time.sleep(0.2)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["no answer from the Hub yet about a/b@v9; still trying"] * told
 
 
 def test_offline_and_not_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
