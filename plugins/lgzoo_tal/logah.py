@@ -18,19 +18,14 @@ A checkpoint of the authors' training code can be used instead of training (`--r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
 
-from learngene_zoo.plugin import FLAT, Extractor, LearngeneConfig, Method, Recipe, Spec, Work
-from lgzoo_tal import config
-from lgzoo_tal.config import PUBLISHED, Curriculum, MetaStep, Stage, check_recipes, short, two_steps
+from learngene_zoo.plugin import Method
+from lgzoo_tal.config import PUBLISHED, Curriculum, MetaStep, short, two_steps
 from lgzoo_tal.hypernet_spec import LowRank
 from lgzoo_tal.learngene import Details
 from lgzoo_tal.predict import Predict
-
-if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, InputFormat, Json, Learngene, Part, Run, StateDict, Task
+from lgzoo_tal.two_stages import TwoStages
 
 NAME = "logah"
 SMALL = LowRank(hidden=128, layers=5, heads=16, rank=90)
@@ -40,78 +35,12 @@ _TINY = LowRank()
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetaTrain(Extractor):
+class MetaTrain(TwoStages):
     """Meta-train a hypernetwork with a low-rank decoder: on a source task first, then on all other tasks."""
 
-    curriculum: Curriculum = field(default=Curriculum(), metadata=FLAT)
-    step: MetaStep = field(default=MetaStep(), metadata=FLAT)
-    released: Annotated[
-        str | None, "use this checkpoint instead of training: a file, or hf-hub:organisation/name/file"
-    ] = None
-    training: Annotated[Recipe, "of stage 1"] = PUBLISHED
-    tuning: Annotated[Recipe, "of stage 2; an epoch has as many images as all its tasks together"] = PUBLISHED
+    method, decoder = NAME, "low_rank"
+
     hypernet: LowRank = _TINY
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_recipes(self.training, self.tuning)
-
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """Stage 1 on the source task, then stage 2 on all other tasks, together or each by itself."""
-        from learngene_zoo.plugin import once
-        from lgzoo_tal.meta_training import groups_of_tasks, learngene_of, stage_2_of, task_embeddings, tasks_of_stages
-        from lgzoo_tal.released import imported
-
-        ancestry, outline = ancestries[0], self.outline([ancestries[0].spec])
-        if self.released is not None:
-            return imported(self.released, "low_rank", outline, run)
-        source, others = tasks_of_stages(self.curriculum, tasks, run)
-        embeddings = task_embeddings(self.curriculum, ancestry, source, others, run)
-        stage_1, stage_2 = self.stages(ancestry.spec)
-        shown, first = (ancestry.spec, ancestry.input_format), None
-        if source is not None:
-            first = once(run.part("stage-1"), meta_train, stage_1, [*shown, (source,), None, {}])
-        seconds = {
-            owner: once(stage_2_of(owner, run), meta_train, stage_2, [*shown, group, first, embeddings])
-            for owner, group in groups_of_tasks(self.curriculum, others).items()
-        }
-        return learngene_of(outline, source, others, first, seconds, embeddings)
-
-    def stages(self, ancestry: Spec) -> tuple[Stage, Stage]:
-        """The settings of both stages."""
-        return config.stages(self.curriculum, self.step, self.hypernet.spec(), self.training, self.tuning, ancestry)
-
-    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The learngene of plain ViTs of the ancestry's size. Raises `WrongCall` if the decoder cannot predict such models."""
-        return config.outline(NAME, self.stages(ancestries[0])[1], ancestries[0], known=self.released is None)
-
-    def needs_tasks(self) -> bool:
-        """Whether anything is trained."""
-        return self.released is None
-
-    def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
-        """The cost of both stages."""
-        return config.work(self.curriculum, self.stages(ancestries[0]), ancestries[0], images)
-
-
-def meta_train(
-    stage: Stage,
-    ancestry: Spec,
-    input_format: InputFormat,
-    tasks: tuple[Task, ...],
-    before: Part | None,
-    embeddings: Mapping[str, Part],
-    run: Run,
-) -> tuple[StateDict, Json]:
-    """One stage: a hypernetwork, fresh or as the stage before left it, predicts a new architecture for a task in each step."""
-    from learngene_zoo.plugin import train
-    from lgzoo_tal.meta_training import MetaTraining, starting
-
-    hypernet = starting(stage.hypernet, before, run)
-    training = MetaTraining(stage, hypernet, ancestry, input_format, tasks, run, embeddings=embeddings)
-    for step in train(training.objective, training.batches, stage.recipe, run, unused=True, label=training.label):
-        training.objective.finished.fill_(step.step)
-    return training.result()
 
 
 LOGAH = Method(
