@@ -15,14 +15,12 @@ one keeps a larger one keeps, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
 from learngene_zoo.plugin import (
     FLAT,
     Bounds,
-    Expander,
-    Extractor,
     Learngene,
     LearngeneConfig,
     Member,
@@ -33,16 +31,15 @@ from learngene_zoo.plugin import (
     WrongCall,
     check_bounds,
     details_of,
-    from_json,
     once,
-    to_json,
 )
 from lgzoo_closed_form.closed_form import Calibration
-from lgzoo_closed_form.pruned import IMPORTANCE, beginnings, build, calibration_task, check_prunable, shown_to
-from lgzoo_closed_form.sizes import Counts, by_share, counted, cuts_at, least_of, uneven_members, uneven_spec
+from lgzoo_closed_form.pruned import IMPORTANCE, shown_to
+from lgzoo_closed_form.ranked import Cutting, Ranked, Ranking
+from lgzoo_closed_form.sizes import cuts_at, least_of, uneven_members
 
 if TYPE_CHECKING:
-    from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, StateDict, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Part, Run, StateDict, Task
 
 FIFTIETHS = tuple(step / 50 for step in range(10, 51))  # the grid of shares: 0.2, 0.22, ..., 1
 
@@ -99,36 +96,31 @@ class Search:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Details:
-    """What a learngene's `details` hold; before the extraction nothing is known of the ranking."""
+class Details(Ranked):
+    """What a learngene's `details` hold."""
+
+    shares = FIFTIETHS
 
     search: Search
-    stored: bool = True  # whether the ancestry model's weights are among the tensors
-    task: str | None = None  # whose images were seen
     start: float | None = None  # mean cosine of pruned models' features with the whole one's, with the start's factors
     reached: float | None = None  # the same with the best ones
-    heads: tuple[tuple[int, ...], ...] = ()  # for each of `FIFTIETHS`, how many every block keeps
-    hidden: tuple[tuple[int, ...], ...] = ()
-
-    def cuts(self) -> dict[float, Counts]:
-        """What a share of the ranking leaves. Raises `BadFile` if it does not fit the shares."""
-        return by_share(FIFTIETHS, self.heads, self.hidden)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order(Extractor):
+class Order(Ranking):
     """Rank the heads and hidden neurons of the ancestry model once; keep it, or only its name."""
 
-    store: Annotated[
-        bool, "keep the ancestry model's weights; otherwise every expansion opens that model again, by its checksum"
-    ] = True
+    method = "elastic"
+
     each: Search = field(default=Search(), metadata=FLAT)
 
-    def outline(self, ancestries: Sequence[Spec]) -> LearngeneConfig:
-        """The ancestry model's shape."""
-        check_prunable(ancestries[0], "elastic")
-        details = Details(search=self.each, stored=self.store)
-        return LearngeneConfig(method="elastic", spec=ancestries[0], details=_written(details))
+    def details(self) -> Details:
+        """The settings."""
+        return Details(search=self.each, stored=self.store)
+
+    def ranked(self, ancestry: Ancestry, task: Task, run: Run) -> Part:
+        """Steps 1 to 3."""
+        return once(run.part("ranking"), ranking, self.each, [ancestry, task])
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Gradients of all crops, then the pruned models' features."""
@@ -136,17 +128,6 @@ class Order(Extractor):
         seen = min(search.images, images[0]) * (2 + search.crops)
         tried = min(evolution.compared, images[0]) * len(evolution.sparsities) * evolution.evaluations
         return [Work(images=seen, trained=layers), Work(images=tried, trained=0, frozen=layers)]
-
-    def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
-        """The ranking is a part of the run."""
-        from learngene_zoo.plugin import without_head
-
-        ancestry = ancestries[0]
-        found = once(run.part("ranking"), ranking, self.each, [ancestry, tasks[0]])
-        details = replace(from_json(Details, found.record, "ranking"), stored=self.store)
-        config = LearngeneConfig(method="elastic", spec=ancestry.spec, details=_written(details))
-        kept = without_head(ancestry.state, ancestry.spec) if self.store else {}
-        return Learngene(config=config, state={**kept, **{name: found.state[name] for name in found.state}})
 
 
 def ranking(settings: Search, ancestry: Ancestry, task: Task, run: Run) -> tuple[StateDict, Json]:
@@ -181,21 +162,15 @@ def ranking(settings: Search, ancestry: Ancestry, task: Task, run: Run) -> tuple
         heads=heads,
         hidden=hidden,
     )
-    return {f"{IMPORTANCE}heads": final[0], f"{IMPORTANCE}hidden": final[1]}, _written(details)
+    return {f"{IMPORTANCE}heads": final[0], f"{IMPORTANCE}hidden": final[1]}, details.written()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Begin(Expander):
+class Begin(Cutting):
     """Cut the ranking, and let what is left make up for the rest."""
-
-    axes = frozenset({"heads", "mlp_ratio", "classes", "image_size"})
 
     keep: Annotated[
         float | None, "share of the hidden neurons that is kept; of the heads more (--lead)", Bounds(above=0, most=1)
-    ] = None
-    compensate: Annotated[bool, "let the layers behind them make up for what is cut, on some images"] = True
-    calibration: Annotated[
-        str | None, "the task whose training images that is done on, as folder:PATH (default: the extraction's)"
     ] = None
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -205,23 +180,10 @@ class Begin(Expander):
 
     def __call__(self, learngene: Learngene, target: Target, run: Run) -> Descendant:
         """Build it. Raises `WrongCall` for sizes of blocks, which follow from the ranking."""
-        config, details = learngene.config, details_of(learngene.config, Details)
-        whole, keep = replace(target, heads=None, mlp_ratio=None).apply(config.spec), self.keep or 1.0
-        kept = beginnings(learngene, details.search.shares(keep), details.cuts().get(keep))
-        spec = uneven_spec(whole, Counts(tuple(counted(kept.heads)), tuple(counted(kept.hidden))))
-        for name, value in target.axes().items():
-            if value != getattr(spec, name):
-                raise WrongCall(
-                    f"{name} is {value}, but each block keeps what the ranking leaves it; leave out "
-                    f"--{name.replace('_', '-')}, and name --keep or a budget"
-                )
-        task = calibration_task(self.calibration, details.task, target, run) if self.compensate and keep < 1 else None
-        return build(learngene, spec, kept, run, Calibration(), task)
-
-
-def _written(details: Details) -> dict[str, Json]:
-    """As they are stored: what is not known yet is left out."""
-    return {name: value for name, value in to_json(details).items() if value not in (None, [])}
+        details, keep = details_of(learngene.config, Details), self.keep or 1.0
+        shares, why = details.search.shares(keep), "each block keeps what the ranking leaves it"
+        sizes = self.through_all(learngene, target, details, keep, shares, why)
+        return self.built(learngene, target, details, sizes, Calibration(), run)
 
 
 ELASTIC = Method(

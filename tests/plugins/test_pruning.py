@@ -444,6 +444,7 @@ def test_without_stored_weights_the_ancestry_model_is_opened_again() -> None:
     run, small = Run(seed=1), Scoring(calibration=Calibration(images=8))
     made = [lg.extract("pruning", extractor=Rank(store=store, each=small), run=run) for store in (True, False)]
     assert set(made[1].state) == {"importance.heads", "importance.hidden"}
+    assert [gene.config.details["stored"] for gene in made] == [True, False]
     one, other = (lg.expand(gene, keep=0.5, run=run) for gene in made)
     assert one.inherited == other.inherited
     assert all(torch.equal(one.state[name], other.state[name]) for name in one.state)
