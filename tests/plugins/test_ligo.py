@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ import torch
 
 import learngene_zoo as lg
 from learngene_zoo.artifacts.ancestry import Ancestry
+from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import load_family
 from learngene_zoo.families.spec import Spec
@@ -17,8 +22,10 @@ from learngene_zoo.families.tensors import model_of, shapes, without_head
 from learngene_zoo.method import METHODS, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
+from learngene_zoo.storage import StateDict
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.testing import tiny_ancestry, tiny_task
+from learngene_zoo.training.loop import Engine
 from lgzoo_baselines.growth import copies_of, stacked_on_top
 from lgzoo_baselines.growth_operators import Growing, Operators, grown, learnt, started
 from lgzoo_baselines.ligo import KeepForLigo, Learn
@@ -168,6 +175,48 @@ def test_with_a_task_they_learn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not torch.equal(trained.state["blocks.1.mlp.fc1.weight"], still.state["blocks.1.mlp.fc1.weight"])
     grown_alone = lg.expand(learngene, width=64, classes=task.classes)
     assert torch.equal(still.state["blocks.1.mlp.fc1.weight"], grown_alone.state["blocks.1.mlp.fc1.weight"])
+
+
+@pytest.fixture
+def learns(monkeypatch: pytest.MonkeyPatch) -> Callable[[lg.Learngene, Run], StateDict]:
+    """What twelve steps make of a learngene."""
+    task = tiny_task()
+    monkeypatch.setattr("learngene_zoo.tasks.catalogue.open_task", lambda *_, **__: task)
+    target = Target(width=64, layers=4, classes=task.classes, task=task.name)
+    learn = Learn(learning=replace(STEPS, epochs=2, batch_size=8, clip=1.0))
+    return lambda learngene, run: learn(learngene, target, run).state
+
+
+def test_the_order_of_the_stored_tensors_changes_no_bit(
+    learns: Callable[[lg.Learngene, Run], StateDict], tmp_path: Path
+) -> None:
+    """Gradients of tied operators are sums over layers, in the order in which the layers are made."""
+    inside = kept(perturbed(PLAIN))
+    on_disk = load_learngene(inside.save(tmp_path / "learngene"))
+    assert list(on_disk.state) != list(inside.state)
+    first, second = learns(inside, Run()), learns(on_disk, Run())
+    assert [name for name, tensor in first.items() if not torch.equal(tensor, second[name])] == []
+
+
+def test_interrupted_and_resumed_it_learns_the_same(
+    learns: Callable[[lg.Learngene, Run], StateDict], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    learngene, run, save = kept(perturbed(PLAIN)), Run(folder=tmp_path), Engine.save
+
+    def interrupted(engine: Engine, step: int) -> float:
+        if step == 3:
+            raise KeyboardInterrupt
+        return save(engine, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("learngene_zoo.training.loop.time", SimpleNamespace(monotonic=count(0, 3600).__next__))
+        patch.setattr("learngene_zoo.training.loop.SAVING_SHARE", 0)  # a checkpoint after every step
+        patch.setattr(Engine, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            learns(learngene, run)
+    assert (tmp_path / "checkpoint-2").is_dir(), "or all steps are taken again"
+    whole, resumed = learns(learngene, Run()), learns(learngene, replace(run, resume=True))
+    assert [name for name, tensor in whole.items() if not torch.equal(tensor, resumed[name])] == []
 
 
 def test_what_it_cannot_grow_is_refused() -> None:
