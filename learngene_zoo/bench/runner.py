@@ -15,7 +15,7 @@ from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction, Size
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
 from learngene_zoo.bench.results import RESULTS, Results, Row, select
-from learngene_zoo.bench.trial import CHECKPOINTS, UNTRAINED, failed
+from learngene_zoo.bench.trial import CHECKPOINTS, TRAINED, UNTRAINED, failed
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.runs.run import Run, world
 from learngene_zoo.text import counted, human_count, human_seconds
@@ -104,7 +104,7 @@ def run_grid(
 
 def _forget(out: Path) -> None:
     """Remove everything that a bench keeps beside its results."""
-    for folder in (LEARNGENES, PARTS, UNTRAINED, CHECKPOINTS):
+    for folder in (LEARNGENES, PARTS, UNTRAINED, TRAINED, CHECKPOINTS):
         shutil.rmtree(out / folder, ignore_errors=True)
     (out / ANCESTRIES).unlink(missing_ok=True)
 

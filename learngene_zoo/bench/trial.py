@@ -28,7 +28,7 @@ from learngene_zoo.method import Expander, Target, family
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, fingerprint, from_json, to_json, with_settings
-from learngene_zoo.storage import read_json, write_json
+from learngene_zoo.storage import fingerprint_of_state, read_json, write_json
 from learngene_zoo.tasks.catalogue import open_task
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from learngene_zoo.training.evaluate import Judged
 
 UNTRAINED = "untrained"  # the folder of measurements that cells share
+TRAINED = "trained"  # the folder of trainings that cells share
 CHECKPOINTS = "checkpoints"  # the folder of trainings that were interrupted
 BATCH = 256  # images evaluated at once
 
@@ -74,9 +75,6 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
     Its learngene is taken from `out`, or extracted there. `run` says how to compute; every seed is the cell's. With
     `run.resume` the training keeps checkpoints in `out`, and goes on from them.
     """
-    from learngene_zoo.training.evaluate import judge
-    from learngene_zoo.training.fit import fit
-
     kept = out / CHECKPOINTS / cell.key if run.resume else None
     run = replace(run, folder=None, progress=False, lines=False, tracker=None)
     learngene, spent = extract_once(cell.extraction, out, run)
@@ -84,15 +82,48 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
     run = replace(run, seed=cell.draws, ancestry=next(iter(cell.arm.ancestries), None))
     start = build(cell, learngene, task, run)
     before = untrained(cell, start, task, out / UNTRAINED, run) if cell.look else None
+    found = trained(cell, start, task, out / TRAINED, replace(run, folder=kept))
+    return replace(
+        found,
+        **_identity(cell, run) | {"width": found.width, "images": found.images},
+        untrained=before.value if before else None,
+        probe=before.probe if before else None,
+        stored_params=spent.stored_params,
+        extraction_seconds=spent.seconds,
+        extraction_images=spent.images,
+    )
+
+
+def trained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) -> Row:
+    """What the training gives, without what is said of the extraction; with a folder the run keeps its checkpoints there meanwhile.
+
+    Measured once for all cells that train the same numbers alike, and kept in the folder `place`: the stems of methods that keep
+    all of it are one model, and so may be what two methods build.
+    """
+    from learngene_zoo.training.evaluate import judge
+    from learngene_zoo.training.fit import fit
+
+    same = [
+        start.spec,
+        start.mean,
+        start.std,
+        cell.recipe,
+        cell.task,
+        cell.split,
+        cell.version,
+        run.seed,
+        run.precision,
+    ]
+    path = (
+        place / f"{fingerprint([fingerprint_of_state(start.state), sorted(start.inherited), *map(to_json, same)])}.json"
+    )
+    if path.is_file():
+        return from_json(Row, read_json(path), str(path))
     ends = [time.monotonic()]  # the training ends with its last epoch, before anything is evaluated
-    keeping = replace(run, folder=kept)
-    tuned = fit(start, task, cell.recipe, keeping, watch=lambda model: ends.append(time.monotonic()), judge=False)
-    judged = judge(tuned.model(), task, cell.split, tuned.input_format, run)
-    found = judged.evaluation
-    cost = tuned.cost()
-    if kept is not None:
-        shutil.rmtree(kept, ignore_errors=True)
-    return Row(**_identity(cell, run) | {
+    tuned = fit(start, task, cell.recipe, run, watch=lambda model: ends.append(time.monotonic()), judge=False)
+    judged = judge(tuned.model(), task, cell.split, tuned.input_format, replace(run, folder=None))
+    found, cost = judged.evaluation, tuned.cost()
+    row = Row(**_identity(cell, run) | {
         "width": tuned.spec.width,
         "images": int(tuned.provenance["metrics"]["training_images"]),
         "metric": found.metric,
@@ -100,15 +131,15 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
         "correct": packed(found.correct) if found.correct else None,
         "evaluated": found.images,
         "chance": chance(judged, task),
-        "untrained": before.value if before else None,
-        "probe": before.probe if before else None,
         "params": cost.params,
         "flops": cost.flops,
-        "stored_params": spent.stored_params,
-        "extraction_seconds": spent.seconds,
-        "extraction_images": spent.images,
         "seconds": ends[-1] - ends[0],
     })  # fmt: skip
+    with new_file(path, force=True) as draft:
+        write_json(draft, to_json(row))
+    if run.folder is not None:
+        shutil.rmtree(run.folder, ignore_errors=True)
+    return row
 
 
 def chance(judged: Judged, task: Task) -> float:

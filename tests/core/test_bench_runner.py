@@ -157,6 +157,24 @@ def test_what_a_method_and_its_controls_start_from_is_built_once(
     assert len(built) == 3
 
 
+def test_what_starts_from_the_same_numbers_is_trained_once(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainings = counted(monkeypatch, fitting, "fit")
+    cell = toy_cells(world)[0]
+    twin = replace(cell, arm=replace(cell.arm, name="twin"))
+    faster = replace(cell, recipe=replace(cell.recipe, lr=2 * cell.recipe.lr))
+    one, other, third = (trial.run_cell(each, tmp_path, RUN) for each in (cell, twin, faster))
+    assert len(trainings) == 2
+    assert (other.arm, other.key) == ("twin", twin.key)
+    unlike = {"key", "arm", "finished"}
+    assert {**vars(one), **dict.fromkeys(unlike)} == {**vars(other), **dict.fromkeys(unlike)}
+    assert third.lr == 2 * one.lr
+    again = replace(cell, seed=cell.seed + 1, extraction_seed=cell.extraction.seed)
+    trial.run_cell(again, tmp_path, RUN)
+    assert len(trainings) == 3
+
+
 def test_a_head_that_is_inherited_stays(world: World, tmp_path: Path) -> None:
     cell = toy_cells(world)[0]
     learngene, _ = extract_once(cell.extraction, tmp_path, RUN)
