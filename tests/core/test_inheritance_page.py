@@ -75,3 +75,20 @@ def test_every_table_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "### Half as deep, 200 images" in printed
     assert "| first_k | 53.5 | 56.0 | 51.0 |" in printed
+
+
+def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    thin = [
+        (SimpleNamespace(**{**vars(cell), "layers": 12, "size": {"keep": 0.5}}), row)
+        for cell, row in rows()
+        if cell.layers == 6 and not row.arm.startswith("first_k")
+    ]
+    written: dict[str, Any] = {}
+    monkeypatch.setattr(page, "replace_between", lambda place, name, text: written.update({name: text}))
+    monkeypatch.setattr(page, "write", lambda name, numbers: written.update({f"{name}.json": numbers}))
+    names = {**NAMES, (12, 96, "keep 0.5"): "thinner blocks"}
+    page.write_methods(page.Measured([*rows(), *thin], names), ("digits",), ("wings",))
+    titles = [table["title"] for table in written["methods.json"]["tables"]]
+    assert titles == ["Half as deep, 200 images", "A quarter as deep, 200 images", "Thinner blocks, 200 images"]
+    arms = [row[0] for row in written["methods.json"]["tables"][-1]["rows"]]
+    assert arms == ["closed_form", "scratch timm", "scratch fan_in"]
