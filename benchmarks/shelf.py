@@ -211,7 +211,7 @@ def learngene(arm: Arm) -> None:
 
 
 def extractions(arm: Arm) -> Path:
-    """Where learngenes of these ancestry models are extracted; methods share what several of them need."""
+    """Where learngenes of these ancestry models are extracted."""
     return BUILD / f"extractions-{fingerprint(sums(arm))}"
 
 

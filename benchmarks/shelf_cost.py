@@ -2,34 +2,58 @@
 
     python benchmarks/shelf.py cost          for every learngene whose card does not say it; resumable
 
-An extraction that is repeated for its cost alone must give the learngene that is on the shelf, number for number.
+An extraction that is repeated for its cost alone must give the learngene that is on the shelf, number for number. Seconds are those of
+the processor, of one thread: on a busy machine they are nearly the same as on an idle one.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import Cost
-from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.bench.cell import Arm, Extraction
-from learngene_zoo.bench.extraction import Spent, extract_once
+from learngene_zoo.artifacts.shelf import Learngene, load_learngene
+from learngene_zoo.bench.cell import Arm
 from learngene_zoo.families.family import cost
+from learngene_zoo.runs.cache import taken
 from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import fingerprint, to_json
+from learngene_zoo.storage import read_json, write_json
 
 
 def extracted(arm: Arm, out: Path, run: Run) -> tuple[Learngene, Cost]:
-    """The learngene of an arm, and what it cost; each is extracted once in `out`, and goes on after a stop."""
-    made, spent = extract_once(Extraction(arm=replace(arm, name=""), seed=run.seed), out, run)
-    return made, cost_of(made, spent)
+    """The learngene of an arm, and what it cost; each is extracted once in `out`, by itself, and goes on after a stop."""
+    place = out / f"{arm.method}-{fingerprint([to_json(arm.extractor), arm.ancestries, arm.tasks, run.seed])}"
+    clock = place.with_name(f"{place.name}.seconds.json")
+    if not place.exists():
+        with timed(clock):
+            lifecycle.extract(
+                arm.method, ancestries=arm.ancestries, tasks=arm.tasks, extractor=arm.extractor, out=place, run=run
+            )
+    made = load_learngene(place)
+    return made, cost_of(made, read_json(clock)["seconds"], taken(place.with_name(f"{place.name}.run"), None).images)
 
 
-def cost_of(made: Learngene, spent: Spent) -> Cost:
+@contextmanager
+def timed(clock: Path) -> Iterator[None]:
+    """Add the processor's seconds to what the file says, even if it is interrupted."""
+    before, began = read_json(clock)["seconds"] if clock.is_file() else 0.0, time.process_time()
+    try:
+        yield
+    finally:
+        clock.parent.mkdir(parents=True, exist_ok=True)
+        write_json(clock, {"seconds": before + time.process_time() - began})
+
+
+def cost_of(made: Learngene, seconds: float, images: int) -> Cost:
     """What an extraction cost. A learngene that names its ancestry models, and does not hold them, needs them at every expansion."""
     own = sum(tensor.numel() for tensor in made.state.values())
     named = made.config.settings.get("store") is False
     needed = sum(cost(record.spec).params for record in made.config.ancestries) if named else 0
-    return Cost(seconds=round(spent.seconds, 1), images=spent.images, params=own + needed)
+    return Cost(seconds=round(seconds, 3), images=images, params=own + needed)
 
 
 def difference(one: Learngene, other: Learngene) -> float | None:

@@ -269,7 +269,7 @@ def _cost(cost: Cost | None) -> str:
         return ""
     images = f"{cost.images:,} images (all epochs counted)" if cost.images else "no images"
     return (
-        f"The extraction trained on {images} and took {human_seconds(cost.seconds)} on the machine that made it. "
+        f"The extraction trained on {images} and took {human_seconds(cost.seconds)} of one core. "
         f"To build any size, {cost.params:,} numbers must be at hand."
     )
 

@@ -117,9 +117,9 @@ class Worth:
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What an extraction took as if it had been alone, and what must be kept in order to build any size."""
+    """What an extraction took, alone, and what must be kept in order to build any size."""
 
-    seconds: float  # by the clock, over all its starts, on the machine that made it
+    seconds: float  # of one core
     images: Annotated[int, "seen in training, over all epochs", Bounds(least=0, most=10**15)]
     params: Annotated[int, "numbers that are kept, an ancestry model's among them", Bounds(least=0, most=10**18)]
 

@@ -13,11 +13,11 @@ from learngene_zoo.artifacts.card import learngene_card
 from learngene_zoo.artifacts.records import CardRecord, Cost
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.bench.cell import Arm
-from learngene_zoo.bench.extraction import Spent
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
+from learngene_zoo.storage import read_json
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 shelf_cost = pytest.importorskip("shelf_cost")
@@ -33,8 +33,8 @@ def first_k(store: bool) -> Learngene:
 
 
 def test_an_ancestry_model_is_counted_whether_it_is_kept_or_named() -> None:
-    kept, named = (shelf_cost.cost_of(first_k(store), Spent(seconds=1.26, images=7)) for store in (True, False))
-    assert (kept.seconds, kept.images, named.images) == (1.3, 7, 7)
+    kept, named = (shelf_cost.cost_of(first_k(store), 1.26, 7) for store in (True, False))
+    assert (kept.seconds, kept.images, named.images) == (1.26, 7, 7)
     assert 0.9 * kept.params < named.params <= kept.params + 200_000
 
 
@@ -43,6 +43,7 @@ def test_an_extraction_is_made_once_and_its_cost_kept(tmp_path: Path) -> None:
     made, cost = shelf_cost.extracted(arm, tmp_path, RUN)
     again, same = shelf_cost.extracted(replace(arm, name="other"), tmp_path, RUN)
     assert cost == same
+    assert cost.seconds > 0
     assert cost.params == sum(tensor.numel() for tensor in made.state.values()) > 100_000
     assert shelf_cost.difference(made, again) == 0.0
     name = next(iter(made.state))
@@ -51,12 +52,22 @@ def test_an_extraction_is_made_once_and_its_cost_kept(tmp_path: Path) -> None:
     assert shelf_cost.difference(made, replace(made, state={})) is None
 
 
+def test_seconds_of_an_interrupted_extraction_add_up(tmp_path: Path) -> None:
+    clock = tmp_path / "new" / "clock.json"
+    with pytest.raises(KeyboardInterrupt), shelf_cost.timed(clock):
+        raise KeyboardInterrupt
+    first = read_json(clock)["seconds"]
+    with shelf_cost.timed(clock):
+        sum(range(10**6))
+    assert read_json(clock)["seconds"] > first >= 0
+
+
 def test_a_card_and_readmes_table_say_what_it_cost() -> None:
     made = first_k(False)
     card = learngene_card(
         replace(made.config, card=CardRecord(cost=Cost(seconds=252.0, images=106_000, params=264_200)))
     )
-    assert "trained on 106,000 images (all epochs counted) and took 4m 12s" in card
+    assert "trained on 106,000 images (all epochs counted) and took 4m 12s of one core" in card
     assert "264,200 numbers must be at hand" in card
     assert table.cost_of(Cost(seconds=252.0, images=106_000, params=264_200)) == ["264.20K", "106.00K", "4m 12s"]
     assert table.cost_of(None) == ["", "", ""]
