@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from learngene_zoo.plugin import Bounds, check_bounds
+from learngene_zoo.plugin import Bounds, InputFormat, WrongCall, check_bounds
+
+if TYPE_CHECKING:
+    from learngene_zoo.plugin import LearngeneConfig, Run, Target, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,3 +30,28 @@ class Calibration:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+
+
+def calibration_task(named: str | None, seen: str | None, target: Target, run: Run, otherwise: str = "") -> Task:
+    """The task whose images are looked at: the `named` one; the one `seen` by the extraction; if that is data of the learngene's
+    maker, the target's.
+
+    Raises `WrongCall` if there is none of these; it ends with what the user can do `otherwise`.
+    """
+    from learngene_zoo.plugin import is_own_data, open_task
+
+    task = named or seen or ""
+    if named is None and (not task or is_own_data(task)):
+        if target.task is not None:
+            return open_task(target.task, offline=run.offline)
+        raise WrongCall(
+            f"this learngene has seen {task or 'no images'}, which is opened only if you name it; name some pictures "
+            f"with --calibration folder:PATH (their labels are not used){otherwise}"
+        )
+    return open_task(task, offline=run.offline)
+
+
+def form_of(config: LearngeneConfig) -> InputFormat:
+    """The images that the ancestry model takes."""
+    (mean, std), spec = config.normalisation, config.spec
+    return InputFormat(image_size=spec.image_size, channels=spec.channels, mean=mean, std=std, view=config.view)

@@ -42,14 +42,14 @@ from learngene_zoo.plugin import (
     once,
     to_json,
 )
-from lgzoo_closed_form.calibration import Calibration as Calibration
+from lgzoo_closed_form.calibration import Calibration, calibration_task, form_of
 from lgzoo_closed_form.depth import cuts
 from lgzoo_closed_form.teaching import PART, kept_teacher, teaching
 
 if TYPE_CHECKING:
     import torch
 
-    from learngene_zoo.plugin import Ancestry, Descendant, InputFormat, Json, Run, Spec, StateDict, Target, Task
+    from learngene_zoo.plugin import Ancestry, Descendant, Json, Run, Spec, StateDict, Target, Task
 
 DIRECTIONS = "directions"  # the learngene's tensor (D, D): principal directions of the streams, by falling variance
 
@@ -170,12 +170,12 @@ class Solve(Expander):
 
         config, details = learngene.config, details_of(learngene.config, Details)
         spec = self._spec(target, config.spec)
-        runs, task = self._runs(details, spec), self._task(details, target, run)
+        runs, task = self._runs(details, spec), calibration_task(self.calibration, details.task, target, run)
         P_dD = self._projection(learngene, spec)
         weights = inherited_weights(config, learngene.state, run)
         whole = {name: weights[name].float() for name in weights}  # those on the shelf are in half precision
         kept = kept_teacher(learngene, self._directions(learngene), whole, run) if task.name == details.task else None
-        new = teaching(whole, config.spec, details.calibration, task, _input_format(config), run)
+        new = teaching(whole, config.spec, details.calibration, task, form_of(config), run)
         with nullcontext(kept) if kept else new as teacher:
             small = teacher.spec.with_(layers=spec.layers, width=spec.width, heads=spec.heads)
             parts = solved(teacher, small, runs, P_dD, rho=details.calibration.ridge, solve=self.solve)
@@ -216,23 +216,6 @@ class Solve(Expander):
             )
         return found
 
-    def _task(self, details: Details, target: Target, run: Run) -> Task:
-        """The task to calibrate on: the named one, the learngene's, or, if that is data of its maker's, the target's.
-
-        Raises `WrongCall` if there is none of these.
-        """
-        from learngene_zoo.plugin import is_own_data, open_task
-
-        named = self.calibration or details.task or ""
-        if self.calibration is None and (is_own_data(named) or not named):
-            if target.task is not None:
-                return open_task(target.task, offline=run.offline)
-            raise WrongCall(
-                f"this learngene was calibrated on {named or 'nothing'}, which is opened only if you name it; "
-                "name some pictures with --calibration folder:PATH (their labels are not used)"
-            )
-        return open_task(named, offline=run.offline)
-
     def _projection(self, learngene: Learngene, spec: Spec) -> torch.Tensor | None:
         """P (d, D) of the stream; None if it keeps its width."""
         from lgzoo_closed_form.width import projection
@@ -256,14 +239,6 @@ class Solve(Expander):
 def _written(details: Details) -> dict[str, Json]:
     """As they are stored: what is not known yet is left out."""
     return {name: value for name, value in to_json(details).items() if value not in (None, [])}
-
-
-def _input_format(config: LearngeneConfig) -> InputFormat:
-    from learngene_zoo.plugin import InputFormat
-
-    mean, std = config.normalisation
-    spec = config.spec
-    return InputFormat(image_size=spec.image_size, channels=spec.channels, mean=mean, std=std, view=config.view)
 
 
 def _unsolved(spec: Spec) -> list[str]:

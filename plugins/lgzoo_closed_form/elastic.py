@@ -33,7 +33,7 @@ from learngene_zoo.plugin import (
     details_of,
     once,
 )
-from lgzoo_closed_form.closed_form import Calibration
+from lgzoo_closed_form.calibration import Calibration
 from lgzoo_closed_form.pruned import IMPORTANCE, shown_to
 from lgzoo_closed_form.ranked import Cutting, Ranked, Ranking
 from lgzoo_closed_form.sizes import cuts_at, least_of, uneven_members

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from learngene_zoo.plugin import BadFile, InputFormat, WrongCall
-from lgzoo_closed_form.closed_form import Calibration
+from lgzoo_closed_form.calibration import Calibration, form_of
 from lgzoo_closed_form.sizes import Counts, begun, counted, least_of, ranked
 
 if TYPE_CHECKING:
     import torch
 
-    from learngene_zoo.plugin import Descendant, Learngene, LearngeneConfig, Run, Spec, Target, Task
+    from learngene_zoo.plugin import Descendant, Learngene, Run, Spec, Task
     from lgzoo_closed_form.cutting import Kept
     from lgzoo_closed_form.streams import Pictures
 
@@ -67,31 +67,6 @@ def shown_to(spec: Spec, settings: Calibration, task: Task, form: InputFormat, r
 
     images, tokens, weight = settings.images, settings.tokens, settings.class_weight
     return pictures(task, spec.prefix_tokens, spec.patches, form, run, images=images, tokens=tokens, weight=weight)
-
-
-def calibration_task(named: str | None, seen: str | None, target: Target, run: Run) -> Task:
-    """The task whose images are looked at: the `named` one; the one `seen` by the extraction; if that is data of the learngene's
-    maker, the target's.
-
-    Raises `WrongCall` if there is none of these.
-    """
-    from learngene_zoo.plugin import is_own_data, open_task
-
-    task = named or seen or ""
-    if named is None and (not task or is_own_data(task)):
-        if target.task is not None:
-            return open_task(target.task, offline=run.offline)
-        raise WrongCall(
-            f"this learngene has seen {task or 'no images'}, which is opened only if you name it; name some pictures "
-            "with --calibration folder:PATH (their labels are not used), or leave them out with --no-compensate"
-        )
-    return open_task(task, offline=run.offline)
-
-
-def form_of(config: LearngeneConfig) -> InputFormat:
-    """The images that the ancestry model takes."""
-    (mean, std), spec = config.normalisation, config.spec
-    return InputFormat(image_size=spec.image_size, channels=spec.channels, mean=mean, std=std, view=config.view)
 
 
 def build(

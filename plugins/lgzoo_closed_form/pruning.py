@@ -32,7 +32,7 @@ from learngene_zoo.plugin import (
     once,
     to_json,
 )
-from lgzoo_closed_form.closed_form import Calibration
+from lgzoo_closed_form.calibration import Calibration
 from lgzoo_closed_form.pruned import (
     IMPORTANCE,
     scores_of,

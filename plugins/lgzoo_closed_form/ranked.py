@@ -21,12 +21,12 @@ from learngene_zoo.plugin import (
     from_json,
     to_json,
 )
-from lgzoo_closed_form.pruned import beginnings, build, calibration_task, check_prunable
+from lgzoo_closed_form.calibration import Calibration, calibration_task
+from lgzoo_closed_form.pruned import beginnings, build, check_prunable
 from lgzoo_closed_form.sizes import Counts, by_share, counted, uneven_spec
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, Descendant, Json, Part, Run, Task
-    from lgzoo_closed_form.closed_form import Calibration
     from lgzoo_closed_form.cutting import Kept
 
 
@@ -127,7 +127,10 @@ class Cutting(Expander):
         everything = whole_of(learngene, target)
         counts = (everything.heads * everything.layers, everything.hidden * everything.layers)
         lost = (sum(counted(kept.heads)), sum(counted(kept.hidden))) != counts
-        task = calibration_task(self.calibration, details.task, target, run) if self.compensate and lost else None
+        if not (self.compensate and lost):
+            return build(learngene, spec, kept, run, settings, None)
+        otherwise = ", or leave them out with --no-compensate"
+        task = calibration_task(self.calibration, details.task, target, run, otherwise)
         return build(learngene, spec, kept, run, settings, task)
 
 

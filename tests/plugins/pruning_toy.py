@@ -4,7 +4,7 @@ from learngene_zoo.families.family import load_family
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
-from lgzoo_closed_form.closed_form import Calibration
+from lgzoo_closed_form.calibration import Calibration
 from lgzoo_closed_form.pruned import shown_to
 from lgzoo_closed_form.streams import Pictures
 

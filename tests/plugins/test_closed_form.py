@@ -60,10 +60,10 @@ def test_without_solving_blocks_are_selected(learngene: lg.Learngene, layers: in
 
 def missed(learngene: lg.Learngene, expander: Solve) -> float:
     """How far the stream after the last block is from the ancestry model's, on the calibration images."""
-    from lgzoo_closed_form.closed_form import _input_format
+    from lgzoo_closed_form.calibration import form_of
 
     state = {name: learngene.state[name] for name in learngene.state if name != DIRECTIONS}
-    settings, form, run = Calibration(images=24), _input_format(learngene.config), Run(seed=0)
+    settings, form, run = Calibration(images=24), form_of(learngene.config), Run(seed=0)
     teacher = teacher_of(state, SPEC, settings, tiny_task(), form, run)
     made = lg.expand(learngene, layers=2, expander=expander, run=run).model()
     shown = pictures(tiny_task(), 1, SPEC.patches, form, run, images=24, tokens=64, weight=4.0)
@@ -83,7 +83,7 @@ def test_other_pictures_give_another_model(learngene: lg.Learngene) -> None:
 
 def test_pictures_of_the_learngenes_maker_are_not_opened_unasked(learngene: lg.Learngene, tmp_path: Path) -> None:
     details = {**learngene.config.details, "task": "folder:theirs"}
-    with pytest.raises(WrongCall, match="calibrated on folder:theirs, which is opened only if you name it"):
+    with pytest.raises(WrongCall, match="has seen folder:theirs, which is opened only if you name it"):
         lg.expand(learngene.with_config(details=details), layers=2)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()

@@ -12,7 +12,7 @@ from learngene_zoo.families.tensors import filled, model_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.testing import tiny_ancestry, tiny_task
 from lgzoo_closed_form.anatomy import branches, stem
-from lgzoo_closed_form.closed_form import Calibration
+from lgzoo_closed_form.calibration import Calibration
 from lgzoo_closed_form.recording import size_of
 from lgzoo_closed_form.solve import Teacher, solved, start
 from lgzoo_closed_form.streams import record

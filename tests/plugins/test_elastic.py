@@ -17,11 +17,11 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from lgzoo_closed_form.agreement import Agreement, principal, scaled, silenced
-from lgzoo_closed_form.closed_form import Calibration
+from lgzoo_closed_form.calibration import Calibration, form_of
 from lgzoo_closed_form.curvature import LARGE, SMALL, consistency, crops, curvatures, features
 from lgzoo_closed_form.cutting import Kept, cut
 from lgzoo_closed_form.elastic import ELASTIC, FIFTIETHS, Begin, Evolution, Order, Search, Sensitivity
-from lgzoo_closed_form.pruned import beginnings, form_of, shown_to
+from lgzoo_closed_form.pruned import beginnings, shown_to
 from lgzoo_closed_form.sizes import Counts, uneven_spec
 from lgzoo_closed_form.xnes import minimised, worths
 

@@ -19,7 +19,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import check_method, tiny_ancestry, tiny_task
 from learngene_zoo.testing.expansion import check_family, check_members
-from lgzoo_closed_form.closed_form import Calibration
+from lgzoo_closed_form.calibration import Calibration
 from lgzoo_closed_form.pruned import check_prunable
 from lgzoo_closed_form.pruning import PRUNING, Prune, Rank, Scoring
 from lgzoo_closed_form.sizes import SHARES, even_members
