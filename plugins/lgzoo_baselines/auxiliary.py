@@ -39,7 +39,7 @@ from learngene_zoo.plugin import (
     to_json,
 )
 from lgzoo_baselines.block_choice import completed
-from lgzoo_baselines.distillation import TOKENS, Distilling, taught
+from lgzoo_baselines.distillation import TOKENS, Distilling, taught, teacher_of
 from lgzoo_baselines.pretrain_finetune import MINI, SMOKE, TRAINING, work_of
 
 if TYPE_CHECKING:
@@ -107,13 +107,8 @@ class Guided(Extractor):
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Prepare the teacher, then train the model, a part of the run."""
-        from learngene_zoo.plugin import teacher_for, teacher_named
-
         ancestry, task, config = ancestries[0], tasks[0], self.outline([ancestries[0].spec])
-        if self.teacher is not None:
-            teacher, metrics = teacher_named(self.teacher, task, run)
-        else:
-            teacher, metrics = teacher_for(ancestry, task, self.teaching, run)
+        teacher, metrics = teacher_of(self.teacher, ancestry, task, self.teaching, run)
         details, found = self.learnt(config, ancestry, teacher, task, run.part(self.part))
         measured = {**found.record, **({"teacher": metrics} if metrics else {})}
         return Learngene(config=replace(config, details=details.json(), metrics=measured), state=found.state)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from learngene_zoo.plugin import FLAT, YOUNG, Bounds, Method, Part, Recipe, WrongCall, check_bounds, derive_seed, once
 from lgzoo_baselines.pretrain_finetune import MINI, PAPER, SMOKE, TRAINING, Details, Sizes, Take, place, stored, work_of
@@ -80,13 +80,10 @@ class Distil(Sizes):
 
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """Prepare the teacher, then train the sizes one after the other, each a part of the run; their heads are dropped."""
-        from learngene_zoo.plugin import assemble, teacher_for, teacher_named
+        from learngene_zoo.plugin import assemble
 
         ancestry, task = ancestries[0], tasks[0]
-        if self.teacher is not None:
-            teacher, metrics = teacher_named(self.teacher, task, run)
-        else:
-            teacher, metrics = teacher_for(ancestry, task, self.teaching, run)
+        teacher, metrics = teacher_of(self.teacher, ancestry, task, self.teaching, run)
         record, outline, trained = ancestry.record, self.outline([ancestry.spec]), dict[str, Part]()
         for size in self.specs(ancestry.spec):
             where = place(size, outline.spec)
@@ -97,6 +94,15 @@ class Distil(Sizes):
             )
             trained[where] = once(part, distilled, self.each, [student, teacher, task])
         return stored(outline, trained, {"teacher": metrics} if metrics else {})
+
+
+def teacher_of(
+    named: str | None, ancestry: Ancestry, task: Task, recipe: Recipe, run: Run
+) -> tuple[Descendant | TimmModel, dict[str, Any]]:
+    """The teacher that is named, or the ancestry model with a head for the task; and which it is, or how it was fine-tuned."""
+    from learngene_zoo.plugin import teacher_for, teacher_named
+
+    return teacher_for(ancestry, task, recipe, run) if named is None else teacher_named(named, task, run)
 
 
 def distilled(
