@@ -124,17 +124,13 @@ def names_of_others(ancestry: Spec) -> dict[tuple[int | str, ...], str]:
     }
 
 
-def arms(budget: Budget, sizes: Sequence[tuple[int, int]]) -> list[Arm]:
-    """Every method with its controls, distillation of each size at two costs, and scratch."""
+def arms(budget: Budget, layers: int, width: int) -> list[Arm]:
+    """Every method with its controls, scratch, and distillation of this one size at two costs."""
     names = METHODS.references()
     methods = [name for name in budget.methods or names if name in names and name not in APART]
     found = standard_arms(methods)
-    at = {
-        "depths": tuple(sorted({layers for layers, _ in sizes})),
-        "widths": tuple(sorted({width for _, width in sizes})),
-    }
     for name, times in (("distillation", 1), ("distillation x 10", 10)) if budget.distilled else ():
-        settings = {**at, "images": times * budget.distilled, "epochs": 1}
+        settings = {"depths": (layers,), "widths": (width,), "images": times * budget.distilled, "epochs": 1}
         found.append(Arm(name=name, method="distillation", settings=settings))
     return found
 
@@ -142,14 +138,14 @@ def arms(budget: Budget, sizes: Sequence[tuple[int, int]]) -> list[Arm]:
 def grid(budget: Budget, ancestry: Spec) -> list[Cell]:
     """Every cell; what a method does not build, it has no cell for."""
     sizes = list(sizes_of(ancestry).values())[: budget.sizes]
-    competitors = arms(budget, sizes)
-    return [cell for size in sizes for cell in at_size(budget, competitors, *size)]
+    return [cell for layers, width in sizes for cell in at_size(budget, arms(budget, layers, width), layers, width)]
 
 
 def others(budget: Budget, ancestry: Spec) -> list[Cell]:
     """The cells at `other_sizes`."""
-    competitors, found = arms(replace(budget, distilled=0), []), list[Cell]()
+    found: list[Cell] = []
     for size in other_sizes(ancestry).values() if budget.others else ():
+        competitors = arms(replace(budget, distilled=0), size.layers, ancestry.width)
         for method, settings in size.arms.items():
             own = [arm for arm in competitors if arm.method == method]
             plain = at_size(budget, own, size.layers, ancestry.width) if own else []
