@@ -67,20 +67,25 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def labelled(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:
-    """The images of each class folder, labelled by its place; and the other files in them. Raises `BadData` for an empty one."""
+    """The images of each class folder, labelled by its place; and the other files in them. Raises `BadData` for empty ones."""
     paths: list[str] = []
     labels: list[int] = []
     strays: list[str] = []
+    empty: list[tuple[Path, list[str]]] = []
     for label, folder in enumerate(class_folders):
         files = _files(folder)
         images = [file for file in files if os.path.splitext(file)[1].lower() in SUFFIXES]
         if not images:
-            other = f", only {files[0]}" if files else ""
-            raise BadData(f"class folder {folder} holds no image{other}; add some or remove it")
+            empty.append((folder, files))
         if len(images) < len(files):
             strays += sorted(set(files) - set(images))
         paths.extend(images)
         labels.extend([label] * len(images))
+    if empty:
+        (first, files), others = empty[0], ", ".join(folder.name for folder, _ in empty[1:])
+        only = f", only {files[0]}" if files else ""
+        more = f"; the same is true of {others}" if others else ""
+        raise BadData(f"class folder {first} holds no image{only}{more}; add some or remove it")
     return Labelled(Files(tuple(paths)), np.array(labels, dtype=np.int64)), strays
 
 

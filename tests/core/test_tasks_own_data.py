@@ -102,6 +102,10 @@ def tear(path: Path) -> None:
 FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "one class": (lambda top: class_folders(top, {"cat": 3}), "one class"),
     "an empty class": (lambda top: class_folders(top, {"cat": 3, "dog": 0}), "dog holds no image"),
+    "empty classes": (
+        lambda top: class_folders(top, {"cat": 3, "dog": 0, "emu": 0, "fox": 0}),
+        "dog holds no image; the same is true of emu, fox; add some or remove it",
+    ),
     "a class of text": (
         lambda top: (class_folders(top, {"cat": 3, "dog": 0}), (top / "dog" / "a.txt").write_text("no")),
         r"dog holds no image, only .*a\.txt",
