@@ -59,8 +59,8 @@ def compare(
     gets right; `p` is McNemar's exact test of those. mIoU: from 1,000 resamplings of the images, the same for both models.
     Raises `WrongCall` if one of them does not have the classes of the task.
     """
-    for model in (first, second):
-        check_head(model, task)
+    for model, which in ((first, "the first model"), (second, "the second model")):
+        check_head(model, task, which, named="THAT_MODEL -o NEW ")
     (one, judged_one), (other, judged_other) = (_measured(model, task, split, run, timed) for model in (first, second))
     if task.dense:
         return Comparison(first=one, second=other, difference=_resampled(task, judged_one, judged_other), p=None)

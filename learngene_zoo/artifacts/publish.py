@@ -45,7 +45,7 @@ class Published:
 
 def changes(wanted: Publication) -> list[Change]:
     """What publishing would change, with nothing changed. Raises as `publish` does before it uploads."""
-    with _speaking(wanted, progress=False) as api:
+    with _speaking(wanted, f"nothing was compared with {wanted.repository}") as api:
         return (look_for(api, wanted) or EMPTY).changes(wanted)
 
 
@@ -79,7 +79,7 @@ def carry_out(
     """
     repository, created = wanted.repository, False
     try:
-        with _speaking(wanted, progress) as api:
+        with _speaking(wanted, f"{wanted.repository} was not published", progress) as api:
             if private:
                 _check_private(api, repository.name)
             state = look_for(api, wanted)
@@ -106,10 +106,10 @@ def carry_out(
 
 
 @contextmanager
-def _speaking(wanted: Publication, progress: bool) -> Iterator[HfApi]:
+def _speaking(wanted: Publication, failed: str, progress: bool = False) -> Iterator[HfApi]:
     from huggingface_hub import HfApi
 
-    with asking(wanted.repository, f"{wanted.repository} was not published", progress=progress):
+    with asking(wanted.repository, failed, progress=progress):
         yield HfApi(library_name="learngene_zoo", library_version=__version__)
 
 

@@ -137,8 +137,10 @@ class Worker:
         """Why there is no answer."""
         self.process.join(PATIENCE)
         code = self.process.exitcode
-        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
-        return Failure(f"the worker process {how}; if memory ran out, use fewer --workers")
+        if code is not None and code < 0:
+            return Failure(f"the worker process was killed by signal {-code}; if memory ran out, use fewer --workers")
+        how = "does not answer any more" if code is None else f"was told to end, or ended by itself (code {code})"
+        return Failure(f"the worker process {how}; give the same command again")
 
     def stop(self, idle: bool) -> None:
         """End it, whatever it is doing. An `idle` one ends by itself once its connection is closed."""

@@ -44,7 +44,9 @@ def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
     rows = run_grid(cells, job.out, job.run, executor, say, anew=job.force, begin=begin)
     failed = [row for row in rows if row.error]
     if failed:
-        raise TrainingFailed(f"{len(failed)} of {len(rows)} cells failed; the first: {failed[0].error}")
+        raise TrainingFailed(
+            f"{len(failed)} of {len(rows)} cells failed, and the same command computes them again; the first: {failed[0].error}"
+        )
     write_report(job.out)
     with new_folder(job.out / "learngene", force=True) as draft:
         shutil.copytree(cells[0].extraction.folder(job.out), draft, dirs_exist_ok=True)

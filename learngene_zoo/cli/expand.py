@@ -43,7 +43,7 @@ def find(reference: str | None, offline: bool = False) -> Path:
         return DEFAULT
     ready = shelf.some(shelf.learngenes()) or "empty"
     raise WrongCall(
-        f"there is no learngene at ./{DEFAULT}; make one with `lgzoo extract lsamd`, or name one on the shelf ({ready})"
+        f"there is no learngene at ./{DEFAULT}; make one with `lgzoo extract closed_form`, or name one on the shelf ({ready})"
     )
 
 

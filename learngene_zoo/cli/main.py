@@ -138,7 +138,7 @@ TABLE = {
 EPILOG = """\b
 Examples:
   lgzoo demo
-  lgzoo extract lsamd
+  lgzoo extract closed_form
   lgzoo expand --layers 7
   lgzoo finetune --task digits
   lgzoo evaluate

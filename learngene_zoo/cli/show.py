@@ -30,7 +30,7 @@ def show(
     """Print what `name` is, and draw the sheet of a task."""
     folder = None if _is_named(name) else _folder(name)
     if sheet is not None and (folder is not None or name in METHODS.references() or name in _suites()):
-        raise WrongCall(f"--sheet needs a task, and {name} is not one; see `lgzoo list tasks`")
+        raise WrongCall(f"--sheet (-o) needs a task, and {name} is not one; see `lgzoo list tasks`")
     if name in METHODS.references():
         _method(name, convention, as_json)
     elif folder is None and name in _suites():

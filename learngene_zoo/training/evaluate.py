@@ -53,23 +53,23 @@ class Evaluation:
     )
 
 
-def check_head(model: Classifier, task: Task) -> None:
-    """Raises `WrongCall` for a model that does not have the classes of the task.
+def check_head(model: Classifier, task: Task, which: str = "the model", named: str = "") -> None:
+    """Raises `WrongCall` for a model that does not have the classes of the task; `named` is how advice names it.
 
     They are told apart by their names and order, where the model knows them, else by their number.
     """
-    train = f"train it first: lgzoo finetune --task {shell_word(task.name)}"
+    train = f"train it first: lgzoo finetune {named}--task {shell_word(task.name)}"
     if model.dense != task.dense:
         each = {True: "pixel", False: "image"}
         raise WrongCall(
-            f"the model gives one class per {each[model.dense]} and {task.name} has one per {each[task.dense]}; {train}"
+            f"{which} gives one class per {each[model.dense]} and {task.name} has one per {each[task.dense]}; {train}"
         )
     if model.classes != task.classes:
-        raise WrongCall(f"the model has {model.classes} classes and {task.name} has {task.classes}; {train}")
+        raise WrongCall(f"{which} has {model.classes} classes and {task.name} has {task.classes}; {train}")
     for number, (own, theirs) in enumerate(zip(model.class_names, task.class_names)):
         if own != theirs:
             raise WrongCall(
-                f"the model has other classes than {task.name}: class {number} is {own!r:.60} for the model and {theirs!r:.60} for "
+                f"{which} has other classes than {task.name}: class {number} is {own!r:.60} for the model and {theirs!r:.60} for "
                 f"the task; {train}"
             )
 

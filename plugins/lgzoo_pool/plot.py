@@ -38,6 +38,7 @@ class Scores:
     metric: str
     values: tuple[float, ...]
     images: int
+    task: str  # on which, with its classes; no descendant is fine-tuned yet
 
 
 def picture(learngene: Learngene, expander: Expander) -> Figure:
@@ -110,7 +111,8 @@ def scores(config: LearngeneConfig, paths: int) -> Scores | None:
     images = rows[0].get("images") if rows else None
     if type(images) is not int or images < 1 or any(row.get("images") != images for row in rows):
         raise _bad("expected the same number of images in every row, at least 1")
-    return Scores(metric, values, images)
+    seen = next((f" of {task.name} ({task.classes:,} classes)" for task in config.tasks), "")
+    return Scores(metric, values, images, seen)
 
 
 def _share(row: dict[str, Json], metric: str) -> float:
@@ -141,7 +143,7 @@ def draw_scores(axes: Axes, paths: Sequence[Path], costs: Sequence[Cost], number
     around: dict[str, Any] = {"marker": "o", "markersize": 17, "markerfacecolor": "none", "markeredgecolor": HIGHLIGHT}
     axes.plot(xs[number], ys[number], markeredgewidth=2.6, zorder=6, **around)
     axes.set_xlabel(f"FLOPs of one image, {unit}")
-    measured = f"{found.metric} in % on {found.images:,} validation images" if found else ""
+    measured = f"{found.metric} in % on {found.images:,} validation images{found.task}" if found else ""
     axes.set_title(measured or "parameters, M (no accuracies are recorded)", loc="left", pad=8)
     axes.set_xlim(left=0)
     axes.margins(x=0.06)

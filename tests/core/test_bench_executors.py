@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import socket
 import sys
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from bench_toy import make_world, numbers, toy_cells
 
 from learngene_zoo.bench import ray_executor
 from learngene_zoo.bench.cell import Arm, Cell, Extraction
-from learngene_zoo.bench.executors import Executor, Failure, InProcess, Workers
+from learngene_zoo.bench.executors import Executor, Failure, InProcess, Worker, Workers
 from learngene_zoo.bench.extraction import Spent, extract_once, is_finished, spent
 from learngene_zoo.bench.ray_executor import Ray, pack, travel, unpack
 from learngene_zoo.bench.results import Row
@@ -163,3 +165,13 @@ def test_ray_gives_the_same_table(world: World, tmp_path: Path, monkeypatch: pyt
     assert numbers(rows) == as_if_alone([*found, *broken], tmp_path / "alone")
     again = run_grid(toy_cells(world, layers=[2])[:2], tmp_path / "ray", RUN, executor)
     assert [row.error for row in again] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [(-9, "signal 9; if memory ran out"), (1, r"\(code 1\); give the same"), (None, "not answer any more")],
+)
+def test_why_a_process_is_gone(code: int | None, said: str) -> None:
+    worker = object.__new__(Worker)
+    worker.process = SimpleNamespace(join=lambda seconds: None, exitcode=code)  # type: ignore[assignment]
+    assert re.search(said, worker.death().error)

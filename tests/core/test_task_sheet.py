@@ -147,8 +147,8 @@ def test_show_lists_the_tasks_of_a_suite() -> None:
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        (["show", "mini", "-o", "x.png"], 2, "--sheet needs a task"),
-        (["show", "lsamd", "--sheet", "x.png"], 2, "--sheet needs a task"),
+        (["show", "mini", "-o", "x.png"], 2, "--sheet (-o) needs a task"),
+        (["show", "lsamd", "--sheet", "x.png"], 2, "--sheet (-o) needs a task"),
         (["show", "digits", "-o", "x.gif"], 2, "must end in .png"),
         (["show", "digits", "--split", "validatoin"], 2, "validatoin"),
         (["show", "minii"], 2, "did you mean mini"),

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.records import LearngeneConfig, TaskRecord
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
@@ -107,6 +107,12 @@ def test_all_pairs_are_drawn_and_those_of_the_same_layer_told_apart() -> None:
     # The pair (1, 2) came with the window of the blocks 1 and 2, as did (2, 1) and (2, 2).
     shared = {tuple(line.get_xdata()) for line in slanted if line.get_color() == HIGHLIGHT}
     assert shared == {(1, 2), (2, 1), (2, 2)}
+
+
+def test_the_task_that_paths_were_measured_on_is_named() -> None:
+    record = TaskRecord(name="forms", source="drawn", kind="classification", classes=1286, images=9)
+    figure = picture(learngene(**scored()).with_config(tasks=(record,)), TakePath(low=2, high=1))
+    assert "accuracy in % on 50 validation images of forms (1,286 classes)" in words(figure)
 
 
 def test_points_are_what_was_measured_of_each_path() -> None:
