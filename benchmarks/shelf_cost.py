@@ -17,6 +17,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import Cost
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene
 from learngene_zoo.bench.cell import Arm
+from learngene_zoo.bench.extraction import seen
 from learngene_zoo.families.family import cost
 from learngene_zoo.runs.cache import taken
 from learngene_zoo.runs.run import Run
@@ -34,7 +35,8 @@ def extracted(arm: Arm, out: Path, run: Run) -> tuple[Learngene, Cost]:
                 arm.method, ancestries=arm.ancestries, tasks=arm.tasks, extractor=arm.extractor, out=place, run=run
             )
     made = load_learngene(place)
-    return made, cost_of(made, read_json(clock)["seconds"], taken(place.with_name(f"{place.name}.run"), None).images)
+    images = seen(arm, taken(place.with_name(f"{place.name}.run"), None).images)
+    return made, cost_of(made, read_json(clock)["seconds"], images)
 
 
 @contextmanager

@@ -267,9 +267,9 @@ def _command(about: CardRecord) -> str:
 def _cost(cost: Cost | None) -> str:
     if cost is None:
         return ""
-    images = f"{cost.images:,} images (all epochs counted)" if cost.images else "no images"
+    images = f"{cost.images:,} images (every pass counted)" if cost.images else "no images"
     return (
-        f"The extraction trained on {images} and took {human_seconds(cost.seconds)} of one core. "
+        f"The extraction saw {images} and took {human_seconds(cost.seconds)} of one core. "
         f"To build any size, {cost.params:,} numbers must be at hand."
     )
 

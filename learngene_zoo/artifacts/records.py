@@ -120,7 +120,7 @@ class Cost:
     """What an extraction took, alone, and what must be kept in order to build any size."""
 
     seconds: float  # of one core
-    images: Annotated[int, "seen in training, over all epochs", Bounds(least=0, most=10**15)]
+    images: Annotated[int, "shown to a model, every pass counted", Bounds(least=0, most=10**15)]
     params: Annotated[int, "numbers that are kept, an ancestry model's among them", Bounds(least=0, most=10**18)]
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ checksums of the ancestry models, so that results of two different ones are neve
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.shelf import load_learngene
 from learngene_zoo.atomic import new_file
-from learngene_zoo.bench.cell import Cell, Extraction
+from learngene_zoo.bench.cell import Arm, Cell, Extraction
 from learngene_zoo.errors import Refused
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.cache import taken
@@ -29,6 +29,7 @@ from learngene_zoo.tasks import catalogue
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.shelf import Learngene
+    from learngene_zoo.method import Work
 
 ANCESTRIES, PARTS = "ancestries.json", "parts"
 FORWARD = 3  # times cheaper than a training step
@@ -40,7 +41,7 @@ class Spent:
 
     seconds: float = 0.0
     busy: float = 0.0  # seconds that were really spent here
-    images: int = 0  # seen in training, over all epochs
+    images: int = 0  # shown to a model, every time counted, see `seen`
     stored_params: int = 0  # the numbers to keep in order to build any size
     finished: bool = False
 
@@ -89,7 +90,7 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
         now = Spent(
             seconds=busy + alone.seconds,
             busy=busy,
-            images=alone.images,
+            images=seen(arm, alone.images, offline=run.offline),
             stored_params=sum(tensor.numel() for tensor in made.state.values()) if made else 0,
             finished=made is not None,
         )
@@ -99,14 +100,28 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
 
 def planned(extraction: Extraction, offline: bool = False) -> float:
     """The training images of an extraction times the layers that each passes; 0 where its method does not say."""
-    arm, extractor = extraction.arm, extraction.arm.extractor
+    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
+    works = _works(extraction.arm, lambda task: sizes.get(task, 0), offline)
+    return sum(work.images * (work.trained + work.frozen / FORWARD) for work in works)
+
+
+def seen(arm: Arm, trained: int, offline: bool = False) -> int:
+    """How many images an extraction has shown to a model: those of its training steps, or those that a method without any looks at."""
+    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
+
+    def size(task: str) -> int:
+        return sizes.get(task) or catalogue.open_task(task, offline=offline).sizes["train"]
+
+    return trained or sum(work.images for work in _works(arm, size, offline))
+
+
+def _works(arm: Arm, size: Callable[[str], int], offline: bool) -> list[Work]:
+    """What the extraction of an arm takes by its method's word, with tasks of so many training images."""
     method = METHODS.load(arm.method)
     sources = method.sources(arm.ancestries)
     specs = [ancestry_spec(source, offline=offline) for source in sources]
-    tasks = method.references(arm.tasks, sources, "--extract-task") if extractor.needs_tasks() else []
-    sizes = {entry.name: entry.sizes.get("train", 0) for entry in catalogue.entries()}
-    images = [sizes.get(task, 0) for task in tasks]
-    return sum(work.images * (work.trained + work.frozen / FORWARD) for work in extractor.work(specs, images))
+    tasks = method.references(arm.tasks, sources, "--extract-task") if arm.extractor.needs_tasks() else []
+    return list(arm.extractor.work(specs, [size(task) for task in tasks]))
 
 
 def check_same_ancestries(cells: Iterable[Cell], out: Path, run: Run) -> None:

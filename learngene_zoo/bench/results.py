@@ -60,7 +60,7 @@ class Row:
     flops: _Count = 0
     stored_params: _Count = 0  # of the learngene: the numbers to keep in order to build any size
     extraction_seconds: _Seconds = 0.0
-    extraction_images: _Count = 0  # images seen by the extraction, over all epochs
+    extraction_images: _Count = 0  # images that the extraction has shown to a model, every pass counted
     seconds: _Seconds = 0.0  # of the fine-tuning
     machine: str = ""
     finished: str = ""  # UTC, ISO 8601
