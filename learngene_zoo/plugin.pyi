@@ -62,6 +62,7 @@ from learngene_zoo.method import Work as Work
 from learngene_zoo.method import details_of as details_of
 from learngene_zoo.runs.cache import Part as Part
 from learngene_zoo.runs.cache import once as once
+from learngene_zoo.runs.progress import progress as progress
 from learngene_zoo.runs.run import Run as Run
 from learngene_zoo.runs.run import gathered as gathered
 from learngene_zoo.runs.run import is_first as is_first

@@ -166,7 +166,7 @@ def _leaf(hint: Any) -> tuple[type, tuple[str, ...] | None, bool]:
 def with_settings(settings: T, values: Mapping[str, Any]) -> T:
     """A copy of `settings` with the named leaves replaced; names as `settings_of` gives them. A list becomes a tuple.
 
-    Raises `WrongCall` for an unknown name.
+    Raises `WrongCall` for an unknown name, and for a value of another type.
     """
     known = {setting.name: setting for setting in settings_of(settings)}
     changes: dict[str, Any] = {}
@@ -177,8 +177,25 @@ def with_settings(settings: T, values: Mapping[str, Any]) -> T:
         branch = changes
         for field in outer:
             branch = branch.setdefault(field, {})
-        branch[last] = tuple(value) if isinstance(value, list) else value
+        branch[last] = _fitting(known[name], value)
     return _replaced(settings, changes)
+
+
+def _fitting(setting: Setting, value: Any) -> Any:
+    """A value for a setting, checked as one from a file is; lists are tuples here, and texts may be paths."""
+    if value is None and setting.optional:
+        return None
+    if setting.repeated and isinstance(value, (list, tuple)):
+        one = dataclasses.replace(setting, repeated=False, optional=False)
+        return tuple(_fitting(one, item) for item in value)
+    if setting.repeated:
+        raise WrongCall(f"{setting.name} is {_short(value)}; expected a sequence of values")
+    if (isinstance(value, Path) and setting.kind is Path) or (type(value) is int and setting.kind is float):
+        return value
+    try:
+        return _decode_leaf(Literal[setting.choices] if setting.choices else setting.kind, value, setting.name)
+    except BadFile as error:
+        raise WrongCall(str(error)) from None
 
 
 def _replaced(settings: Any, changes: Mapping[str, Any]) -> Any:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.runs.progress import progress
 from learngene_zoo.tasks.check import CHUNK, Picture, Place, Reader, read_pictures, remember, stamp
 from learngene_zoo.tasks.splits import DecodedSplit
-from learngene_zoo.tasks.streams.facts import progress
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 
 FEW = 10  # training images of a class

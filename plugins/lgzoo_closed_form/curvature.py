@@ -17,7 +17,7 @@ import math
 import torch
 from torch.nn import functional
 
-from learngene_zoo.plugin import Model, Spec, StateDict, table_of, uniform
+from learngene_zoo.plugin import Model, Spec, StateDict, progress, table_of, uniform
 
 Scores = tuple[torch.Tensor, torch.Tensor]  # of heads (L, H) and of hidden neurons (L, M)
 LARGE, SMALL = (0.25, 1.0), (0.05, 0.25)  # shares of an image's area that crops have
@@ -60,11 +60,13 @@ def consistency(features_VD: torch.Tensor) -> torch.Tensor:
     return cross_TV.sum() - cross_TV.diagonal().sum()
 
 
-def curvatures(model: Model, spec: Spec, images_BCHW: torch.Tensor, *, small: int, seed: int) -> Scores:
+def curvatures(
+    model: Model, spec: Spec, images_BCHW: torch.Tensor, *, small: int, seed: int, bars: bool = False
+) -> Scores:
     """Of heads and of hidden neurons, each in the mean over all blocks 1."""
     watched = {name: weight for name, weight in model.named_parameters() if _writes(spec, name)}
     sums = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in watched.items()}
-    for number, image_CHW in enumerate(images_BCHW):
+    for number, image_CHW in progress(enumerate(images_BCHW), "curvature of the features' agreement", bars):
         loss = consistency(features(model, spec, crops(image_CHW, seed, number, small)))
         for name, slope in zip(sums, torch.autograd.grad(loss, list(watched.values()))):
             sums[name] += slope.double().square()

@@ -23,7 +23,7 @@ from operator import attrgetter
 import torch
 from torch import nn
 
-from learngene_zoo.plugin import Model, Spec, StateDict, mapped, only, table_of
+from learngene_zoo.plugin import Model, Spec, StateDict, mapped, only, progress, table_of
 from lgzoo_closed_form.ridge import Sums
 from lgzoo_closed_form.streams import Pictures, embedded, inputs_of, some
 
@@ -108,7 +108,7 @@ class Recorded:
 def recordings(model: Model, shown: Pictures) -> Iterator[Recorded]:
     """Of every block in turn, a few images at a time."""
     tokens_BND, weights_BK = embedded(model, shown.images), shown.weights.view_as(shown.tokens)
-    for number, block in enumerate(model.blocks):
+    for number, block in progress(enumerate(model.blocks), "passing through blocks", shown.bars):
         after = []
         for first, one_BND in some(tokens_BND):
             with inputs_of(block.attn.proj) as outputs, inputs_of(block.mlp.fc2) as hidden:

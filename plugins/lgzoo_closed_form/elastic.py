@@ -15,6 +15,7 @@ one keeps a larger one keeps, too.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated
 
@@ -134,7 +135,7 @@ def ranking(settings: Search, ancestry: Ancestry, task: Task, run: Run) -> tuple
     """The scores times their factors, and `Details` as JSON."""
     import torch
 
-    from learngene_zoo.plugin import derive_seed, model_of, without_head
+    from learngene_zoo.plugin import derive_seed, model_of, progress, without_head
     from lgzoo_closed_form.agreement import Agreement, scaled
     from lgzoo_closed_form.curvature import curvatures
     from lgzoo_closed_form.xnes import minimised
@@ -144,13 +145,19 @@ def ranking(settings: Search, ancestry: Ancestry, task: Task, run: Run) -> tuple
     most = max(settings.sensitivity.images, evolution.compared)
     images = shown_to(spec, Calibration(images=most), task, ancestry.input_format, run).images
     seen, small = images[: settings.sensitivity.images], settings.sensitivity.crops
-    scores = curvatures(model, spec, seen, small=small, seed=derive_seed(run.seed, "crops"))
+    scores = curvatures(model, spec, seen, small=small, seed=derive_seed(run.seed, "crops"), bars=run.progress)
     shares = [settings.shares(1 - sparsity) for sparsity in evolution.sparsities]
     agreement = Agreement.on(model, spec, scores, images[: evolution.compared], shares, evolution.components)
     line_L = torch.linspace(evolution.first, evolution.last, spec.layers)
     start_N = torch.cat([line_L, line_L.repeat_interleave(spec.heads)])
     tries, seed = evolution.evaluations, derive_seed(run.seed, "evolution")
-    found = minimised(agreement.loss, start_N, evaluations=tries, spread=evolution.spread, seed=seed)
+    with closing(progress(range(tries), "evolving the ranking", run.progress)) as turns:
+
+        def loss(factors_N: torch.Tensor) -> float:
+            next(turns, None)
+            return agreement.loss(factors_N)
+
+        found = minimised(loss, start_N, evaluations=tries, spread=evolution.spread, seed=seed)
     final = [(one / one.mean()).float() for one in scaled(scores, found.best)]
     leasts, wanted = least_of(spec), zip(*(settings.shares(keep) for keep in FIFTIETHS))
     heads, hidden = (cuts_at(one.tolist(), each, least) for one, each, least in zip(final, wanted, leasts))

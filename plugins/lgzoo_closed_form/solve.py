@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from learngene_zoo.plugin import Model, Spec, StateDict, filled, model_of, only, state_of, take_blocks
+from learngene_zoo.plugin import Model, Spec, StateDict, filled, model_of, only, progress, state_of, take_blocks
 from lgzoo_closed_form.anatomy import Branch, Linear, branches, stem
 from lgzoo_closed_form.ridge import Rows, Sums, explaining, most_heard, spread
 from lgzoo_closed_form.streams import Pictures, Streams, embedded, some
@@ -37,7 +37,7 @@ def costs_of_runs(teacher: Teacher, rho: float) -> list[list[float]]:
     """C[i][j - i], the cost of block i standing for the blocks i to j (see depth.py)."""
     streams, shown, costs = teacher.streams, teacher.shown, []
     spreads = [float(spread((stream[rows], w) for rows, w in shown.parts()).sum()) for stream in streams.before]
-    for number in range(teacher.spec.layers):
+    for number in progress(range(teacher.spec.layers), "trying each block in place of those after it", shown.bars):
         _, mlp = teacher.branches(number)
         later = range(number + 2, len(spreads))
         missed_KD = _missed(teacher, number, mlp, later, rho) if later else torch.zeros(0, 1)
@@ -106,7 +106,8 @@ def solved(
     model, shown, streams = model_of(spec, filled(spec, copied, seed=0)), teacher.shown, teacher.streams
     tokens_BND, (_, turns) = embedded(model, shown.images), stem(model, shown.images[:1])
     ends, wide = [*runs[1:], teacher.spec.layers], spec.head_width
-    for number, (block, turn, source, end) in enumerate(zip(model.blocks, turns, runs, ends)):
+    places = enumerate(zip(model.blocks, turns, runs, ends))
+    for number, (block, turn, source, end) in progress(places, "solving blocks", shown.bars):
         attention, mlp = branches(block, turn)
         if _unchanged(spec, teacher.spec, runs, number):
             for _, one in some(tokens_BND):

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from learngene_zoo.plugin import InputFormat, Loader, Model, Run, Task, WrongCall, derive_seed, join, uniform
+from learngene_zoo.plugin import InputFormat, Loader, Model, Run, Task, WrongCall, derive_seed, join, progress, uniform
 from lgzoo_closed_form.anatomy import branches, stem
 
 AT_ONCE = 16  # images that go through a model together
@@ -35,6 +35,7 @@ class Pictures:
     images: torch.Tensor  # float32 (B, C, H, W)
     tokens: torch.Tensor  # int64 (B, K)
     weights: torch.Tensor  # (R,) of every recorded token in the sums of squares, float64
+    bars: bool = False  # whether who passes over them says how far it is
 
     def rows(self, tokens_BND: torch.Tensor, first: int = 0) -> torch.Tensor:
         """The recorded tokens (R, D) of consecutive images, of which the first has the number `first`."""
@@ -107,14 +108,15 @@ def pictures(
         shuffle=False,
         drop_last=False,
     )
-    shown = torch.cat([batch.images for batch in loader.epoch(0)])
+    reading = progress(range(loader.steps), f"reading images of {task.name}", run.progress)
+    shown = torch.cat([batch.images for _, batch in zip(reading, loader.epoch(0))])
     draws_BN = torch.from_numpy(uniform(derive_seed(run.seed, "tokens"), range(len(shown)), patches))
     patches_BK = draws_BN.argsort(dim=1)[:, : max(tokens - prefix, 1)] + prefix
     chosen_BK = torch.cat([torch.arange(prefix).expand(len(shown), -1), patches_BK], dim=1)
     weights_BK = torch.ones(chosen_BK.shape, dtype=torch.float64)
     if prefix:
         weights_BK[:, 0] = weight
-    return Pictures(shown, chosen_BK, weights_BK.flatten())
+    return Pictures(shown, chosen_BK, weights_BK.flatten(), run.progress)
 
 
 def some(values: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
@@ -133,7 +135,7 @@ def embedded(model: Model, images_BCHW: torch.Tensor) -> torch.Tensor:
 def record(model: Model, shown: Pictures, folder: Path | None = None) -> Streams:
     """The streams of all blocks, in one pass over the images; in files, if there is a folder for them."""
     parts: dict[tuple[str, int], list[torch.Tensor]] = defaultdict(list)
-    for first, images_BCHW in some(shown.images):
+    for first, images_BCHW in progress(some(shown.images), "recording what blocks read and write", shown.bars):
         for kind, number, tokens_BND in _passing(model, images_BCHW):
             rows = shown.rows(tokens_BND, first)
             if folder is None:

@@ -83,4 +83,5 @@ def kept_teacher(learngene: Learngene, directions_DD: torch.Tensor, state: State
     if found is None:
         return None
     open_device(replace(run, device="cpu"))  # sets the number of threads
-    return Teacher(spec, state, model_of(spec, state), *found)
+    shown, streams = found
+    return Teacher(spec, state, model_of(spec, state), replace(shown, bars=run.progress), streams)

@@ -1,6 +1,7 @@
 """One reading of frozen dataclasses: options, JSON, fingerprints."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -164,6 +165,25 @@ def test_setting_leaves_by_name() -> None:
     with pytest.raises(WrongCall, match="did you mean tuning_lr"):
         with_settings(Outer(), {"tunin_lr": 1.0})
     assert with_settings(Outer(), {"keep": [1, 2]}).keep == (1, 2), "a list, as JSON has them"
+    assert with_settings(Outer(), {"lr": 1}).training.lr == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"lr": "0.7"}, 'lr is "0.7"; expected a value of type float'),
+        ({"lr": None}, "lr is null; expected"),
+        ({"lr": True}, "lr is true; expected"),
+        ({"steps": 1.5}, "steps is 1.5; expected a value of type int"),
+        ({"keep": 3}, "keep is 3; expected a sequence"),
+        ({"keep": ["a"]}, 'keep is "a"; expected a value of type int'),
+        ({"mode": "c"}, 'mode is "c"; it must be one of a, b'),
+        ({"place": 3}, "place is 3; expected a value of type Path"),
+    ],
+)
+def test_a_value_of_another_type_is_refused(wrong: dict[str, object], told: str) -> None:
+    with pytest.raises(WrongCall, match=re.escape(told)):
+        with_settings(Outer(), wrong)
 
 
 @pytest.mark.parametrize(

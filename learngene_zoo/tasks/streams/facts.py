@@ -6,24 +6,20 @@ Kept in the folder LGZOO_CACHE, else ~/.cache/learngene_zoo, under a name that c
 import hashlib
 import json
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, WrongCall, ZooError
-from learngene_zoo.runs.run import is_first
 from learngene_zoo.tasks.splits import classes_of_train, photo_task
 from learngene_zoo.tasks.streams.order import completed, made_splits
 from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
-from learngene_zoo.text import printable
 
 VARIABLE = "LGZOO_CACHE"
 Facts = dict[str, Any]
-Item = TypeVar("Item")
 
 
 def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
@@ -45,16 +41,6 @@ def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
 def cache_folder() -> Path:
     """Where what was found out about data is kept."""
     return Path(os.path.expanduser(os.environ.get(VARIABLE) or "~/.cache/learngene_zoo"))
-
-
-def progress(items: Iterable[Item], title: str) -> Iterator[Item]:
-    """The same items, with a bar on stderr if it is a terminal."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import track
-
-    quiet = not (sys.stderr.isatty() and is_first())
-    yield from track(list(items), escape(printable(title)), console=Console(stderr=True), transient=True, disable=quiet)
 
 
 def classes_of(name: str, labels: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
+from learngene_zoo.runs.progress import progress
 from learngene_zoo.tasks.hub_data import in_our_words, is_offline, of_the_network, parsed, streamed
-from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, progress, stream_task
+from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, stream_task
 from learngene_zoo.tasks.tables import check_column, columns, known_splits, listed_classes, undecoded
 from learngene_zoo.tasks.task import HubSource, Sample, Stream, Task
 
