@@ -150,7 +150,9 @@ class Solve(Expander):
     )
     solve: Annotated[bool, "solve the layers; otherwise they stay as they are copied"] = True
     nested: Annotated[
-        bool, "let the stream of a narrower model be the first channels of a wider one's, at one direction less a head"
+        bool,
+        "let the stream of a narrower model be the first channels of a wider one's, the ancestry model's width included, at "
+        "one direction less a head",
     ] = False
 
     def family(self, config: LearngeneConfig) -> list[Member]:
@@ -201,8 +203,10 @@ class Solve(Expander):
             raise WrongCall(
                 f"layers is {spec.layers}; the ancestry model has {whole.layers}, and closed_form builds no deeper one"
             )
-        for feature in _unnarrowed(whole) if spec.width < whole.width else ():
-            raise WrongCall(f"the ancestry model has {feature}, so its stream cannot be narrowed; leave out the width")
+        if spec.width < whole.width or self.nested:
+            for feature in _unnarrowed(whole):
+                turned = "narrowed; leave out the width" if spec.width < whole.width else "turned; leave out nested"
+                raise WrongCall(f"the ancestry model has {feature}, so its stream cannot be {turned}")
         return spec
 
     def _runs(self, details: Details, spec: Spec) -> tuple[int, ...]:
@@ -217,11 +221,11 @@ class Solve(Expander):
         return found
 
     def _projection(self, learngene: Learngene, spec: Spec) -> torch.Tensor | None:
-        """P (d, D) of the stream; None if it keeps its width."""
+        """P (d, D) of the stream; None if it stays as it is."""
         from lgzoo_closed_form.width import projection
 
         columns_DD = self._directions(learngene)
-        if spec.width == learngene.config.spec.width:
+        if spec.width == learngene.config.spec.width and not self.nested:
             return None
         return projection(columns_DD, spec.width, spec.head_width if self.nested else None)
 

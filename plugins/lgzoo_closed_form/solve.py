@@ -98,7 +98,7 @@ def solved(
 ) -> StateDict:
     """The inherited tensors of a descendant whose block k stands for the run that begins with block runs[k].
 
-    `P_dD` narrows the stream (see width.py); None: it keeps its width.
+    `P_dD` turns and narrows the stream (see width.py); None: it stays as it is.
     """
     copied, heads, neurons = start(teacher, spec, runs, P_dD)
     if not solve:
@@ -109,7 +109,7 @@ def solved(
     places = enumerate(zip(model.blocks, turns, runs, ends))
     for number, (block, turn, source, end) in progress(places, "solving blocks", shown.bars):
         attention, mlp = branches(block, turn)
-        if _unchanged(spec, teacher.spec, runs, number):
+        if P_dD is None and _unchanged(teacher.spec, runs, number):
             for _, one in some(tokens_BND):
                 one.copy_(mlp(attention(one)))
             continue
@@ -127,12 +127,10 @@ def _narrow(stream_RD: torch.Tensor, P_dD: torch.Tensor | None) -> Callable[[sli
     return lambda rows: stream_RD[rows] if P_dD is None else stream_RD[rows] @ P_dD.float().T
 
 
-def _unchanged(spec: Spec, whole: Spec, runs: Sequence[int], number: int) -> bool:
+def _unchanged(whole: Spec, runs: Sequence[int], number: int) -> bool:
     """Whether all blocks so far are the ancestry model's own, so that nothing is left to solve."""
     ends = [*runs[1:], whole.layers]
-    return (
-        spec.width == whole.width and list(runs[: number + 1]) == list(range(number + 1)) and ends[number] == number + 1
-    )
+    return list(runs[: number + 1]) == list(range(number + 1)) and ends[number] == number + 1
 
 
 @dataclass(frozen=True)

@@ -211,6 +211,8 @@ def test_evas(changes: dict[str, object]) -> None:
     if changes in WHOLE:
         with pytest.raises(WrongCall, match="so its stream cannot be narrowed; leave out the width"):
             lg.expand(made, layers=2, width=spec.head_width)
+        with pytest.raises(WrongCall, match="so its stream cannot be turned; leave out nested"):
+            lg.expand(made, nested=True)
     else:
         small = lg.expand(made, layers=2, width=spec.head_width)
         assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
@@ -236,3 +238,22 @@ def test_nested_streams_begin_with_those_of_narrower_models(family: str) -> None
         torch.testing.assert_close(wide.state[name].narrow(axis, 0, 16), narrow.state[name], atol=1e-5, rtol=1e-4)
     one, other = (made.state["patch_embed.proj.weight"] for made in (plain, narrow))
     assert not torch.allclose(one, other, atol=1e-2)
+
+
+@pytest.mark.parametrize("family", ["vit", "eva"])
+def test_the_ancestry_models_own_width_is_nested_too(family: str) -> None:
+    """It loses one direction a head; where the streams do not use these, it is the ancestry model, turned."""
+    spec = (SPEC if family == "vit" else EVA).with_(width=48, heads=6)
+    ancestry, task = tiny_ancestry(spec=spec), tiny_task()
+    gene = Measure(each=Calibration(images=24))([ancestry], [task], Run(seed=1))
+    narrow, whole = (lg.expand(gene, width=width, nested=True) for width in (24, 48))
+    torch.testing.assert_close(
+        whole.state["patch_embed.proj.weight"][:24], narrow.state["patch_embed.proj.weight"], atol=1e-5, rtol=1e-4
+    )
+    assert not torch.allclose(
+        whole.state["patch_embed.proj.weight"], ancestry.state["patch_embed.proj.weight"], atol=1e-2
+    )
+    plain = lg.expand(gene)
+    torch.testing.assert_close(plain.state["patch_embed.proj.weight"], ancestry.state["patch_embed.proj.weight"])
+    means = whole.state["patch_embed.proj.weight"].unflatten(0, (6, 8)).mean(dim=1)
+    torch.testing.assert_close(means, torch.zeros_like(means), atol=1e-6, rtol=0)

@@ -1,0 +1,112 @@
+"""Whether training all sizes together is better begun from the closed form, where a narrower model is the first channels of a wider one.
+
+    python benchmarks/joint_distillation.py     about fifteen minutes on one idle core; resumable; prints the table and keeps it
+
+Four ways to the same sizes, at the bundled ancestry model:
+
+- `closed_form`: each size solved by itself, without a gradient;
+- `turned`: slices of the closed form of the full size, whose stream is nested (`lgzoo expand --nested`), as they are;
+- `nested`: slices of the ancestry model after the training of all sizes together, the bundled learngene of `nested`;
+- `turned, nested`: the same training, begun from the turned model.
+
+What features know is probed before any fine-tuning: validation images are named after the nearest class mean of 1,000 training images.
+One seed. Results in benchmarks/results/joint_distillation.json (what stands there is not measured again), the table in
+docs/methods/closed_form.md. Works in build/joint_distillation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import machine
+from pages import DOCS, ROOT, replace_between
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.shelf import Learngene, find, load_learngene
+from learngene_zoo.bench.trial import probed
+from learngene_zoo.method import METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import with_settings
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
+
+NAME = "joint_distillation"
+BUILD = ROOT / "build" / NAME
+RUN = Run(threads=1, device="cpu", progress=True)
+TASKS, IMAGES = ("digits", "numbers", "textures"), 1000
+SIZES: tuple[dict[str, Any], ...] = (
+    {"layers": 12, "width": 96},
+    {"layers": 12, "width": 64},
+    {"layers": 6, "width": 96},
+    {"layers": 6, "width": 64},
+    {"layers": 6, "width": 32},
+)
+WAYS = ("closed_form", "turned", "nested", "turned, nested")
+
+
+def main() -> None:
+    """Measure what is not measured yet, print, and write."""
+    rows: dict[str, dict[str, float]] = machine.read(NAME).get("rows", {})
+    for way in WAYS:
+        for size in SIZES:
+            key = f"{way}: {words(size)}"
+            if key not in rows:
+                made = lifecycle.expand(opened(way), num_classes=10, run=RUN, **size)
+                found = {task: probed(made, open_task(task), "validation", IMAGES, RUN).probe or 0 for task in TASKS}
+                rows[key] = {task: round(100 * value, 1) for task, value in found.items()}
+                machine.write(NAME, {"seed": RUN.seed, "split": "validation", "images": IMAGES, "rows": rows})
+    text = table(rows)
+    replace_between(DOCS / "methods" / "closed_form.md", NAME, text)
+    print(text)
+
+
+def words(size: dict[str, Any]) -> str:
+    """Layers x width."""
+    return " x ".join(str(value) for value in size.values())
+
+
+@cache
+def opened(way: str) -> Learngene:
+    """The learngene that a way takes its sizes from."""
+    if way in ("closed_form", "nested"):
+        return load_learngene(find(way))
+    return nest("turned", epochs=0) if way == "turned" else nest("joint")
+
+
+def nest(name: str, **changes: Any) -> Learngene:
+    """Train all slices of the turned model together, as the bundled learngene of `nested` was; kept, and resumed after a stop."""
+    place, extractor = BUILD / name, with_settings(METHODS.load("nested").preset("mini"), changes)
+    if not place.exists():
+        lifecycle.extract(
+            "nested",
+            ancestries=[turned()],
+            tasks=[SOURCE_TASK],
+            extractor=extractor,
+            out=place,
+            run=replace(RUN, resume=True),
+        )
+    return load_learngene(place)
+
+
+@cache
+def turned() -> str:
+    """The folder of the full size by the closed form, its stream nested."""
+    place = BUILD / "ancestry"
+    if not place.exists():
+        made = lifecycle.expand("closed_form", nested=True, num_classes=0, run=RUN)
+        made.save(place)
+    return str(place)
+
+
+def table(rows: dict[str, dict[str, float]]) -> str:
+    """A line for every size: the accuracies of all tasks, by way."""
+    text = [f"| layers x width | {' | '.join(WAYS)} |", f"|---|{'---|' * len(WAYS)}"]
+    for size in SIZES:
+        cells = (rows[f"{way}: {words(size)}"] for way in WAYS)
+        text.append(f"| {words(size)} | {' | '.join(' '.join(map(str, cell.values())) for cell in cells)} |")
+    return "\n".join(text)
+
+
+if __name__ == "__main__":
+    main()
