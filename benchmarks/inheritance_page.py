@@ -92,9 +92,9 @@ def controls(method: str, names: Sequence[str]) -> list[str]:
 
 
 def comparison(found: Measured, place: Place, real: Sequence[str], left_out: Sequence[str]) -> Table:
-    """Every method at one size after one fine-tuning."""
+    """Every method at one size after one fine-tuning, the best first."""
     rows: list[tuple[str, ...]] = []
-    for arm in [*found.methods, *SCRATCH]:
+    for arm in sorted([*found.methods, *SCRATCH], key=lambda arm: -(found.level(arm, place) or 0)):
         own = found.rows.get((arm, place))
         if not own:
             continue
