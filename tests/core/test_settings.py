@@ -176,6 +176,7 @@ def test_setting_leaves_by_name() -> None:
         ({"lr": True}, "lr is true; expected"),
         ({"steps": 1.5}, "steps is 1.5; expected a value of type int"),
         ({"keep": 3}, "keep is 3; expected a sequence"),
+        ({"keep": [None]}, "keep is null; expected a value of type int"),
         ({"keep": ["a"]}, 'keep is "a"; expected a value of type int'),
         ({"mode": "c"}, 'mode is "c"; it must be one of a, b'),
         ({"place": 3}, "place is 3; expected a value of type Path"),

@@ -247,6 +247,10 @@ def test_the_ancestry_models_own_width_is_nested_too(family: str) -> None:
     ancestry, task = tiny_ancestry(spec=spec), tiny_task()
     gene = Measure(each=Calibration(images=24))([ancestry], [task], Run(seed=1))
     narrow, whole = (lg.expand(gene, width=width, nested=True) for width in (24, 48))
+    copied = lg.expand(gene, width=48, nested=True, solve=False)
+    assert not torch.allclose(
+        copied.state["blocks.0.mlp.fc2.weight"], whole.state["blocks.0.mlp.fc2.weight"], atol=1e-4
+    )
     torch.testing.assert_close(
         whole.state["patch_embed.proj.weight"][:24], narrow.state["patch_embed.proj.weight"], atol=1e-5, rtol=1e-4
     )
