@@ -102,14 +102,21 @@ def comparison(found: Measured, place: Place, real: Sequence[str], left_out: Seq
         gains = [
             found.over(arm, rivals, place) for rivals in (SCRATCH, controls(arm, STEMS), controls(arm, ["shuffled"]))
         ]
-        spent = own[0].extraction_seconds + sum(row.seconds for row in own) / len(own)
-        counts = [human_count(number) for number in (own[0].params, own[0].flops, own[0].stored_params)]
+        counts = [human_count(number) for number in (own[0].params, own[0].flops)]
         texts = ["" if level is None else f"{level:.1f}" for level in levels]
         over = ["" if gain is None or arm in SCRATCH else str(gain) for gain in gains]
-        rows.append((arm, *texts, *over, *counts, human_count(own[0].extraction_images), duration(spent)))
+        rows.append((arm, *texts, *over, *counts, *_costs(arm, own)))
     header = ("", "mean", "real", "left out", "over scratch", "over stem", "over shuffled", "parameters", "FLOPs")
     last = ("stored", "images of its extraction", "total time")
     return Table(f"{place[1].capitalize()}, {place[0]:,} images", (*header, *last), tuple(rows))
+
+
+def _costs(arm: Name, own: Sequence[Row]) -> tuple[str, ...]:
+    """What is stored, the images of the extraction, and all time; empty where the extraction's cost is not known."""
+    if not own[0].extraction_seconds and arm not in SCRATCH:
+        return "", "", ""
+    spent = own[0].extraction_seconds + sum(row.seconds for row in own) / len(own)
+    return human_count(own[0].stored_params), human_count(own[0].extraction_images), duration(spent)
 
 
 def split(found: Measured, images: int, sizes: Sequence[Name], shallow: Name) -> Table:

@@ -92,3 +92,13 @@ def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch)
     assert titles == ["Half as deep, 200 images", "A quarter as deep, 200 images", "Thinner blocks, 200 images"]
     arms = [row[0] for row in written["methods.json"]["tables"][-1]["rows"]]
     assert arms == ["closed_form", "scratch fan_in", "scratch timm"]
+
+
+def test_costs_that_are_not_known_are_left_empty(found: Any) -> None:
+    (known, *_), (unknown, *_) = (found.rows[arm, PLACE] for arm in ("closed_form", "first_k"))
+    unknown.extraction_seconds = 0.0
+    table = {row[0]: row[-3:] for row in page.comparison(found, PLACE, ("digits",), ("wings",)).rows}
+    assert known.extraction_seconds == 1.0
+    assert table["closed_form"] == ("100", "100", "3.0s")
+    assert table["first_k"] == ("", "", "")
+    assert table["scratch timm"][2] == "3.0s"
