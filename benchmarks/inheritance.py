@@ -36,11 +36,11 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.bench.executors import Workers
-from learngene_zoo.bench.grid import AUGMENTS, RATES, RECIPE, cells, scheduled, standard_arms
+from learngene_zoo.bench.grid import RATES, RECIPE, cells, scheduled, standard_arms
 from learngene_zoo.bench.grid_tuning import GridTuning, told, with_choices
 from learngene_zoo.bench.results import RESULTS, Row
 from learngene_zoo.bench.runner import run_grid
-from learngene_zoo.bench.search import choose
+from learngene_zoo.bench.search import Augment, choose
 from learngene_zoo.errors import TrainingFailed, ZooError
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import BUNDLED, METHODS
@@ -94,11 +94,16 @@ class Budget:
     # Tasks on whose validation images rates and augmentation are chosen; another joins where an arm does not leave chance. One of real
     # pictures and a drawn one: at the ceiling of `digits` alone, rates that differ by a third of a point there differ by ten on `petals`.
     opening: tuple[str, ...] = ("digits", "petals")
+    # Rates are chosen with the first one; with a few epochs most arms are better without.
+    augments: tuple[Augment, ...] = ("none", "light")
 
 
 BUDGETS = {
     "standard": Budget(),
-    "methods": Budget(trainings=((1000, 4),), seeds=2, sizes=2, others=True, methods=(), opening=("digits",)),
+    # As its rows were measured: rates were chosen on `digits` alone, with augmentation.
+    "methods": Budget(
+        trainings=((1000, 4),), seeds=2, sizes=2, others=True, methods=(), opening=("digits",), augments=("light", "none"),
+    ),
     "full": Budget(tasks=(*REAL, *LEFT_OUT, *MORE), seeds=8, trainings=((200, 12), (1000, 4), (5000, 8))),
     "smoke": Budget(
         tasks=("digits",), trainings=((50, 1),), seeds=1, distilled=128, sizes=3, methods=("closed_form", "lsamd"),
@@ -236,7 +241,7 @@ def tuning_of(budget: Budget, wanted: Sequence[Cell]) -> GridTuning:
     tuned = [cell for cell in wanted if cell.recipe.images == largest]
     tuned.sort(key=lambda cell: cell.task not in budget.opening)
     opening = len({cell.task for cell in tuned} & {*budget.opening})
-    return GridTuning(tuned, budget.rates, tuple(AUGMENTS), opening=opening or 1, widen=budget.widen)
+    return GridTuning(tuned, budget.rates, budget.augments, opening=opening or 1, widen=budget.widen)
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from learngene_zoo.bench.pictures import parameter_axis
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.statistics import Average, average
 from learngene_zoo.bench.tables import Table, duration, markdown
-from learngene_zoo.plotting import GREY, legend, mark, save, settle, style, subplots
+from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
 from learngene_zoo.text import human_count
 
 OURS = "closed_form"
@@ -66,6 +66,10 @@ class Measured:
         values = self.values.get((arm, place), {})
         kept = [value for (task, _, _), value in values.items() if tasks is None or task in tasks]
         return sum(kept) / len(kept) if kept else None
+
+    def best_level(self, arms: Iterable[str], place: Place, tasks: Collection[str]) -> float | None:
+        """The mean over some tasks of the arm that is the best on them."""
+        return max((level for arm in arms if (level := self.level(arm, place, tasks)) is not None), default=None)
 
     def rival(self, arms: Sequence[str], place: Place) -> Values | None:
         """The strongest of some arms, for each task; None without any."""
@@ -240,8 +244,35 @@ def write_page(
     print(write("inheritance", {"tables": [asdict(table) for table in tables]}))
 
 
+@style()
+def of_methods(found: Measured, place: Place, real: Sequence[str], left_out: Sequence[str]) -> Any:
+    """A line for every method, the best at the top: with all that it inherits, the stem alone, and the same numbers shuffled."""
+    methods = sorted(
+        (arm for arm in found.methods if (arm, place) in found.rows), key=lambda arm: found.level(arm, place) or 0
+    )
+    made, panels = subplots(1, 2, (4.4, 0.6 + 0.19 * len(methods)))
+    heights = range(len(methods))
+    for panel, tasks in zip(panels, (real, left_out)):
+        for rivals, look in (
+            (lambda arm: controls(arm, ["shuffled"]), {"marker": "x", "color": GREY, "label": "shuffled"}),
+            (lambda arm: controls(arm, STEMS), {"marker": "|", "color": COLOURS[1], "label": "stem alone"}),
+            (lambda arm: [arm], {"marker": "o", "color": COLOURS[0], "label": "the method"}),
+        ):
+            levels = [found.best_level(rivals(arm), place, tasks) for arm in methods]
+            panel.plot(levels, heights, linestyle="", markersize=5, **look)
+        scratch = found.best_level(SCRATCH, place, tasks)
+        if scratch is not None:
+            panel.axvline(scratch, color=GREY, linestyle="--", linewidth=1, label="scratch")
+        panel.set_yticks(list(heights), methods if panel is panels[0] else [""] * len(methods))
+        panel.set_xlabel(f"accuracy on {' and '.join(tasks)}, %")
+        panel.margins(y=0.02)
+    legend(made, panels, 4)
+    return settle(made)
+
+
 def write_methods(found: Measured, real: Sequence[str], left_out: Sequence[str]) -> None:
     """Write the tables of all methods into the page, and the numbers."""
     tables = [comparison(found, place, real, left_out) for place in found.places]
+    save(of_methods(found, found.places[0], real, left_out), DOCS / "images" / "methods.png")
     replace_between(DOCS / "inheritance.md", "methods", markdown(tables))
     print(write("methods", {"tables": [asdict(table) for table in tables]}))

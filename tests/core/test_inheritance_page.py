@@ -84,6 +84,7 @@ def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch)
         if cell.layers == 6 and not row.arm.startswith("first_k")
     ]
     written: dict[str, Any] = {}
+    monkeypatch.setattr(page, "save", lambda figure, path: written.update({path.name: figure}))
     monkeypatch.setattr(page, "replace_between", lambda place, name, text: written.update({name: text}))
     monkeypatch.setattr(page, "write", lambda name, numbers: written.update({f"{name}.json": numbers}))
     names = {**NAMES, (12, 96, "keep 0.5"): "thinner blocks"}
@@ -92,6 +93,13 @@ def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch)
     assert titles == ["Half as deep, 200 images", "A quarter as deep, 200 images", "Thinner blocks, 200 images"]
     arms = [row[0] for row in written["methods.json"]["tables"][-1]["rows"]]
     assert arms == ["closed_form", "scratch fan_in", "scratch timm"]
+    panels = written["methods.png"].axes
+    assert [panel.get_xlabel() for panel in panels] == ["accuracy on digits, %", "accuracy on wings, %"]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == ["first_k", "closed_form"]
+    drawn = {line.get_label(): list(line.get_xdata()) for line in panels[0].lines}
+    assert drawn["the method"] == [pytest.approx(56), pytest.approx(66)]
+    assert drawn["stem alone"][1] == pytest.approx(51)
+    assert drawn["scratch"][0] == pytest.approx(41)
 
 
 def test_costs_that_are_not_known_are_left_empty(found: Any) -> None:
