@@ -90,7 +90,7 @@ def _extract(extraction: Extraction, out: Path, run: Run) -> None:
         now = Spent(
             seconds=busy + alone.seconds,
             busy=busy,
-            images=seen(arm, alone.images, offline=run.offline),
+            images=seen(arm, alone.images, offline=run.offline) if made else alone.images,
             stored_params=sum(tensor.numel() for tensor in made.state.values()) if made else 0,
             finished=made is not None,
         )
