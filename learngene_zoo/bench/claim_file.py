@@ -269,7 +269,7 @@ def _unstated(claim: Claim, data: Mapping[str, Any]) -> str | None:
         return "the key 'smallest' is missing: the smallest effect that matters, in points"
     own = claim.measure == "descendant"
     if own and any(claim.epochs_of(name) for name in claim.arms) and not (claim.tuning and claim.tuning.augment):
-        return 'tuning: the key \'augment\' is missing, as augment = ["light", "none"]'
+        return 'tuning: the key \'augment\' is missing, as augment = ["none", "light"]'
     if own and ALWAYS not in claim.targets and claim.targets != (catalogue.SOURCE_TASK,):
         return f"{ALWAYS} is not among the targets; every claim on descendants has a real task"
     return _problem_of_power(claim)

@@ -20,7 +20,7 @@ from learngene_zoo.tasks.catalogue import DEFAULT_TARGET
 from learngene_zoo.text import human_count
 
 METHOD = "closed_form"
-RECIPE = Recipe(epochs=8, images=300, batch_size=50, lr=1e-3, warmup=0.8, augment="light")
+RECIPE = Recipe(epochs=8, images=300, batch_size=50, lr=1e-3, warmup=0.8, augment="none")
 SHOWN = ("descendant", "shuffled", "scratch timm", "scratch fan_in")
 GAINS = {"over_scratch": "the stronger scratch", "over_shuffled": "shuffled"}
 

@@ -20,9 +20,7 @@ class GridTuning:
     rates: tuple[float, ...]
     augments: tuple[Augment, ...]
     opening: int | None = 1  # tasks of the grid that are used from the beginning; None: all
-    joining: int = (
-        1  # tasks that may join where an arm does not leave chance; without a limit tuning may cost more than the grid
-    )
+    joining: int = 1  # tasks that may join (see `search`); without a limit tuning may cost more than the grid
     widen: bool = True
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """The learning rate and the augmentation of every arm, chosen on validation images with equal budgets.
 
 1. Every arm is trained at every rate of one grid, which all arms share, on the opening tasks.
-2. An arm that is no better there than a constant answer has no best rate yet: the next task joins, for every arm.
+2. An arm that is no better there than a constant answer, or hardly ever wrong, has no best rate yet: the next task joins, for every arm.
 3. While the best rate of any arm is the lowest or the highest, the grid gets the next rate beyond it, for every arm.
 4. Every arm is trained once more with each further augmentation, at its best rate.
 
@@ -22,6 +22,7 @@ from learngene_zoo.errors import TrainingFailed
 Augment = Literal["none", "light", "rand", "deit"]  # a recipe's
 LOWEST, HIGHEST = 1e-6, 0.1  # rates between which a grid widens
 MOST_ADDED = 4  # rates that a grid gets beyond its first ones
+CEILING = 95.0  # per cent; above it the best rates lie within their noise, and are far apart on harder tasks
 SIGMAS = 3.0  # standard errors above a constant answer that count as knowing something: several rates are tried
 
 
@@ -51,7 +52,9 @@ class Space:
     rates: tuple[float, ...]
     augments: tuple[Augment, ...]
     tasks: tuple[str, ...]
-    further: tuple[str, ...] = ()  # tasks that join, one by one, where an arm does not leave chance
+    further: tuple[
+        str, ...
+    ] = ()  # tasks that join, one by one, where those before them do not tell an arm's rates apart
     widen: bool = True
 
     @property
@@ -73,6 +76,12 @@ class Choice:
     augments: Mapping[Augment, float] = field(default_factory=dict)  # the means at this rate, by augmentation
     tasks: tuple[str, ...] = ()  # on which the arm leaves chance; its means are over these
     at_chance: tuple[str, ...] = ()  # on which it does not, at any rate
+    at_ceiling: tuple[str, ...] = ()  # on which its best rate is hardly ever wrong
+
+    @property
+    def telling(self) -> bool:
+        """Whether its rates can be told apart: it leaves chance on some task, and is not at the ceiling of every one."""
+        return bool(self.tasks) and (bool(self.at_chance) or self.tasks != self.at_ceiling)
 
 
 Found = Callable[[Trial], Result | None]  # None: not measured yet
@@ -96,7 +105,7 @@ def search(space: Space, found: Found) -> tuple[dict[str, Choice], list[Trial]]:
         if wanted:
             return {}, wanted
         boards = {arm: _board(space, arm, rates, tasks[:opened], found) for arm in space.arms}
-        if opened < len(tasks) and any(board.means and not board.tasks for board in boards.values()):
+        if opened < len(tasks) and any(board.means and not board.telling for board in boards.values()):
             opened += 1
             continue
         beyond = _beyond(space, rates, {board.lr for board in boards.values() if board.tasks})
@@ -126,6 +135,7 @@ def _board(space: Space, arm: str, rates: Sequence[float], tasks: Sequence[str],
         else:
             good[rate] = row
     learnt = [n for n in range(len(tasks)) if any(row[n].value > row[n].least for row in good.values())]
+    perfect = [n for n in learnt if max(row[n].value for row in good.values()) > CEILING]
     means = {rate: _mean(row, learnt) for rate, row in good.items()}
     lr = best(means) if learnt else sorted(space.rates)[(len(space.rates) - 1) // 2]
     return Choice(
@@ -136,6 +146,7 @@ def _board(space: Space, arm: str, rates: Sequence[float], tasks: Sequence[str],
         edge=len(rates) > 2 and bool(learnt) and lr in (rates[0], rates[-1]),
         tasks=tuple(tasks[n] for n in learnt),
         at_chance=tuple(task for n, task in enumerate(tasks) if n not in learnt),
+        at_ceiling=tuple(tasks[n] for n in perfect),
     )
 
 

@@ -86,6 +86,27 @@ def test_an_arm_at_chance_is_tuned_on_the_next_task() -> None:
     assert ours == theirs, "the task joins for every arm"
 
 
+def test_at_the_ceiling_of_a_task_another_one_joins_for_every_arm() -> None:
+    """On task one arm a is hardly ever wrong at any rate; on task two its rates differ, and the best is another."""
+
+    def value(trial: Trial) -> float:
+        if trial.arm == "a":
+            return 98.0 - (trial.lr > 1e-3) if trial.task == "one" else peak(trial, 2e-3)
+        return peak(trial, 2e-3)
+
+    choices, trials = searched(SPACE, value)
+    assert {trial.task for trial in trials} == {"one", "two"}, "and no third: the second tells"
+    assert (choices["a"].lr, choices["a"].tasks, choices["a"].at_ceiling) == (2e-3, ("one", "two"), ("one",))
+    ours, theirs = budgets(trials, "task", "augment")
+    assert ours == theirs, "the task joins for every arm"
+
+
+def test_at_every_ceiling_the_best_of_all_tasks_is_taken() -> None:
+    choices, trials = searched(SPACE, lambda trial: 96.0 + peak(trial, 2e-3) / 100)
+    assert {trial.task for trial in trials} == {"one", "two", "three"}
+    assert choices["a"].lr == 2e-3
+
+
 def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> None:
     choices, trials = searched(SPACE, lambda trial: 5.0 if trial.arm == "b" else peak(trial, 2e-3))
     assert (choices["b"].lr, choices["b"].tasks, choices["b"].at_chance) == (2e-3, (), ("one", "two", "three"))
