@@ -1,7 +1,8 @@
 """The grid and the table of `lgzoo demo`: the whole story on what is bundled, in minutes.
 
 One extraction by closed_form; descendants of several depths; each fine-tuned briefly on `digits`, real images that neither the
-ancestry model nor the extraction has seen, beside its scratch twins (two initialisations) and its `shuffled` control.
+ancestry model nor the extraction has seen, beside its scratch twins (two initialisations) and its controls: the same tensors
+shuffled, and its stem alone (two initialisations of the blocks).
 """
 
 from collections.abc import Sequence
@@ -21,8 +22,9 @@ from learngene_zoo.text import human_count
 
 METHOD = "closed_form"
 RECIPE = Recipe(epochs=8, images=300, batch_size=50, lr=1e-3, warmup=0.8, augment="none")
-SHOWN = ("descendant", "shuffled", "scratch timm", "scratch fan_in")
-GAINS = {"over_scratch": "the stronger scratch", "over_shuffled": "shuffled"}
+SHOWN = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch timm", "scratch fan_in")
+RIVALS = {"scratch": SHOWN[4:], "stem": SHOWN[2:4], "shuffled": SHOWN[1:2]}  # of several the stronger
+GAINS = {"over_scratch": "the stronger scratch", "over_stem": "the stronger stem", "over_shuffled": "shuffled"}
 
 
 def demo_grid(seed: int = 0, *, full: bool = False, offline: bool = False) -> list[Cell]:
@@ -68,7 +70,7 @@ def demo_rows(rows: Sequence[Row]) -> list[dict[str, Json]]:
 
 def _line(rows: Sequence[Row]) -> dict[str, Json]:
     named = [replace(row, arm=shown_as(row.arm, row.control)) for row in rows]
-    found = gains_over_images(named, SHOWN[0], {"scratch": SHOWN[2:], "shuffled": SHOWN[1:2]})
+    found = gains_over_images(named, SHOWN[0], RIVALS)
     sizes = {"layers": rows[0].layers, "params": rows[0].params, "flops": rows[0].flops}
     return {**sizes, **{key.replace(" ", "_"): value for key, value in found.items()}}
 

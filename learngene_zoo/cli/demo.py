@@ -13,8 +13,18 @@ from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.text import human_count
 
-COLUMNS = ("layers", "params", "flops", "descendant", "shuffled", "scratch_timm", "scratch_fan_in")
-HEADS = (*COLUMNS[:5], "scratch timm", "scratch fan_in")
+COLUMNS = (
+    "layers",
+    "params",
+    "flops",
+    "descendant",
+    "shuffled",
+    "stem",
+    "stem_fan_in",
+    "scratch_timm",
+    "scratch_fan_in",
+)
+HEADS = tuple(name.replace("scratch_", "scratch ") for name in COLUMNS)
 
 
 def demo(full: bool, workers: int | None, **given: Any) -> None:
@@ -63,7 +73,7 @@ command = click.Command(
     "demo",
     callback=demo,
     help="The whole story on what is bundled: one learngene, descendants of several depths, each fine-tuned beside its "
-    "scratch twins and its shuffled control, as a small bench with a table and a report. Takes a few minutes.\n\n"
+    "scratch twins and its controls, as a small bench with a table and a report. Takes a few minutes.\n\n"
     "The same command continues: finished cells are skipped, failed ones are retried.",
     epilog="\b\nExamples:\n  lgzoo demo\n  lgzoo demo --full -o story",
     params=[

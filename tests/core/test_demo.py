@@ -11,15 +11,16 @@ from learngene_zoo.bench.demo import RECIPE, demo_grid, demo_rows, markdown, sen
 from learngene_zoo.bench.results import Row, packed
 from learngene_zoo.seeds import derive_seed
 
-ARMS = ["closed_form", "closed_form shuffled", "scratch timm", "scratch fan_in"]
+OURS = ["closed_form", "closed_form shuffled", "closed_form stem", "closed_form stem_fan_in"]
+ARMS = [*OURS, "scratch timm", "scratch fan_in"]
 
 
-def test_the_grid_has_four_arms_three_depths_and_two_seeds() -> None:
+def test_the_grid_has_six_arms_three_depths_and_two_seeds() -> None:
     cells = demo_grid()
-    assert [cell.arm.name for cell in cells[:4]] == ARMS
-    assert [(cell.layers, cell.seed) for cell in cells[::4]] == [(n, seed) for seed in (0, 1) for n in (3, 7, 11)]
+    assert [cell.arm.name for cell in cells[:6]] == ARMS
+    assert [(cell.layers, cell.seed) for cell in cells[::6]] == [(n, seed) for seed in (0, 1) for n in (3, 7, 11)]
     assert {cell.recipe for cell in cells} == {RECIPE}
-    assert len(demo_grid(full=True)) == 4 * 5 * 3
+    assert len(demo_grid(full=True)) == 6 * 5 * 3
 
 
 def test_all_fine_tunings_share_one_extraction_and_each_seed_has_its_own_draws() -> None:
@@ -38,31 +39,28 @@ def test_depths_are_spread_evenly() -> None:
 def rows() -> list[Row]:
     """One depth, one seed, four images."""
     flags = {"closed_form": (True, True, True, True), "closed_form shuffled": (True, False, False, False)}
+    flags |= {"closed_form stem": (False,) * 4, "closed_form stem_fan_in": (True, True, True, False)}
     flags |= {"scratch timm": (False,) * 4, "scratch fan_in": (True, True, False, False)}
     about: dict[str, Any] = {"layers": 6, "params": 700_000, "flops": 9_000_000, "evaluated": 4}
-    controls = {"closed_form shuffled": "shuffled"}
+    controls = {arm: arm.removeprefix("closed_form ") for arm in OURS[1:]}
     return [
         toy_row(arm, arm=arm, control=controls.get(arm), correct=packed(tuple(right)), **about)
         for arm, right in flags.items()
     ]
 
 
-def test_the_table_has_accuracies_and_gains_over_the_stronger_scratch_and_shuffled() -> None:
+def test_the_table_has_accuracies_and_gains_over_the_stronger_scratch_the_stronger_stem_and_shuffled() -> None:
     (line,) = demo_rows(rows())
     assert (line["layers"], line["params"], line["flops"]) == (6, 700_000, 9_000_000)
-    assert [line[name] for name in ("descendant", "shuffled", "scratch_timm", "scratch_fan_in")] == [
-        1.0,
-        0.25,
-        0.0,
-        0.5,
-    ]
-    assert (line["over_scratch"], line["over_shuffled"]) == (0.5, 0.75)
+    names = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch_timm", "scratch_fan_in")
+    assert [line[name] for name in names] == [1.0, 0.25, 0.0, 0.75, 0.0, 0.5]
+    assert (line["over_scratch"], line["over_stem"], line["over_shuffled"]) == (0.5, 0.25, 0.75)
     # The differences 0, 0, 1, 1: standard error sqrt(1/3 / 4).
     assert line["over_scratch_low"] == pytest.approx(0.5 - 1.959964 * (1 / 12) ** 0.5)
     assert markdown([line]).splitlines()[2] == (
-        "| 6 | 700.00K | 9.00M | 100.0 | 25.0 | 0.0 | 50.0 | +50.0 [-6.6, +106.6] | +75.0 [+26.0, +124.0] |"
+        "| 6 | 700.00K | 9.00M | 100.0 | 25.0 | 0.0 | 75.0 | 0.0 | 50.0 | +50.0 [-6.6, +106.6] | +25.0 [-24.0, +74.0] | +75.0 [+26.0, +124.0] |"
     )
     assert sentence(line) == (
         "6 layers: +50.0 points over the stronger scratch [-6.6, +106.6]; within its interval, "
-        "+75.0 points over shuffled [+26.0, +124.0]"
+        "+25.0 points over the stronger stem [-24.0, +74.0]; within its interval, +75.0 points over shuffled [+26.0, +124.0]"
     )
