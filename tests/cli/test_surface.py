@@ -144,7 +144,14 @@ def test_show_a_task_and_a_method() -> None:
 
 def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     line = {"layers": 6, "params": 700_000, "flops": 9_000_000}
-    line |= {"descendant": 0.913, "shuffled": 0.7, "stem": 0.5, "stem_fan_in": 0.8, "scratch_timm": 0.6, "scratch_fan_in": 0.9}
+    line |= {
+        "descendant": 0.913,
+        "shuffled": 0.7,
+        "stem": 0.5,
+        "stem_fan_in": 0.8,
+        "scratch_timm": 0.6,
+        "scratch_fan_in": 0.9,
+    }
     line |= {"over_scratch": 0.013, "over_scratch_low": -0.01, "over_scratch_high": 0.03}
     line |= {"over_stem": 0.113, "over_stem_low": 0.1, "over_stem_high": 0.13}
     line |= {"over_shuffled": 0.213, "over_shuffled_low": 0.2, "over_shuffled_high": 0.23}

@@ -151,6 +151,23 @@ def test_patches_and_class_token_meet_those_of_a_whitened_teacher() -> None:
     assert loss(given, twice)["tokens"].item() == pytest.approx(patch + token, abs=1e-5)
 
 
+def test_tokens_are_whitened_one_by_one_and_the_mean_patch_stands_for_a_class_token() -> None:
+    """By hand: four patches, and maps that change nothing; only the teacher has a class token."""
+    four = tiny_ancestry().spec.with_(image_size=8, patch_size=4)
+    student, teacher = four.with_(width=2, heads=1, pool="avg", class_token=False), four.with_(width=2, heads=1)
+    loss = TokenLoss(student, teacher, 0)
+    assert loss.whole is not None
+    with torch.no_grad():
+        for layer in (loss.patches, loss.whole):
+            layer.weight.copy_(torch.eye(2))
+            layer.bias.zero_()
+    given = Features(streams=[torch.tensor([[[1.0, 1.0], [3.0, 1.0], [1.0, 3.0], [3.0, 3.0]]])])
+    target = Features(streams=[torch.tensor([[[5.0, 3.0], [-7.0, 9.0], [9.0, 1.0], [0.0, 100.0], [2.0, 4.0]]])])
+    # Whitened, the teacher's class token is (1, -1), and its patches are (-1, 1), (1, -1), (-1, 1) and (-1, 1).
+    patches, token = ((1 + 0) + (1 + 1) + (1 + 1) + (3 + 1)) / 8, (1 / 4 + (3 - 1)) / 2
+    assert loss(given, target)["tokens"].item() == pytest.approx(patches + token, abs=1e-4)
+
+
 def test_a_sum_of_losses_trains_the_maps_that_it_needs() -> None:
     student, teacher = models()
     spec = tiny_ancestry(classes=3).spec
