@@ -50,6 +50,7 @@ class Measured:
     def __init__(self, found: Iterable[tuple[Cell, Row]], names: Mapping[tuple[int | str, ...], Name]) -> None:
         self.values: dict[tuple[str, Place], dict[Unit, float]] = {}
         self.rows: dict[tuple[str, Place], list[Row]] = {}
+        self.recipes: dict[tuple[str, Place], str] = {}  # the chosen rate, and the augmentation if there is one
         for cell, row in found:
             if row.error is None and row.value is not None:
                 settings = [label(cell.size)] if cell.size else []
@@ -57,6 +58,8 @@ class Measured:
                 at = (row.arm, (cell.recipe.images or 0, size))
                 self.values.setdefault(at, {})[row.task, size, row.seed] = 100 * row.value
                 self.rows.setdefault(at, []).append(row)
+                augment = "" if cell.recipe.augment == "none" else f", {cell.recipe.augment}"
+                self.recipes[at] = f"{cell.recipe.lr:g}{augment}"
         arms = dict.fromkeys(arm for arm, _ in self.values)
         self.methods = [arm for arm in arms if arm not in SCRATCH and not arm.endswith(("shuffled", *STEMS))]
         self.places = list(dict.fromkeys(place for _, place in self.values))
@@ -109,8 +112,19 @@ def comparison(found: Measured, place: Place, real: Sequence[str], left_out: Seq
         counts = [human_count(number) for number in (own[0].params, own[0].flops)]
         texts = ["" if level is None else f"{level:.1f}" for level in levels]
         over = ["" if gain is None or arm in SCRATCH else str(gain) for gain in gains]
-        rows.append((arm, *texts, *over, *counts, *_costs(arm, own)))
-    header = ("", "mean", "real", "left out", "over scratch", "over stem", "over shuffled", "parameters", "FLOPs")
+        rows.append((arm, *texts, *over, found.recipes[arm, place], *counts, *_costs(arm, own)))
+    header = (
+        "",
+        "mean",
+        "real",
+        "left out",
+        "over scratch",
+        "over stem",
+        "over shuffled",
+        "rate",
+        "parameters",
+        "FLOPs",
+    )
     last = ("stored", "images of its extraction", "total time")
     return Table(f"{place[1].capitalize()}, {place[0]:,} images", (*header, *last), tuple(rows))
 

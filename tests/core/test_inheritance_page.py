@@ -30,7 +30,12 @@ def rows() -> list[tuple[Any, Any]]:
                     value = level + DEPTH.get(arm, 0.0) * (layers - 6) + easy + seed
                     counts = {"params": 100, "flops": 100, "stored_params": 100, "extraction_images": 100}
                     row = {"arm": arm, "task": task, "seed": seed, "width": width, "value": value / 100, "error": None}
-                    cell = SimpleNamespace(layers=layers, width=width, size={}, recipe=SimpleNamespace(images=200))
+                    cell = SimpleNamespace(
+                        layers=layers,
+                        width=width,
+                        size={},
+                        recipe=SimpleNamespace(images=200, lr=1e-3, augment="light"),
+                    )
                     times = {"extraction_seconds": 1.0, "seconds": 2.0}
                     found.append((cell, SimpleNamespace(**row, **counts, **times)))
     return found
@@ -100,6 +105,12 @@ def test_all_methods_have_a_table_at_every_size(monkeypatch: pytest.MonkeyPatch)
     assert drawn["the method"] == [pytest.approx(56), pytest.approx(66)]
     assert drawn["stem alone"][1] == pytest.approx(51)
     assert drawn["scratch"][0] == pytest.approx(41)
+
+
+def test_the_recipe_of_an_arm_is_told(found: Any) -> None:
+    table = page.comparison(found, PLACE, ("digits",), ("wings",))
+    place = table.columns.index("rate")
+    assert {row[place] for row in table.rows} == {"0.001, light"}
 
 
 def test_costs_that_are_not_known_are_left_empty(found: Any) -> None:

@@ -44,7 +44,9 @@ def found() -> Any:
         for seed in range(2):
             counts = {"params": PARAMS[size], "stored_params": STORED[arm], "flops": 1, "extraction_images": 1}
             row = {"arm": arm, "task": task, "seed": seed, "width": width, "value": (level + seed) / 100, "error": None}
-            cell = SimpleNamespace(layers=layers, width=width, size={}, recipe=SimpleNamespace(images=200))
+            cell = SimpleNamespace(
+                layers=layers, width=width, size={}, recipe=SimpleNamespace(images=200, lr=1e-3, augment="none")
+            )
             rows.append((cell, SimpleNamespace(**row, **counts)))
     return page.Measured(rows, NAMES)
 
