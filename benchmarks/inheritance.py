@@ -133,13 +133,16 @@ def names_of_others(ancestry: Spec) -> dict[tuple[int | str, ...], str]:
 
 
 def arms(budget: Budget, layers: int, width: int) -> list[Arm]:
-    """Every method with its controls, scratch, and distillation of this one size at two costs."""
+    """Every method with its controls, scratch, and distillation of this one size at two costs; among all methods pretraining, too."""
     names = METHODS.references()
     methods = [name for name in budget.methods or names if name in names and name not in APART]
     found = standard_arms(methods)
-    for name, times in (("distillation", 1), ("distillation x 10", 10)) if budget.distilled else ():
-        settings = {"depths": (layers,), "widths": (width,), "images": times * budget.distilled, "epochs": 1}
-        found.append(Arm(name=name, method="distillation", settings=settings))
+    trained = {"distillation": ("distillation", 1, {}), "distillation x 10": ("distillation", 10, {})}
+    if not budget.methods:
+        trained["pretrain_finetune"] = ("pretrain_finetune", 10, {"init": "fan_in"})
+    for name, (method, times, more) in trained.items() if budget.distilled else ():
+        own = {"depths": (layers,), "widths": (width,), "images": times * budget.distilled, "epochs": 1, **more}
+        found.append(Arm(name=name, method=method, settings=own))
     return found
 
 
