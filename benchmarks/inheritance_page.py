@@ -288,5 +288,12 @@ def write_methods(found: Measured, real: Sequence[str], left_out: Sequence[str])
     """Write the tables of all methods into the page, and the numbers."""
     tables = [comparison(found, place, real, left_out) for place in found.places]
     save(of_methods(found, found.places[0], real, left_out), DOCS / "images" / "methods.png")
-    replace_between(DOCS / "inheritance.md", "methods", markdown(tables))
+    replace_between(DOCS / "inheritance.md", "methods", f"{markdown(tables)}\n\n{augmented(found)}")
     print(write("methods", {"tables": [asdict(table) for table in tables]}))
+
+
+def augmented(found: Measured) -> str:
+    """How many arms were trained with an augmentation, by their own choice."""
+    arms = {arm: recipe for (arm, _), recipe in found.recipes.items()}
+    chosen = sum("," in recipe for recipe in arms.values())
+    return f"Of {len(arms)} arms (methods, controls, scratch) {chosen} chose an augmentation on the validation images, the others none."

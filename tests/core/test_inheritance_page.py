@@ -111,6 +111,10 @@ def test_the_recipe_of_an_arm_is_told(found: Any) -> None:
     table = page.comparison(found, PLACE, ("digits",), ("wings",))
     place = table.columns.index("rate")
     assert {row[place] for row in table.rows} == {"0.001, light"}
+    found.recipes |= {at: "0.003" for at in found.recipes if at[0] == "first_k"}
+    assert page.augmented(found) == (
+        f"Of {len(LEVELS)} arms (methods, controls, scratch) {len(LEVELS) - 1} chose an augmentation on the validation images, the others none."
+    )
 
 
 def test_costs_that_are_not_known_are_left_empty(found: Any) -> None:
