@@ -31,7 +31,7 @@ def wanted() -> list[Any]:
 
 def test_every_method_has_cells_but_those_that_are_told(wanted: list[Any]) -> None:
     missing = set(METHODS.references()) - {cell.arm.method for cell in wanted}
-    assert missing == set(inheritance.APART) - {"distillation", "scratch"}
+    assert missing == {"snnet"}
 
 
 def test_every_cell_has_a_size_with_a_name(wanted: list[Any]) -> None:
