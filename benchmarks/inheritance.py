@@ -100,10 +100,7 @@ class Budget:
 
 BUDGETS = {
     "standard": Budget(),
-    # As its rows were measured: rates were chosen on `digits` alone, with augmentation.
-    "methods": Budget(
-        trainings=((1000, 4),), seeds=2, sizes=2, others=True, methods=(), opening=("digits",), augments=("light", "none"),
-    ),
+    "methods": Budget(trainings=((1000, 4),), seeds=2, sizes=2, others=True, methods=()),
     "full": Budget(tasks=(*REAL, *LEFT_OUT, *MORE), seeds=8, trainings=((200, 12), (1000, 4), (5000, 8))),
     "smoke": Budget(
         tasks=("digits",), trainings=((50, 1),), seeds=1, distilled=128, sizes=3, methods=("closed_form", "lsamd"),
