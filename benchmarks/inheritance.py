@@ -56,6 +56,7 @@ APART = ("distillation", "pretrain_finetune", "scratch", "snnet")
 REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
 MORE = ("textures", "numbers")
 EXTRACTION_SEED = 0  # the shelf's
+SHALLOW = "a quarter as deep"  # the size against which further layers are judged
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def sizes_of(ancestry: Spec) -> dict[str, tuple[int, int]]:
         "half as deep": (layers, ancestry.width),
         "narrower": (ancestry.layers, width),
         "both": (layers, width),
-        "a quarter as deep": (ancestry.layers // 4, ancestry.width),
+        SHALLOW: (ancestry.layers // 4, ancestry.width),
     }
 
 
@@ -145,8 +146,12 @@ def arms(budget: Budget, layers: int, width: int) -> list[Arm]:
 
 def grid(budget: Budget, ancestry: Spec) -> list[Cell]:
     """Every cell; what a method does not build, it has no cell for."""
-    sizes = list(sizes_of(ancestry).values())[: budget.sizes]
-    return [cell for layers, width in sizes for cell in at_size(budget, arms(budget, layers, width), layers, width)]
+    found: list[Cell] = []
+    for name, (layers, width) in list(sizes_of(ancestry).items())[: budget.sizes]:
+        # Distillation has no controls, and so no part in what further layers are worth.
+        own = replace(budget, distilled=0) if name == SHALLOW else budget
+        found += at_size(budget, arms(own, layers, width), layers, width)
+    return found
 
 
 def others(budget: Budget, ancestry: Spec) -> list[Cell]:

@@ -8,14 +8,14 @@ from itertools import product
 from typing import Any
 
 from machine import write
-from pages import DOCS, replace_between
+from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo.bench.cell import Cell, label
 from learngene_zoo.bench.contrasts import Unit, Values, stronger, weighted
 from learngene_zoo.bench.pictures import parameter_axis
 from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.statistics import Average, average
-from learngene_zoo.bench.tables import Table, duration, markdown
+from learngene_zoo.bench.tables import Table, duration, markdown, markdown_table
 from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
 from learngene_zoo.text import human_count
 
@@ -73,6 +73,12 @@ class Measured:
     def best_level(self, arms: Iterable[str], place: Place, tasks: Collection[str]) -> float | None:
         """The mean over some tasks of the arm that is the best on them."""
         return max((level for arm in arms if (level := self.level(arm, place, tasks)) is not None), default=None)
+
+    def whole_cost(self, arm: str, places: Iterable[Place]) -> tuple[int, int, float]:
+        """Stored numbers, images and seconds of all extractions that an arm needs at these places; one that serves several counts once."""
+        rows = [self.rows[arm, place][0] for place in places if (arm, place) in self.rows]
+        costs = {(row.stored_params, row.extraction_images, row.extraction_seconds) for row in rows}
+        return sum(cost[0] for cost in costs), sum(cost[1] for cost in costs), sum(cost[2] for cost in costs)
 
     def rival(self, arms: Sequence[str], place: Place) -> Values | None:
         """The strongest of some arms, for each task; None without any."""
@@ -135,6 +141,22 @@ def _costs(arm: Name, own: Sequence[Row]) -> tuple[str, ...]:
         return "", "", ""
     spent = own[0].extraction_seconds + sum(row.seconds for row in own) / len(own)
     return human_count(own[0].stored_params), human_count(own[0].extraction_images), duration(spent)
+
+
+def front(found: Measured, images: int, sizes: Sequence[Name], real: Sequence[str], left_out: Sequence[str]) -> Table:
+    """README's table: what every method reaches at each size, and what all of these sizes cost together before any fine-tuning."""
+    levels = {
+        arm: [[found.level(arm, (images, size), tasks) for tasks in (real, left_out, None)] for size in sizes]
+        for arm in (*found.methods, *SCRATCH)
+    }
+    rows = []
+    for arm in sorted(levels, key=lambda arm: -sum(mean or 0 for *_, mean in levels[arm])):
+        shown = ["" if None in level else f"{level[0]:.1f} / {level[1]:.1f}" for level in levels[arm]]
+        stored, shows, seconds = found.whole_cost(arm, [(images, size) for size in sizes])
+        costs = (human_count(stored), human_count(shows), duration(seconds)) if seconds else ("", "", "")
+        if any(shown):
+            rows.append((arm, *shown, *costs))
+    return Table("", ("", *sizes, "stored", "images", "extraction"), tuple(rows))
 
 
 def split(found: Measured, images: int, sizes: Sequence[Name], shallow: Name) -> Table:
@@ -254,6 +276,7 @@ def write_page(
         print(text)
         return
     save(figure(found, budgets[-1]), DOCS / "images" / "inheritance.png")
+    replace_between(ROOT / "README.md", "front", markdown_table(front(found, budgets[-1], compared, real, left_out)))
     replace_between(DOCS / "inheritance.md", "inheritance", text)
     print(write("inheritance", {"tables": [asdict(table) for table in tables]}))
 

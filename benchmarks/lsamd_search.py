@@ -34,7 +34,7 @@ from typing import Any
 import machine
 import numpy as np
 import torch
-from lsamd_search_summary import KEPT, LAYERS, SEARCH, Kept, Summary, own_place, sentence, table
+from lsamd_search_summary import KEPT, LAYERS, PLAIN, SEARCH, WITHOUT, Kept, Summary, own_place, sentence, table
 from pages import DOCS, ROOT, replace_between
 from probe_gate import ridge, split_batches, standardised
 from shelf import card_of, shown
@@ -59,6 +59,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "shuffled ancestry": {},
     "constant router": {"router_token": "constant"},
     "search, patches": {"router_token": "patches"},
+    PLAIN: {"augment": "none"},
+    f"shuffled ancestry, {WITHOUT}": {"augment": "none"},
+    f"constant router, {WITHOUT}": {"augment": "none", "router_token": "constant"},
 }
 RECIPE = Recipe(epochs=4, images=500, batch_size=50, lr=3e-3, warmup=0.4)  # of the fine-tuning
 
@@ -69,7 +72,11 @@ class Plan:
 
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     fewer: tuple[int, ...] = (0, 1, 2)  # of the variants that take as long as the search and are not it
-    untrained: tuple[int, ...] = tuple(range(20))  # of those that take no time
+    untrained: tuple[int, ...] = tuple(
+        range(20)
+    )  # of those that take no time, and of the placebos without augmentation
+    # Of the search without augmentation: not those of the trial (0 to 15) by which it came to be measured.
+    fresh: tuple[int, ...] = tuple(range(16, 46))
     search: Mapping[str, Any] = field(default_factory=dict)  # settings of all searches that differ from the preset mini
     tasks: tuple[str, ...] = ("digits", "textures", "numbers")
     images: int = 250  # training images of a probe, and as many validation images
@@ -81,13 +88,15 @@ class Plan:
 
     def seeds_of(self, variant: str) -> tuple[int, ...]:
         """The seeds of a variant."""
-        return {SEARCH: self.seeds, "0 epochs": self.untrained}.get(variant, self.fewer)
+        chosen = {SEARCH: self.seeds, PLAIN: self.fresh, "0 epochs": self.untrained}
+        return chosen.get(variant, self.untrained if variant.endswith(WITHOUT) else self.fewer)
 
 
 SMOKE = Plan(
     seeds=(0, 1),
     fewer=(0,),
     untrained=(0, 1),
+    fresh=(2, 3),
     search={"epochs": 1, "images": 32},
     tasks=("digits",),
     images=40,
@@ -138,7 +147,7 @@ def search_all(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
 
 def searched(ancestry: Ancestry, variant: str, seed: int, plan: Plan) -> Mapping[str, Any]:
     """The details of the learngene of one search. An interrupted one continues with the first task that is not finished."""
-    if variant == "shuffled ancestry":
+    if variant.startswith("shuffled ancestry"):
         ancestry = shuffled_ancestry(ancestry, seed)
     extractor = with_settings(METHODS.load("lsamd").preset("mini"), {"top": KEPT, **plan.search, **VARIANTS[variant]})
     folder = plan.build / f"{ancestry.record.sha256 or 'shuffled'}" / variant / str(seed)

@@ -15,7 +15,8 @@ import numpy as np
 from learngene_zoo.artifacts.shelf import find, load_learngene
 from learngene_zoo.bench.statistics import t_quantile
 
-SEARCH = "search"  # the variant that is compared with the placebos
+WITHOUT = "without augmentation"
+SEARCH, PLAIN = "search", f"search, {WITHOUT}"  # the variants that are compared with placebos
 PLACEBOS = ("0 epochs", "shuffled ancestry", "constant router")
 KEPT, LAYERS = 5, 7  # the paper's numbers: of learngene blocks, and of the larger descendant of its comparisons
 Kept = tuple[int, ...]

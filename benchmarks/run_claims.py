@@ -17,12 +17,13 @@ import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from grids import keep_rows
 from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo.bench.cell import LEARNGENES
-from learngene_zoo.bench.claim_file import Claim, load_claim, names
+from learngene_zoo.bench.claim_file import PROTOCOL, Claim, load_claim, names
 from learngene_zoo.bench.claims import (
     config_of,
     interval_text,
@@ -38,9 +39,12 @@ from learngene_zoo.bench.executors import Workers
 from learngene_zoo.bench.results import RESULTS, read_rows
 from learngene_zoo.bench.verdict import Verdict, judge
 from learngene_zoo.errors import ZooError
+from learngene_zoo.plotting import COLOURS, GREY, INK, PAPER, legend, save, settle, shortened, style, subplots
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import CONFIG
 
+# By verdict.
+COLOUR_OF = {"holds": COLOURS[2], "refuted": COLOURS[1], "negligible": COLOURS[0], "undecided": GREY}
 BUILD, KEPT = ROOT / "build" / "claims", ROOT / "benchmarks" / "results" / "claims"
 
 
@@ -56,8 +60,11 @@ def main() -> None:
         judge_again(KEPT)
     for name in [] if given.table or given.judge else given.names or names():
         decide(name, given.workers)
-    replace_between(DOCS / "claims.md", "claims", markdown(kept_verdicts(KEPT)))
-    replace_between(DOCS / "claims.md", "filed", filed(map(load_claim, names())))
+    verdicts = kept_verdicts(KEPT)
+    save(picture(verdicts), DOCS / "images" / "claims.png")
+    replace_between(DOCS / "claims.md", "claims", markdown(verdicts))
+    decided = {claim.name for claim, _ in verdicts if claim.protocol == PROTOCOL}
+    replace_between(DOCS / "claims.md", "filed", filed(load_claim(name) for name in names() if name not in decided))
 
 
 def decide(name: str, workers: int) -> None:
@@ -113,6 +120,33 @@ def markdown(verdicts: Iterable[tuple[Claim, Verdict]]) -> str:
             ]
             lines.append(f"| {' | '.join([*cells, f'**{verdict.verdict}**'])} |")
     return "\n".join(lines)
+
+
+@style()
+def picture(verdicts: Iterable[tuple[Claim, Verdict]]) -> Any:
+    """Every deciding finding in points with its interval, by verdict; those of an earlier protocol are hollow."""
+    found = [
+        (claim, verdict.verdict, finding)
+        for claim, verdict in verdicts
+        for finding in verdict.findings
+        if finding.outcome and claim.compare.kind != "exact"
+    ]
+    found.reverse()  # the first one at the top
+    made, (panel,) = subplots(1, 1, (9.4, 0.5 + 0.2 * len(found)))
+    for height, (claim, word, finding) in enumerate(found):
+        fill = COLOUR_OF[word] if claim.protocol == PROTOCOL else PAPER
+        if finding.low is not None and finding.high is not None:
+            panel.plot([finding.low, finding.high], [height, height], color=COLOUR_OF[word], linewidth=1.6)
+        panel.plot(
+            [finding.value], [height], "o", color=COLOUR_OF[word], markerfacecolor=fill, markersize=5, label=word
+        )
+    panel.axvline(0, color=INK, linewidth=0.8)
+    panel.set_yticks(range(len(found)), [f"{claim.name}: {shortened(finding.what, 60)}" for claim, _, finding in found])
+    panel.tick_params(axis="y", labelsize=7.5, length=0)
+    panel.set_ylim(-0.7, len(found) - 0.3)
+    panel.set_xlabel("points, with 95 % intervals; hollow: under protocol 1")
+    legend(made, [panel], len(COLOUR_OF))
+    return settle(made)
 
 
 def filed(claims: Iterable[Claim]) -> str:

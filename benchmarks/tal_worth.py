@@ -42,7 +42,7 @@ ARMS = (TAL, SHUFFLED, *STEM, *SCRATCH)
 RIVALS = ("shuffled", "stem", "scratch")  # of stem and scratch the stronger initialisation
 SIZES = ((3, 64), (7, 96), (12, 96))
 LAYERS, WIDTH = 7, 96
-RECIPE = Recipe(images=1_000, batch_size=32, clip=1.0, augment="light")
+RECIPE = Recipe(images=1_000, batch_size=32, clip=1.0, augment="none")
 EPOCHS, SEEDS = 3, (0, 1, 2)
 RATES, TUNING_TASKS, TUNING_SEED = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3), ("signs", "numbers"), 1_000
 

@@ -125,3 +125,13 @@ def test_costs_that_are_not_known_are_left_empty(found: Any) -> None:
     assert table["closed_form"] == ("100", "100", "3.0s")
     assert table["first_k"] == ("", "", "")
     assert table["scratch timm"][2] == "3.0s"
+
+
+def test_the_front_table_counts_an_extraction_once_and_each_of_a_size_by_itself(found: Any) -> None:
+    for row in found.rows["first_k", (200, "a quarter as deep")]:
+        row.stored_params, row.extraction_images, row.extraction_seconds = 50, 70, 3.0
+    table = page.front(found, 200, list(NAMES.values()), ("digits",), ("wings",))
+    rows = {arm: rest for arm, *rest in table.rows}
+    assert list(rows) == ["closed_form", "first_k", "scratch fan_in", "scratch timm"]
+    assert rows["closed_form"] == ["66.0 / 61.0", "57.0 / 52.0", "100", "100", "1.0s"]
+    assert rows["first_k"][2:] == ["150", "170", "4.0s"]
