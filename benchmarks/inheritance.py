@@ -148,9 +148,12 @@ def grid(budget: Budget, ancestry: Spec) -> list[Cell]:
     """Every cell; what a method does not build, it has no cell for."""
     found: list[Cell] = []
     for name, (layers, width) in list(sizes_of(ancestry).items())[: budget.sizes]:
-        # Distillation has no controls, and so no part in what further layers are worth.
-        own = replace(budget, distilled=0) if name == SHALLOW else budget
-        found += at_size(budget, arms(own, layers, width), layers, width)
+        own = budget
+        if (
+            name == SHALLOW
+        ):  # what further layers are worth is told of methods with controls, after the longest fine-tuning
+            own = replace(budget, distilled=0, trainings=budget.trainings[-1:])
+        found += at_size(own, arms(own, layers, width), layers, width)
     return found
 
 

@@ -7,7 +7,7 @@
 
 Resumable. Rows belong to one ancestry model: after the bundled one has changed, the same command measures everything anew.
 
-Variants: the search as `lgzoo extract lsamd` does it; by the patches' mean; and the placebos: routers that were not trained
+Variants: the search as `lgzoo extract lsamd` does it; by the patches' mean; without augmentation; and the placebos: routers that were not trained
 (0 epochs), routers that see nothing of the images (constant), an ancestry model whose tensors have their entries shuffled. Each is
 repeated with several seeds. Every set that they keep is a set of blocks of the true ancestry model.
 
@@ -34,7 +34,7 @@ from typing import Any
 import machine
 import numpy as np
 import torch
-from lsamd_search_summary import KEPT, LAYERS, PLAIN, SEARCH, WITHOUT, Kept, Summary, own_place, sentence, table
+from lsamd_search_summary import KEPT, LAYERS, PLAIN, SEARCH, UNTRAINED, Kept, Summary, own_place, sentence, table
 from pages import DOCS, ROOT, replace_between
 from probe_gate import ridge, split_batches, standardised
 from shelf import card_of, shown
@@ -55,13 +55,11 @@ from lgzoo_lsamd.blocks import base_blocks, order
 NAME = "lsamd_search"
 VARIANTS: dict[str, dict[str, Any]] = {
     SEARCH: {},
-    "0 epochs": {"epochs": 0},
+    UNTRAINED: {"epochs": 0},
     "shuffled ancestry": {},
     "constant router": {"router_token": "constant"},
     "search, patches": {"router_token": "patches"},
     PLAIN: {"augment": "none"},
-    f"shuffled ancestry, {WITHOUT}": {"augment": "none"},
-    f"constant router, {WITHOUT}": {"augment": "none", "router_token": "constant"},
 }
 RECIPE = Recipe(epochs=4, images=500, batch_size=50, lr=3e-3, warmup=0.4)  # of the fine-tuning
 
@@ -88,8 +86,7 @@ class Plan:
 
     def seeds_of(self, variant: str) -> tuple[int, ...]:
         """The seeds of a variant."""
-        chosen = {SEARCH: self.seeds, PLAIN: self.fresh, "0 epochs": self.untrained}
-        return chosen.get(variant, self.untrained if variant.endswith(WITHOUT) else self.fewer)
+        return {SEARCH: self.seeds, PLAIN: self.fresh, UNTRAINED: self.untrained}.get(variant, self.fewer)
 
 
 SMOKE = Plan(
@@ -147,7 +144,7 @@ def search_all(ancestry: Ancestry, plan: Plan, rows: Rows) -> None:
 
 def searched(ancestry: Ancestry, variant: str, seed: int, plan: Plan) -> Mapping[str, Any]:
     """The details of the learngene of one search. An interrupted one continues with the first task that is not finished."""
-    if variant.startswith("shuffled ancestry"):
+    if variant == "shuffled ancestry":
         ancestry = shuffled_ancestry(ancestry, seed)
     extractor = with_settings(METHODS.load("lsamd").preset("mini"), {"top": KEPT, **plan.search, **VARIANTS[variant]})
     folder = plan.build / f"{ancestry.record.sha256 or 'shuffled'}" / variant / str(seed)
