@@ -1,0 +1,126 @@
+"""ViT-Base of 16 and 18 layers from TAL+, deeper than anything it is trained on: what its authors answered their reviewers.
+
+    python benchmarks/tal_base.py             what it takes: images, hours, the models; nothing is started
+    python benchmarks/tal_base.py --yes       on a GPU for days; resumable: run it again after a stop
+    python benchmarks/tal_base.py --smoke     the same steps with the bundled ancestry model and a few pictures of digits, less than a minute
+
+Meta-training with the preset `plus` (TAL+'s set of architectures, 3 to 12 layers, up to ViT-Base) on ImageNet-1K alone, guided by DeiT-B;
+then ViT-Base of 12, 16 and 18 layers is predicted and evaluated without any training, beside the same weights shuffled. The authors
+report 31.52 % with 16 layers (115 M parameters) and 22.25 % with 18 (129 M). It has not been run here, where there is neither the data
+nor a GPU: what is tested is the smoke run, and that the preset's decoder predicts models of these sizes. The learngene, the
+models and table.md lie in build/tal_base.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pages import ROOT
+from real_plan import entry_of, measured_speed
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.ancestry import ancestry_spec
+from learngene_zoo.artifacts.records import Control
+from learngene_zoo.bench.cell import Arm, Extraction
+from learngene_zoo.bench.extraction import planned
+from learngene_zoo.families.family import cost
+from learngene_zoo.method import BUNDLED, METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import with_settings
+from learngene_zoo.storage import CONFIG
+from learngene_zoo.text import human_count, human_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is trained, and what is predicted."""
+
+    ancestry: str = "timm:deit_base_patch16_224.fb_in1k"
+    task: str = "imagenet-1k"  # of stage 1, which is all there is: the accuracies are ImageNet's
+    preset: str = "plus"
+    settings: dict[str, object] = field(default_factory=dict)
+    depths: tuple[int, ...] = (12, 16, 18)
+    build: Path = ROOT / "build" / "tal_base"
+
+    @property
+    def arm(self) -> Arm:
+        """The extraction."""
+        settings = {**self.settings, "source": self.task}
+        return Arm(
+            name="tal",
+            method="tal",
+            preset=self.preset,
+            settings=settings,
+            ancestries=(self.ancestry,),
+            tasks=(self.task,),
+        )  # type: ignore[arg-type]
+
+
+SMOKE = Plan(
+    ancestry=BUNDLED, task="digits", preset="smoke",
+    settings={"architectures": "tal+", "images": 64, "batch_size": 16, "embedding_images": 16}, build=ROOT / "build" / "tal_base_smoke",
+)  # fmt: skip
+
+
+def told(plan: Plan, speed: float | None, run: Run) -> Iterator[str]:
+    """What the extraction takes, and the models that are predicted."""
+    spec = ancestry_spec(plan.ancestry, offline=run.offline)
+    extraction = Extraction(arm=plan.arm, seed=run.seed)
+    images = planned(extraction, run.offline) / spec.layers
+    speed = speed or measured_speed(spec, 64, run)
+    yield f"meta-training: the work of {human_count(round(images))} training images of {plan.ancestry}"
+    yield f"{human_seconds(images / speed)} at {speed:.3g} of them per second"
+    for layers in plan.depths:
+        counted = cost(spec.with_(layers=layers, classes=entry_of(plan.task).classes))
+        yield f"{layers} layers of width {spec.width}: {human_count(counted.params)} parameters"
+
+
+def carry_out(plan: Plan, run: Run) -> Path:
+    """Extract, unless that is finished, predict, evaluate, and write the table: its place."""
+    gene = plan.build / "learngene"
+    if not (gene / CONFIG).is_file():
+        extractor = with_settings(METHODS.load("tal").preset(plan.preset), plan.arm.settings)
+        lifecycle.extract("tal", ancestries=plan.ancestry, tasks=plan.task, extractor=extractor, out=gene, run=run)
+    lines = ["| layers | parameters | untrained | shuffled |", "|---:|---:|---:|---:|"]
+    for layers in plan.depths:
+        predicted, shuffled = (accuracy(plan, layers, control, run) for control in (None, "shuffled"))
+        lines.append(f"| {layers} | {human_count(predicted[1])} | {predicted[0]:.2f} | {shuffled[0]:.2f} |")
+    place = plan.build / "table.md"
+    place.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return place
+
+
+def accuracy(plan: Plan, layers: int, control: Control | None, run: Run) -> tuple[float, int]:
+    """The test accuracy of an untrained model in per cent, and its parameters."""
+    model = lifecycle.expand(plan.build / "learngene", layers=layers, task=plan.task, control=control, run=run)
+    found = lifecycle.evaluate(model, task=plan.task, run=run)
+    return 100 * found.value, cost(model.spec).params
+
+
+def main() -> None:
+    """Say what it takes; with --yes, do it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--yes", action="store_true", help="start")
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument(
+        "--speed", type=float, help="training images of the ancestry model per second (default: measured)"
+    )
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--workers", type=int, default=8, help="processes that read pictures")
+    parser.add_argument("--offline", action="store_true")
+    given = parser.parse_args()
+    run = Run(seed=0, device=given.device, workers=given.workers, offline=given.offline, resume=True, progress=True)
+    if run.device_name.startswith("cuda"):
+        run = replace(run, precision="bf16")
+    plan = SMOKE if given.smoke else Plan()
+    print("\n".join(told(plan, given.speed, run)))
+    if not (given.yes or given.smoke):
+        return print("nothing is started without --yes")
+    print(carry_out(plan, run).read_text(encoding="utf-8"))
+
+
+if __name__ == "__main__":
+    main()
