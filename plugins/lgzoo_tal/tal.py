@@ -148,7 +148,7 @@ def stage_2(
 TAL = Method(
     name=NAME,
     title="a hypernetwork, guided by the ancestry model and conditioned on the task, predicts the weights of any size",
-    paper="Task-Aware Learngene (TAL). ICML 2025",
+    paper="Learngene Tells You How to Customize: Task-Aware Parameter Initialization at Flexible Scales (TAL). ICML 2025",
     expander=Predict(),
     presets={
         "mini": MetaTrain(
