@@ -17,7 +17,7 @@ from learngene_zoo.bench.results import Row
 from learngene_zoo.bench.statistics import Average, average
 from learngene_zoo.bench.tables import Table, duration, markdown, markdown_table
 from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
-from learngene_zoo.text import human_count
+from learngene_zoo.text import counted, human_count
 
 OURS = "closed_form"
 SCRATCH = ("scratch timm", "scratch fan_in")
@@ -216,16 +216,23 @@ def pays(found: Measured, size: Name) -> Table:
 
 
 def sentence(found: Measured, places: Sequence[Place]) -> str:
-    """Where our method does not lead, in words."""
-    behind = []
-    for place, rival in product(places, [arm for arm in found.methods if arm != OURS]):
-        gain = found.over(OURS, [rival], place)
-        if gain is not None and not gain.clear:
-            word = "behind" if gain.high is not None and gain.high < 0 else "not shown to be ahead of"
-            behind.append(f"{word} {rival} ({place[1]}, {place[0]:,} images: {gain})")
-    if not behind:
-        return f"`{OURS}` leads every rival at every size."
-    return f"`{OURS}` is {'; '.join(behind)}. Everywhere else it leads."
+    """In how many comparisons our method leads, and where it does not, in words."""
+    gains = [
+        (f"{rival} ({place[1]}, {place[0]:,} images: {gain})", gain)
+        for rival, place in product([arm for arm in found.methods if arm != OURS], places)
+        if (gain := found.over(OURS, [rival], place)) is not None
+    ]
+    ahead, shown = sum(gain.value > 0 for _, gain in gains), sum(gain.clear for _, gain in gains)
+    lost = [text for text, gain in gains if gain.high is not None and gain.high < 0]
+    behind = [text for text, gain in gains if gain.value <= 0 and text not in lost]
+    said = [
+        f"In {counted(len(gains), 'comparison')} (a rival, a size, a number of images) `{OURS}` is ahead in {ahead}; beyond its interval in {shown}.",
+        f"It is behind, beyond the interval: {'; '.join(lost)}."
+        if lost
+        else "It is nowhere behind beyond the interval.",
+        *([f"Behind, or level, within the interval: {'; '.join(behind)}."] if behind else []),
+    ]
+    return " ".join(said)
 
 
 @style()

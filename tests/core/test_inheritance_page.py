@@ -64,15 +64,25 @@ def test_what_is_inherited_has_four_parts(found: Any) -> None:
     assert [text.split()[0] for text in (scale, stem, features, depth)] == ["-5.0", "+10.0", "+15.0", "+6.0"]
 
 
+def raised(rival: str, by: float) -> Any:
+    """The same, with a rival that is better by this share."""
+    found = rows()
+    for _, row in found:
+        row.value += by * (row.arm == rival)
+    return page.Measured(found, NAMES)
+
+
 def test_where_ours_does_not_lead_is_said(found: Any) -> None:
-    assert page.sentence(found, [PLACE]) == "`closed_form` leads every rival at every size."
-    better = [(cell, row) for cell, row in rows() if row.arm != "first_k"]
-    for cell, row in rows():
-        if row.arm == "first_k":
-            row.value += 0.2
-            better.append((cell, row))
-    said = page.sentence(page.Measured(better, NAMES), [PLACE])
-    assert said.startswith("`closed_form` is behind first_k (half as deep, 200 images: -10.0")
+    ahead = "In 1 comparison (a rival, a size, a number of images) `closed_form` is ahead in"
+    assert (
+        page.sentence(found, [PLACE])
+        == f"{ahead} 1; beyond its interval in 1. It is nowhere behind beyond the interval."
+    )
+    said = page.sentence(raised("first_k", 0.2), [PLACE])
+    assert said.startswith(
+        f"{ahead} 0; beyond its interval in 0. It is behind, beyond the interval: first_k (half as deep, 200 images: -10.0"
+    )
+    assert "level, within the interval: first_k (half as deep" in page.sentence(raised("first_k", 0.1), [PLACE])
 
 
 def test_every_table_can_be_written(capsys: pytest.CaptureFixture[str]) -> None:
