@@ -7,7 +7,7 @@
 
 Resumable. Rows belong to one ancestry model: after the bundled one has changed, the same command measures everything anew.
 
-Variants: the search as `lgzoo extract lsamd` does it; by the patches' mean; without augmentation; and the placebos: routers that were not trained
+Variants: the search as `lgzoo extract lsamd` does it; with augmentation, also by the patches' mean; and the placebos: routers that were not trained
 (0 epochs), routers that see nothing of the images (constant), an ancestry model whose tensors have their entries shuffled. Each is
 repeated with several seeds. Every set that they keep is a set of blocks of the true ancestry model.
 
@@ -34,7 +34,7 @@ from typing import Any
 import machine
 import numpy as np
 import torch
-from lsamd_search_summary import KEPT, LAYERS, PLAIN, SEARCH, UNTRAINED, Kept, Summary, own_place, sentence, table
+from lsamd_search_summary import AUGMENTED, KEPT, LAYERS, SEARCH, UNTRAINED, Kept, Summary, own_place, sentence, table
 from pages import DOCS, ROOT, replace_between
 from probe_gate import ridge, split_batches, standardised
 from shelf import card_of, shown
@@ -58,8 +58,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     UNTRAINED: {"epochs": 0},
     "shuffled ancestry": {},
     "constant router": {"router_token": "constant"},
-    "search, patches": {"router_token": "patches"},
-    PLAIN: {"augment": "none"},
+    AUGMENTED: {"augment": "light"},
+    f"{AUGMENTED}, patches": {"augment": "light", "router_token": "patches"},
 }
 RECIPE = Recipe(epochs=4, images=500, batch_size=50, lr=3e-3, warmup=0.4)  # of the fine-tuning
 
@@ -68,13 +68,11 @@ RECIPE = Recipe(epochs=4, images=500, batch_size=50, lr=3e-3, warmup=0.4)  # of 
 class Plan:
     """How much is measured."""
 
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    fewer: tuple[int, ...] = (0, 1, 2)  # of the variants that take as long as the search and are not it
-    untrained: tuple[int, ...] = tuple(
-        range(20)
-    )  # of those that take no time, and of the placebos without augmentation
-    # Of the search without augmentation: not those of the trial (0 to 15) by which it came to be measured.
-    fresh: tuple[int, ...] = tuple(range(16, 46))
+    # Not those of the trial (0 to 15) by which the search lost its augmentation.
+    seeds: tuple[int, ...] = tuple(range(16, 32))
+    fewer: tuple[int, ...] = (0, 1, 2)  # of the placebos that take as long as the search
+    augmented: tuple[int, ...] = (0, 1, 2, 3, 4)
+    untrained: tuple[int, ...] = tuple(range(20))  # of those that take no time
     search: Mapping[str, Any] = field(default_factory=dict)  # settings of all searches that differ from the preset mini
     tasks: tuple[str, ...] = ("digits", "textures", "numbers")
     images: int = 250  # training images of a probe, and as many validation images
@@ -86,14 +84,16 @@ class Plan:
 
     def seeds_of(self, variant: str) -> tuple[int, ...]:
         """The seeds of a variant."""
-        return {SEARCH: self.seeds, PLAIN: self.fresh, UNTRAINED: self.untrained}.get(variant, self.fewer)
+        if variant.startswith(AUGMENTED):
+            return self.augmented
+        return {SEARCH: self.seeds, UNTRAINED: self.untrained}.get(variant, self.fewer)
 
 
 SMOKE = Plan(
     seeds=(0, 1),
     fewer=(0,),
     untrained=(0, 1),
-    fresh=(2, 3),
+    augmented=(0,),
     search={"epochs": 1, "images": 32},
     tasks=("digits",),
     images=40,

@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.shelf import find, load_learngene
 from learngene_zoo.bench.statistics import t_quantile
 
 SEARCH = "search"  # the variant that is compared with the placebos
-PLAIN = "search, without augmentation"  # compared with untrained routers, on which augmentation has no effect
+AUGMENTED = "search, augmented"
 UNTRAINED = "0 epochs"
 PLACEBOS = (UNTRAINED, "shuffled ancestry", "constant router")
 KEPT, LAYERS = 5, 7  # the paper's numbers: of learngene blocks, and of the larger descendant of its comparisons
@@ -86,13 +86,6 @@ class Summary:
             "tuned_percentile": round(mean(trained), 1) if len(trained) == len(kept) else None,
         }
 
-    def plain(self) -> dict[str, Any] | None:
-        """The search without augmentation beside untrained routers, and beside sets drawn at random."""
-        own, untrained = self.percentiles(PLAIN), self.percentiles(UNTRAINED)
-        if not own or not untrained:
-            return None
-        return {"over_untrained": gain(own, untrained), "by_chance": round(by_chance(own), 3)}
-
     def as_json(self) -> dict[str, Any]:
         """All that the table and the sentence need."""
         names = dict.fromkeys(row["variant"] for row in self.of("search"))
@@ -110,7 +103,6 @@ class Summary:
             "chance_jaccard": round(chance_similarity(12, KEPT), 2),
             "by_chance": round(by_chance(self.percentiles(SEARCH)), 3),
             "over_placebos": gains,
-            "plain": self.plain(),
             "beats": bool(gains) and all(low > 0 for _, low, _ in gains.values()),
             "first_blocks": round(percentile(self.probed[first], [*self.probed.values()]), 1)
             if first in self.probed
@@ -216,12 +208,6 @@ def about(found: Mapping[str, Any]) -> str:
         f"The best set is {best}, the worst {worst}.",
         "Sets with block 1 have {} % on average, the others {} %.".format(*found["with_block_1"]),
     ]
-    if found["plain"] is not None:
-        value, low, high = found["plain"]["over_untrained"]
-        said.append(
-            f"The search without augmentation is {value:+.0f} [{low:+.0f}, {high:+.0f}] percentiles from untrained routers; sets drawn at "
-            f"random have as high a mean with a probability of {found['plain']['by_chance']}."
-        )
     if found["first_blocks"] is not None:
         said.append(f"The first five blocks stand at percentile {found['first_blocks']:.0f}.")
     if found["tuned_sets"]:

@@ -105,17 +105,6 @@ def test_the_sentence_says_beats_only_where_every_interval_is_above_0(
     assert summary.sentence(found) in summary.table(found).replace("\n", " ")
 
 
-def test_the_search_without_augmentation_is_compared_with_untrained_routers(summary: ModuleType) -> None:
-    placebo = [(2, 4), (3, 4), (2, 4), (3, 4)]
-    assert summary.Summary(rows(placebo), ["t"]).as_json()["plain"] is None
-    plain = [{**row, "variant": summary.PLAIN} for row in rows(placebo) if row.get("variant") == "search"]
-    found = summary.Summary([*rows(placebo), *plain], ["t"]).as_json()
-    value, low, high = found["plain"]["over_untrained"]
-    assert value == 66.7
-    assert 0 < low < value < high
-    assert f"without augmentation is +67 [{low:+.0f}, {high:+.0f}] percentiles" in summary.about(found)
-
-
 def test_rows_of_another_ancestry_model_are_dropped(search: ModuleType, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     search.Rows(path, "old").add("probe", kept=[1], accuracy={})
