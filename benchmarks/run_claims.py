@@ -1,6 +1,6 @@
 """Decide every claim, and write the table of verdicts into docs/claims.md.
 
-    python benchmarks/run_claims.py                about a day on two cores; resumable: run it again after a stop
+    python benchmarks/run_claims.py                more than a day on two cores; resumable: run it again after a stop
     python benchmarks/run_claims.py NAME ...       some of them, in this order
     python benchmarks/run_claims.py --workers 8    this many cells at once, each with one thread (default: 2)
     python benchmarks/run_claims.py --judge        no training: every kept claim is judged again from what is kept
