@@ -147,10 +147,10 @@ def best_of_other_seeds(asked: Request, seed: int) -> list[Option]:
 def policies(every: Sequence[Request], probes: Probes, on_shelf: Collection[str]) -> dict[str, Policy]:
     """What is compared, by name."""
     return {
-        "`recommend`, every learngene of the grid": recommended(probes),
-        "`recommend`, those on the shelf": recommended(probes, on_shelf),
+        "recommend, every learngene of the grid": recommended(probes),
+        "recommend, those on the shelf": recommended(probes, on_shelf),
         "the smallest that it does not tell from its first": recommended(probes, cheapest=True),
-        f"always `{OURS}`": always_ours,
+        f"always {OURS}": always_ours,
         "always the largest learngene": largest_learngene,
         "the best on the other tasks": best_elsewhere(every),
         "at random": lambda asked, seed: asked.answers,

@@ -100,8 +100,8 @@ def test_policies_name_what_they_say(found: Any) -> None:
         asked.answers,
         [("lsamd", "deep")],
     ]
-    assert named["`recommend`, every learngene of the grid"](asked, 1) == [("closed_form", "shallow")]
-    assert named["`recommend`, those on the shelf"](request_for(found, "digits", "shallow"), 0) == [
+    assert named["recommend, every learngene of the grid"](asked, 1) == [("closed_form", "shallow")]
+    assert named["recommend, those on the shelf"](request_for(found, "digits", "shallow"), 0) == [
         ("lsamd", "shallow")
     ]
 
@@ -117,7 +117,7 @@ def test_the_table_means_over_requests(found: Any) -> None:
     table = regret.regret_table(found, PROBES, {"lsamd"}, ["digits"], ["wings"])
     assert table.title == "Regret in 4 requests, points"
     rows = {name: dict(zip(table.columns[1:], cells)) for name, *cells in table.rows}
-    ours = rows["always `closed_form`"]  # 80 - 60, 75 - 70, 45 - 40, 45 - 30
+    ours = rows["always closed_form"]  # 80 - 60, 75 - 70, 45 - 40, 45 - 30
     assert ours["regret"].startswith("11.2 [")
     assert (ours["real"], ours["left out"], ours["worst"]) == ("12.5", "10.0", "20.0 (digits, 200 images, deep)")
     assert ours["best named"] == "0 %"
