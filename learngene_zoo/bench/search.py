@@ -3,7 +3,9 @@
 1. Every arm is trained at every rate of one grid, which all arms share, on the opening tasks.
 2. An arm that is no better there than a constant answer, or hardly ever wrong, has no best rate yet: the next task joins, for every arm.
 3. While the best rate of any arm is the lowest or the highest, the grid gets the next rate beyond it, for every arm.
-4. Every arm is trained once more with each further augmentation, at its best rate.
+4. Every arm is trained once more with each further augmentation, at its best rate, and takes the best of these if it is better than the
+   first by more than a standard error of their difference: a few hundred images often cannot tell two augmentations apart, and
+   what looks half a point better on them can be five worse elsewhere.
 
 So all arms are trained equally often, on equal tasks, and in steps 1 to 3 at equal rates: a rate that one arm needs is tried by all.
 """
@@ -42,6 +44,7 @@ class Result:
     value: float = 0.0
     error: str | None = None  # why there is no value
     least: float = -math.inf  # the value must be above this to say that the model has learnt anything
+    variance: float = 0.0  # of the value, over other images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,27 +157,38 @@ def _with_augmentations(
     space: Space, boards: Mapping[str, Choice], tasks: Sequence[str], found: Found
 ) -> tuple[dict[str, Choice], list[Trial]]:
     """The choices with the augmentation of each arm, tried at its rate."""
-    first, *others = space.augments
-    tried = {
-        (arm, other): [Trial(arm, task, board.lr, other) for task in tasks]
-        for arm, board in boards.items()
-        for other in others
-    }
-    wanted = [trial for trials in tried.values() for trial in trials if found(trial) is None]
+    others = space.augments[1:]
+    tried = [trial for board in boards.values() for other in others for trial in _trials(board, other, tasks)]
+    wanted = [trial for trial in tried if found(trial) is None]
     if wanted or not others:
         return ({}, wanted) if wanted else (dict(boards), [])
-    choices = {}
-    for arm, board in boards.items():
-        learnt = [n for n, task in enumerate(tasks) if task in board.tasks]
-        own = f"{board.lr:g}"
-        means: dict[Augment, float] = {first: board.means[own]} if own in board.means else {}
-        for other in others:
-            row = _measured(found, tried[arm, other])
-            if not any(result.error for result in row):
-                means[other] = _mean(row, learnt)
-        chosen = max(means, key=lambda name: means[name]) if means and learnt else first
-        choices[arm] = replace(board, augment=chosen, augments=means)
-    return choices, []
+    return {
+        arm: _augmented(board, {name: _measured(found, _trials(board, name, tasks)) for name in space.augments}, tasks)
+        for arm, board in boards.items()
+    }, []
+
+
+def _trials(board: Choice, augment: Augment, tasks: Sequence[str]) -> list[Trial]:
+    """An arm at its rate with an augmentation."""
+    return [Trial(board.arm, task, board.lr, augment) for task in tasks]
+
+
+def _augmented(board: Choice, rows: Mapping[Augment, Sequence[Result]], tasks: Sequence[str]) -> Choice:
+    """The choice with the first augmentation, or with another one that is clearly better; `rows` are the results by task."""
+    learnt = [n for n, task in enumerate(tasks) if task in board.tasks]
+    good = {name: row for name, row in rows.items() if not any(result.error for result in row)}
+    means = {name: _mean(row, learnt) for name, row in good.items()}
+    first, leader = next(iter(rows)), max(means, key=lambda name: means[name], default=None)
+    chosen = first
+    if leader is not None and learnt:
+        clear = first not in means or means[leader] > means[first] + _error(good[first], good[leader], learnt)
+        chosen = leader if clear else first
+    return replace(board, augment=chosen, augments=means)
+
+
+def _error(one: Sequence[Result], other: Sequence[Result], learnt: Sequence[int]) -> float:
+    """The standard error of the difference of two means over tasks, as if they were of different images (too large rather than too small)."""
+    return math.sqrt(sum(one[n].variance + other[n].variance for n in learnt)) / len(learnt)
 
 
 def _measured(found: Found, trials: Iterable[Trial]) -> list[Result]:
@@ -197,10 +211,11 @@ def result_of(row: Row) -> Result:
     """What a row says of its trial, in per cent. A row of an earlier version does not say what a constant answer gives."""
     if row.error is not None:
         return Result(error=row.error)
-    least = -math.inf
+    value, least, variance = row.value or 0.0, -math.inf, 0.0
     if row.chance is not None and row.evaluated:
         least = row.chance + SIGMAS * math.sqrt(row.chance * (1 - row.chance) / row.evaluated)
-    return Result(value=100 * (row.value or 0.0), least=100 * least)
+        variance = value * (1 - value) / row.evaluated
+    return Result(value=100 * value, least=100 * least, variance=100**2 * variance)
 
 
 def choose(

@@ -28,7 +28,9 @@ def peak(trial: Trial, at: float, height: float = 60.0) -> float:
     return height - 5 * abs(math.log2(trial.lr / at))
 
 
-def searched(space: Space, value: Value, least: float = 10.0) -> tuple[dict[str, Choice], list[Trial]]:
+def searched(
+    space: Space, value: Value, least: float = 10.0, variance: float = 0.0
+) -> tuple[dict[str, Choice], list[Trial]]:
     """The choices, and every trial that was asked for, in its order."""
     results: dict[Trial, Result] = {}
     while True:
@@ -36,7 +38,7 @@ def searched(space: Space, value: Value, least: float = 10.0) -> tuple[dict[str,
         if not wanted:
             return choices, list(results)
         assert not set(wanted) & set(results), "nothing is measured twice"
-        results |= {trial: Result(value=value(trial), least=least) for trial in wanted}
+        results |= {trial: Result(value=value(trial), least=least, variance=variance) for trial in wanted}
 
 
 def budgets(trials: list[Trial], *parts: str) -> list[set[tuple[Any, ...]]]:
@@ -127,6 +129,20 @@ def test_the_augmentation_is_the_arms_own() -> None:
     assert choices["a"].augments == {"light": 60.0, "none": 68.0}
     last = [trial for trial in trials if trial.augment == "none"]
     assert [(trial.arm, trial.lr) for trial in last] == [("a", 2e-3), ("b", 2e-3)], "one more training each"
+
+
+@pytest.mark.parametrize(("better", "chosen"), [(2.7, "light"), (2.9, "none")])
+def test_an_augmentation_within_a_standard_error_of_the_first_is_not_taken(better: float, chosen: str) -> None:
+    """Both have a variance of 4 on the one task: the standard error of their difference is 2.83."""
+    choices, _ = searched(SPACE, lambda trial: peak(trial, 2e-3) + better * (trial.augment == "none"), variance=4.0)
+    assert choices["a"].augment == chosen
+    assert choices["a"].augments == {"light": 60.0, "none": 60.0 + better}
+
+
+def test_the_variance_of_a_row_is_that_of_its_share() -> None:
+    row = replace(toy_row(), value=0.8, evaluated=400, chance=0.1)
+    assert result_of(row).variance == pytest.approx(100**2 * 0.8 * 0.2 / 400)
+    assert result_of(replace(row, evaluated=0, chance=None)).variance == 0.0
 
 
 def test_a_rate_that_failed_is_out_and_bounds_the_grid() -> None:

@@ -101,9 +101,7 @@ def test_policies_name_what_they_say(found: Any) -> None:
         [("lsamd", "deep")],
     ]
     assert named["recommend, every learngene of the grid"](asked, 1) == [("closed_form", "shallow")]
-    assert named["recommend, those on the shelf"](request_for(found, "digits", "shallow"), 0) == [
-        ("lsamd", "shallow")
-    ]
+    assert named["recommend, those on the shelf"](request_for(found, "digits", "shallow"), 0) == [("lsamd", "shallow")]
 
 
 def test_the_cheapest_of_those_that_are_not_told_apart(found: Any) -> None:
