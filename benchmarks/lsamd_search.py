@@ -1,7 +1,7 @@
 """Does LSAMD's search find anything? What it keeps among all sets of five blocks, beside placebos that can find nothing.
 
-    python benchmarks/lsamd_search.py                  searches, placebos, all 792 sets by probe: about half an hour of one idle core
-    python benchmarks/lsamd_search.py --tune           and 100 of the sets by short fine-tuning: about as long again
+    python benchmarks/lsamd_search.py                  searches, placebos, all 792 sets by probe: about an hour of one idle core
+    python benchmarks/lsamd_search.py --tune           and 100 of the sets by short fine-tuning: half an hour more
     python benchmarks/lsamd_search.py --smoke          a minute, in a folder of its own: does it still run?
     python benchmarks/lsamd_search.py --table          the page again, from the results
 
