@@ -1,6 +1,6 @@
 """What is inherited, and what it costs: every method at three sizes, on pictures that no extraction has seen.
 
-    python benchmarks/inheritance.py                   resumable: run it again after a stop; about eight hours of two cores
+    python benchmarks/inheritance.py                   resumable: run it again after a stop; about two hours of two cores
     python benchmarks/inheritance.py --budget methods  every method of the zoo, at two sizes with one fine-tuning and two seeds
     python benchmarks/inheritance.py --budget smoke    a few cells, to see that everything works; writes nothing into docs/
     python benchmarks/inheritance.py --budget full     more tasks and seeds, for a GPU

@@ -150,10 +150,10 @@ def front(found: Measured, images: int, sizes: Sequence[Name], real: Sequence[st
         for arm in (*found.methods, *SCRATCH)
     }
     rows = []
-    for arm in sorted(levels, key=lambda arm: -sum(mean or 0 for *_, mean in levels[arm])):
+    for arm in sorted(levels, key=lambda arm: -(levels[arm][0][-1] or 0)):  # by the first size
         shown = ["" if None in level else f"{level[0]:.1f} / {level[1]:.1f}" for level in levels[arm]]
         stored, shows, seconds = found.whole_cost(arm, [(images, size) for size in sizes])
-        costs = (human_count(stored), human_count(shows), duration(seconds)) if seconds else ("", "", "")
+        costs = (human_count(stored), human_count(shows), duration(seconds)) if seconds and arm not in SCRATCH else ("", "", "")
         if any(shown):
             rows.append((arm, *shown, *costs))
     return Table("", ("", *sizes, "stored", "images", "extraction"), tuple(rows))
