@@ -153,7 +153,11 @@ def front(found: Measured, images: int, sizes: Sequence[Name], real: Sequence[st
     for arm in sorted(levels, key=lambda arm: -(levels[arm][0][-1] or 0)):  # by the first size
         shown = ["" if None in level else f"{level[0]:.1f} / {level[1]:.1f}" for level in levels[arm]]
         stored, shows, seconds = found.whole_cost(arm, [(images, size) for size in sizes])
-        costs = (human_count(stored), human_count(shows), duration(seconds)) if seconds and arm not in SCRATCH else ("", "", "")
+        costs = (
+            (human_count(stored), human_count(shows), duration(seconds))
+            if seconds and arm not in SCRATCH
+            else ("", "", "")
+        )
         if any(shown):
             rows.append((arm, *shown, *costs))
     return Table("", ("", *sizes, "stored", "images", "extraction"), tuple(rows))
@@ -250,7 +254,8 @@ def figure(found: Measured, images: int) -> Any:
         look = {**mark(number), **plain, "markersize": 5, "label": arm}
         for panel, column in zip(panels, (0, 1)):
             ordered = sorted(points, key=lambda point: point[column])
-            panel.plot([point[column] for point in ordered], [point[2] for point in ordered], **look)  # type: ignore[arg-type]
+            line = look if panel is panels[0] else {**look, "linestyle": ""}  # sizes are no series in time
+            panel.plot([point[column] for point in ordered], [point[2] for point in ordered], **line)  # type: ignore[arg-type]
     parameter_axis(panels[0], sorted({rows[0].params for rows in found.rows.values()}))
     panels[0].set_xlabel("parameters of the model")
     panels[1].set_xscale("log")
