@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.timm_model import TimmModel
@@ -100,12 +100,25 @@ def cost_of(model: nn.Module, input_format: InputFormat) -> tuple[int, int]:
     hooks = [part.register_forward_hook(norm) for part in norms]
     device, size = next(model.parameters()).device, input_format.image_size
     try:
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        with torch.no_grad(), flop_counter() as counter:
             model.eval()(torch.zeros(1, input_format.channels, size, size, device=device))
     finally:
         for hook in hooks:
             hook.remove()
     return sum(tensor.numel() for tensor in model.parameters()), counter.get_total_flops() // 2 + extra
+
+
+def flop_counter() -> FlopCounterMode:
+    """PyTorch's counter of FLOPs (two for a multiply-add), which before version 2.15 does not know attention on the processor."""
+    on_the_processor = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    return FlopCounterMode(display=False, custom_mapping={on_the_processor: _attention_flops})
+
+
+def _attention_flops(
+    query: torch.Size, key: torch.Size, value: torch.Size, *others: object, out_shape: object = None, **named: object
+) -> int:
+    """Of one attention, from the shapes (B, H, N, d) of its tensors: that of queries and keys, and that of weights and values."""
+    return sdpa_flop_count(query, key, value)
 
 
 def _resampled(task: Task, first: Judged, second: Judged) -> Gain:

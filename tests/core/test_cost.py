@@ -8,8 +8,8 @@ import timm
 import torch
 from timm.layers import RmsNorm
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from learngene_zoo.comparison import flop_counter
 from learngene_zoo.families.family import cost, count_params, flops
 from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.families.vit.names import architecture_name, arguments
@@ -100,7 +100,7 @@ def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
     for module in model.modules():
         if isinstance(module, NORMS):
             module.register_forward_hook(lambda module, inputs, output: normed.append(output.numel()))
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with flop_counter() as counter, torch.no_grad():
         model(images)
     by_operation = {str(operation): count // 2 for operation, count in counter.get_flop_counts()["Global"].items()}
     attention = sum(count for operation, count in by_operation.items() if "attention" in operation)

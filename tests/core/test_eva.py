@@ -9,8 +9,8 @@ import pytest
 import timm
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
+from learngene_zoo.comparison import flop_counter
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.eva import host
 from learngene_zoo.families.eva.names import ARCHITECTURES, architecture_name
@@ -94,7 +94,7 @@ def _counted(model: nn.Module, images: torch.Tensor) -> tuple[int, int, int]:
         for module in model.modules()
         if isinstance(module, nn.LayerNorm)
     ]
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with flop_counter() as counter, torch.no_grad():
         model(images)
     for hook in hooks:
         hook.remove()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
+from learngene_zoo.comparison import flop_counter
 from learngene_zoo.families.family import cost, count_params, flops
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.tensors import initial, model_of
@@ -138,7 +138,7 @@ def _counted(model: torch.nn.Module, images: torch.Tensor) -> tuple[int, int, in
     for module in model.modules():
         if isinstance(module, torch.nn.LayerNorm):
             module.register_forward_hook(lambda module, inputs, output: normed.append(output.numel()))
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with flop_counter() as counter, torch.no_grad():
         model(images)
     by_operation = {str(operation): count // 2 for operation, count in counter.get_flop_counts()["Global"].items()}
     attention = sum(count for operation, count in by_operation.items() if "attention" in operation)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import timm
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.cli.plan import front_text
+from learngene_zoo.comparison import flop_counter
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.spec import Segment
@@ -65,7 +65,7 @@ def test_flops_of_the_matrices_are_counted(spec: ViTSpec) -> None:
     model = model_of(spec, initial(spec, 0)).eval()
     for block in model.blocks:
         block.attn.fused_attn = False  # the counter sees its two products
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with flop_counter() as counter, torch.no_grad():
         model(IMAGES_BCHW[:1])
     norms = 5 * spec.tokens * (2 * sum(part.layers * part.width for part in spec.segments) + spec.width)
     assert cost(spec).flops == counter.get_total_flops() // 2 + norms

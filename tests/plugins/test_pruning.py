@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from pruning_toy import SETTINGS, SPEC, pictures_of
-from torch.utils.flop_counter import FlopCounterMode
 
 import learngene_zoo as lg
 from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.trial import size_of
+from learngene_zoo.comparison import flop_counter
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.families.tensors import model_of
@@ -69,7 +69,7 @@ def test_cost_is_that_of_the_built_model(learngene: lg.Learngene, expander: Prun
     model = made.model().eval()
     for block in model.blocks:
         block.attn.fused_attn = False  # the counter sees its two products
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
+    with flop_counter() as counter, torch.no_grad():
         model(torch.zeros(1, 3, 16, 16))
     assert made.spec.layers == 4
     norms = 5 * made.spec.tokens * 9 * 48
