@@ -37,7 +37,7 @@ ARMS = (WHOLE, SHUFFLED, FAN_IN)
 REAL = "fashion_mnist"
 TASKS = (REAL, *suite("mini").tasks)
 WANTED = 6  # of the nine
-RECIPE = Recipe(images=1_000, batch_size=50, augment="light")
+RECIPE = Recipe(images=1_000, batch_size=50, augment="none")
 EPOCHS, SEEDS = 8, (0, 1, 2)
 RATES, TUNING_TASKS, TUNING_SEED = (2.5e-4, 5e-4, 1e-3, 2e-3, 4e-3), (REAL, "textures", "numbers"), 1_000
 

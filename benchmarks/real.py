@@ -96,6 +96,7 @@ class Job:
             seeds=[self.run.seed],
             recipe=replace(RECIPE, lr=asked.rates[0], images=asked.images, batch_size=asked.batch_size),
             offline=self.run.offline,
+            say=lambda text: print(text, file=sys.stderr),
         )
         return [replace(cell, look=False) for cell in found]
 

@@ -111,6 +111,10 @@ def test_what_it_takes_is_told_for_every_ancestry_model(
         assert "cars (size unknown)" in told
         assert "pets (not from the Hub)" in told
         assert "nothing is started" in told
+    real.main(["deit-base", "--speed", "1000", "--offline", "--layers", "5,99"])
+    told = capsys.readouterr()
+    assert "; 5 layers" in told.out
+    assert "not 99 layers; skipped" in told.err
     for words, why in (
         (["--method", "pool"], "pool does not support models of the family 'eva'"),
         (["--task", "petz"], "no task named 'petz'"),
