@@ -1,12 +1,13 @@
-"""Whether the blocks of predicted models count, by what tells the hypernetwork a block's place and by what scales the blocks.
+"""Whether the blocks of predicted models count, by what tells the hypernetwork a block's place, and by what else might revive them.
 
-    python benchmarks/tal_depth.py                  three seeds, the first of all arms first; about an hour and a half of one core
+    python benchmarks/tal_depth.py                  three seeds, the first of all arms first; about 50 minutes of one core
     python benchmarks/tal_depth.py --seeds 1        the first seed only
     python benchmarks/tal_depth.py both             only arms with this in their names
 
-Each hypernetwork (the preset `mini`'s, without a task layer) is trained on `signs` for twelve epochs, every step with another size of the set
-`tal+`. Then it predicts models of width 96, which are measured untrained on validation images: with 3, 6 and 12 layers, and with 12
-of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The share of those nine blocks is
+Each hypernetwork (the preset `mini`'s, without a task layer) is trained on `signs` for twelve epochs, every step with another
+size of the set `tal+`, which has about as many models of every depth; one arm leaves out those of 3 layers, one the penalty of
+the norms. Then it predicts models of width 96, which are measured untrained on validation images: with 3, 6 and 12 layers, and
+with 12 of which blocks 3 to 11 add nothing (`attn.proj` and `mlp.fc2` zero). The share of those nine blocks is
 (whole - zeroed) / (whole - chance). Rows, resumable, in benchmarks/results/tal_depth.jsonl; the table in docs/methods/tal.md.
 """
 
@@ -16,7 +17,7 @@ import argparse
 import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,12 +35,24 @@ from lgzoo_tal.logah import MINI
 from lgzoo_tal.objective import Lesson, MetaObjective
 from lgzoo_tal.places import WRITERS
 
+
+@dataclass(frozen=True)
+class Arm:
+    """A hypernetwork, the sizes that its training leaves out, and the weight of the norms in its loss."""
+
+    spec: HypernetSpec
+    hold_out: tuple[str, ...] = ()
+    norm_weight: float = 3e-5
+
+
 BASE = replace(MINI, places="input", writers="published").spec()
-ARMS: dict[str, HypernetSpec] = {
-    "distance from the input": BASE,
-    "relative places": BASE.with_(places="relative"),
-    "writers scaled": BASE.with_(writers="by_depth"),
-    "both": BASE.with_(places="relative", writers="by_depth"),
+ARMS = {
+    "distance from the input": Arm(BASE),
+    "relative places": Arm(BASE.with_(places="relative")),
+    "writers scaled": Arm(BASE.with_(writers="by_depth")),
+    "both": Arm(BASE.with_(places="relative", writers="by_depth")),
+    "no models of 3 layers": Arm(BASE, hold_out=("3",)),
+    "no norm penalty": Arm(BASE, norm_weight=0.0),
 }
 ROWS = RESULTS / "tal_depth.jsonl"
 IDLE = range(3, 12)  # the blocks that are made to add nothing
@@ -57,19 +70,19 @@ def main() -> None:
     rows = [json.loads(line) for line in ROWS.read_text().splitlines()] if ROWS.exists() else []
     done = {(row["name"], row["seed"]) for row in rows}
     for seed in range(given.seeds):
-        for name, spec in ARMS.items():
+        for name, arm in ARMS.items():
             if (name, seed) not in done and any(part in name for part in given.names):
-                rows.append({"name": name, "seed": seed, **measured(spec, seed)})
+                rows.append({"name": name, "seed": seed, **measured(arm, seed)})
                 with ROWS.open("a") as file:
                     file.write(json.dumps(rows[-1]) + "\n")
                 print(rows[-1], flush=True)
     replace_between(DOCS / "methods" / "tal.md", "depth", markdown(rows))
 
 
-def measured(spec: HypernetSpec, seed: int) -> dict[str, Any]:
+def measured(arm: Arm, seed: int) -> dict[str, Any]:
     """A training's curve, and what its predictions are worth."""
-    zoo = drawn("tal+", (), ANCESTRY.spec)
-    objective = MetaObjective(Hypernet(spec, seed), zoo, [Lesson(classes=TASK.classes)], seed)
+    zoo, lessons = drawn("tal+", arm.hold_out, ANCESTRY.spec), [Lesson(classes=TASK.classes)]
+    objective = MetaObjective(Hypernet(arm.spec, seed), zoo, lessons, seed, norm_weight=arm.norm_weight)
     curve = trained(objective, [TASK], RECIPE, seed)
     accuracies = {f"{layers} layers": accuracy(objective.hypernet, layers) for layers in (3, 6, 12)}
     whole, zeroed, chance = accuracies["12 layers"], accuracy(objective.hypernet, 12, IDLE), 1 / TASK.classes
