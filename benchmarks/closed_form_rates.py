@@ -1,0 +1,78 @@
+"""Half of the ancestry model's blocks at its full width, by learning rate: as they are, or solved by closed_form in several ways.
+
+    python benchmarks/closed_form_rates.py            about twelve minutes of one core; resumable
+    python benchmarks/closed_form_rates.py --table    the table again, from the results
+
+Six layers of width 96, as in the claim `closed_form-shallower` (3 epochs of 500 images in batches of 32, no augmentation), on four of its
+tasks, with seeds that are not its own, at every rate, on validation images: the claim gives all arms one rate, which two easy tasks
+choose. Beside closed_form as it is: not solved (the first block of each run of its cut), with the first blocks instead of its
+cut, and drawn a hundred times stronger to the copied weights. Results in benchmarks/results/closed_form_rates.json, the table in
+docs/methods/closed_form.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import machine
+from grids import finished
+from pages import DOCS, ROOT, replace_between
+
+from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.executors import InProcess
+from learngene_zoo.bench.grid import cells
+from learngene_zoo.settings import Recipe
+
+NAME = "closed_form_rates"
+ARMS = (
+    Arm(name="first_k", method="first_k"),
+    Arm(name="evenly_spaced", method="evenly_spaced"),
+    Arm(name="closed_form", method="closed_form"),
+    Arm(name="closed_form, not solved", method="closed_form", expand={"solve": False}),
+    Arm(name="closed_form of the first blocks", method="closed_form", expand={"cut": "first"}),
+    Arm(name="closed_form, ridge 0.1", method="closed_form", settings={"ridge": 0.1}),
+)
+LAYERS, EPOCHS, SEEDS, RATES = 6, 3, (100, 101), (1e-3, 2e-3, 4e-3)
+TASKS = ("textures", "motion", "signs", "digits")
+RECIPE = Recipe(images=500, batch_size=32, clip=1.0, augment="none")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure, print, and write."""
+    if "--table" not in arguments:
+        rows = finished(grid(), ROOT / "build" / NAME, executor=InProcess())
+        values = [
+            {"arm": row.arm, "lr": row.lr, "task": row.task, "seed": row.seed, "accuracy": row.value} for row in rows
+        ]
+        machine.write(NAME, {"split": "validation", "layers": LAYERS, "images": RECIPE.images, "rows": values})
+    text = markdown(machine.read(NAME)["rows"])
+    print(text)
+    replace_between(DOCS / "methods" / "closed_form.md", "rates", text)
+
+
+def grid() -> list[Cell]:
+    """Every arm at every rate on every task."""
+    at = {"layers": [LAYERS], "epochs": [EPOCHS], "seeds": SEEDS}
+    found = [cells(TASKS, ARMS, recipe=replace(RECIPE, lr=rate), split="validation", **at) for rate in RATES]
+    return [replace(cell, look=False) for some in found for cell in some]
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line per arm: at every rate the mean of all tasks and seeds, in per cent, then each task's at the lowest rate."""
+    head = [f"rate {rate:g}" for rate in RATES] + [f"`{task}`" for task in TASKS]
+    lines = [f"| | {' | '.join(head)} |", f"|---|{'---:|' * len(head)}"]
+    for arm in ARMS:
+        own = [row for row in rows if row["arm"] == arm.name]
+        by_rate = [fmean(row["accuracy"] for row in own if row["lr"] == rate) for rate in RATES]
+        lowest = [row for row in own if row["lr"] == RATES[0]]
+        by_task = [fmean(row["accuracy"] for row in lowest if row["task"] == task) for task in TASKS]
+        lines.append(f"| {arm.name} | {' | '.join(f'{100 * value:.1f}' for value in (*by_rate, *by_task))} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
