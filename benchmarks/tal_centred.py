@@ -1,6 +1,6 @@
 """Which of the changes of the form `centred` pays: each is taken away alone, and one of them is put into the published form.
 
-    python benchmarks/tal_centred.py                    resumable; about four hours of one core
+    python benchmarks/tal_centred.py                    resumable; about an hour and a half of one core
     python benchmarks/tal_centred.py convolutional      only arms with this in their names
     python benchmarks/tal_centred.py --seeds 1          the first seed only, at every rate
     python benchmarks/tal_centred.py --table            the table again, from the results
