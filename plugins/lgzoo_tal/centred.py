@@ -16,7 +16,7 @@ Then all tensors shrink, or lose the image, together, and a short training ends 
 
 Tensors and their names are the published ones, but a checkpoint of the published form cannot be read as this one.
 benchmarks/tal_forms.py compares the two forms. By benchmarks/tal_centred.py, which takes the changes away one at a time, the start and the
-places of the last nodes pay most, then tanh; the scales and the start of the task layers gain nothing that was measured.
+places of the last nodes pay most, tanh with the low-rank decoder; the scales and the start of the task layers pay nothing.
 """
 
 from torch import Tensor, nn
