@@ -1,0 +1,91 @@
+"""Does a model by closed_form come nearer to its ancestry model with every further layer, as the objective of its cut promises?
+
+    python benchmarks/closed_form_depth.py            about four minutes of one core
+    python benchmarks/closed_form_depth.py --table    the table again, from the results
+
+The objective of the best cut into k runs, which never rises with k, is a sum of errors that are measured on the ancestry model's own
+streams. Here every depth is built at full width, and its error is measured: the share of the variance of the ancestry model's last
+stream, over the tokens of 500 validation images of the source task, by which the built model's differs from it. Depths whose error
+is larger than that of a shallower model are listed as violations. Beside it the same layers as they are copied, and the first blocks
+solved. Results in benchmarks/results/closed_form_depth.json, the table in docs/methods/closed_form.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import machine
+import torch
+from pages import DOCS, replace_between
+from probe_gate import split_batches
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.artifacts.shelf import find, load_learngene
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task
+
+NAME = "closed_form_depth"
+WAYS: dict[str, dict[str, Any]] = {"solved": {}, "copied": {"solve": False}, "first blocks, solved": {"cut": "first"}}
+IMAGES, RUN = 500, Run(threads=1, device="cpu")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Build, measure, print, and write."""
+    torch.set_num_threads(1)
+    if "--table" not in arguments:
+        machine.write(NAME, {"images": IMAGES, "rows": measured()})
+    text = markdown(machine.read(NAME)["rows"])
+    print(text)
+    replace_between(DOCS / "methods" / "closed_form.md", "depth", text)
+
+
+def measured() -> list[dict[str, Any]]:
+    """For every depth the objective and each way's error."""
+    ancestry, learngene = open_ancestry("bundled"), load_learngene(find("closed_form"))
+    pictures, _ = split_batches(open_task(SOURCE_TASK), "validation", IMAGES)
+    wanted = last_stream(ancestry.model(), pictures)
+    variance = (wanted - wanted.mean(dim=(0, 1))).square().sum()
+    rows = []
+    for layers, objective in enumerate(learngene.config.details["objective"], 1):
+        errors = {}
+        for way, settings in WAYS.items():
+            made = lifecycle.expand(learngene, layers=layers, num_classes=0, run=RUN, **settings)
+            errors[way] = float((last_stream(made.model(), pictures) - wanted).square().sum() / variance)
+        rows.append({"layers": layers, "objective": objective, **errors})
+    return rows
+
+
+@torch.no_grad()
+def last_stream(model: Any, pictures: torch.Tensor) -> torch.Tensor:
+    """(B, N, D) what the final norm reads."""
+    found: list[torch.Tensor] = []
+    handle = model.norm.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+    model.eval()
+    for part in pictures.split(250):
+        model.forward_features(part)
+    handle.remove()
+    return torch.cat(found)
+
+
+def violations(rows: Sequence[Mapping[str, Any]], way: str) -> list[int]:
+    """The depths at which the error is larger than at some smaller depth."""
+    return [
+        row["layers"] for number, row in enumerate(rows) if any(row[way] > before[way] for before in rows[:number])
+    ]
+
+
+def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """A line per quantity, a column per depth; then the violations."""
+    lines = [f"| layers | {' | '.join(str(row['layers']) for row in rows)} |", f"|---|{'---:|' * len(rows)}"]
+    for name in ("objective", *WAYS):
+        lines.append(f"| {name} | {' | '.join(f'{row[name]:.2f}' for row in rows)} |")
+    told = {way: ", ".join(map(str, violations(rows, way))) or "none" for way in WAYS}
+    lines += ["", f"Violations, by layers: {'; '.join(f'{way}: {depths}' for way, depths in told.items())}."]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
