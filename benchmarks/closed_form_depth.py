@@ -72,9 +72,7 @@ def last_stream(model: Any, pictures: torch.Tensor) -> torch.Tensor:
 
 def violations(rows: Sequence[Mapping[str, Any]], way: str) -> list[int]:
     """The depths at which the error is larger than at some smaller depth."""
-    return [
-        row["layers"] for number, row in enumerate(rows) if any(row[way] > before[way] for before in rows[:number])
-    ]
+    return [row["layers"] for number, row in enumerate(rows) if any(row[way] > before[way] for before in rows[:number])]
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:

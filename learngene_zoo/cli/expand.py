@@ -126,9 +126,7 @@ def expand(
         say(_size(made), job)
     own = read_config(folder).spec.layers
     if made.spec.layers > MOST * own and not job.quiet:
-        note(
-            f"{made.spec.layers} layers repeat those of an ancestry model of {own}; nobody has measured whether that helps"
-        )
+        note(f"{made.spec.layers} layers come from an ancestry model of {own}; nobody has measured whether that helps")
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
     print_made(job.out, job, f"lgzoo finetune{where}{on_task(made.task)}")
 

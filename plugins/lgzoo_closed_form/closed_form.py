@@ -197,7 +197,7 @@ class Solve(Expander):
         if spec.head_width != unit or spec.width > whole.width:
             widths = ", ".join(str(heads * unit) for heads in range(1, whole.heads + 1))
             raise WrongCall(
-                f"width is {spec.width} with {spec.heads} heads; this learngene has heads of {unit}: choose width {widths}"
+                f"width is {spec.width} with {spec.heads} heads; this learngene has heads of {unit} and a width of {whole.width}: choose width {widths}"
             )
         if spec.layers > whole.layers:
             raise WrongCall(

@@ -194,7 +194,7 @@ def test_a_folder_that_is_taken_for_a_task_is_recognised(tmp_path: Path, monkeyp
 def test_a_depth_far_beyond_the_ancestrys_gets_a_remark(tmp_path: Path) -> None:
     for layers, told in ((12, False), (40, True)):
         made = call("expand", "lsamd", "--layers", str(layers), "-o", str(tmp_path / str(layers)))
-        assert ("note: 40 layers repeat those of an ancestry model of 12" in made.stderr) == told
+        assert ("note: 40 layers come from an ancestry model of 12" in made.stderr) == told
 
 
 def test_a_budget_says_what_it_has_led_to(tmp_path: Path) -> None:

@@ -104,7 +104,10 @@ def test_pictures_that_the_user_names_stand_for_those_of_the_maker(learngene: lg
     ("sizes", "said"),
     [
         ({"layers": 5}, "layers is 5; the ancestry model has 4"),
-        ({"width": 2 * SPEC.width}, f"this learngene has heads of {SPEC.head_width}: choose width"),
+        (
+            {"width": 2 * SPEC.width},
+            f"this learngene has heads of {SPEC.head_width} and a width of {SPEC.width}: choose width",
+        ),
         ({"width": SPEC.head_width, "heads": 2}, "choose width"),
     ],
 )
