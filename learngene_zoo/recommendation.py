@@ -29,6 +29,7 @@ class Candidate:
     member: Member
     probe: float  # share of the pictures that a linear probe names rightly, each left out in turn
     interval: tuple[float, float]  # 95 %, over the pictures
+    images: int  # how many pictures
     difference: Gain  # the probe less that of the first candidate, on the same pictures
 
     @property
@@ -80,6 +81,7 @@ def _candidate(name: str, member: Member, right_N: np.ndarray, best_N: np.ndarra
         member=member,
         probe=right / total,
         interval=proportion(right, total),
+        images=total,
         difference=paired_gain([list(right_N)], [list(best_N)]),
     )
 

@@ -14,7 +14,7 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.atomic import new_file
-from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, print_row, print_rows, say
+from learngene_zoo.cli.job import Job, choice_option, interval_text, job_of, job_options, print_row, print_rows, say
 from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.runs.run import is_first
@@ -111,15 +111,16 @@ def compare(
         return
     test = found.first.evaluation
     title = f"{test.metric} on {test.images} {test.split} images of {test.task}"
-    print_rows([_contender(name, one) for name, one in ((first, found.first), (second, found.second))], False, title)
+    rows = [_contender(name, one) for name, one in ((first, found.first), (second, found.second))]
+    print_rows(rows, False, title, drops=("latency", "flops", "params"))
     print_row({"difference (second less first)": _difference(found)}, as_json=False)
     if found.difference.low <= 0 <= found.difference.high:
         say("the interval includes 0: these images do not tell which is better", job)
 
 
 def _contender(name: str, one: Contender) -> dict[str, Any]:
-    low, high = one.evaluation.interval
-    facts = {"model": name, one.evaluation.metric: one.evaluation.value, "low": low, "high": high}
+    measured = interval_text(one.evaluation.value, *one.evaluation.interval)
+    facts = {"model": name, f"{one.evaluation.metric} (95 %)": measured}
     return {**facts, "params": one.params, "flops": one.flops, **({"latency": one.latency} if one.latency else {})}
 
 

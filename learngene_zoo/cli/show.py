@@ -10,9 +10,18 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import CardRecord, read_provenance
 from learngene_zoo.artifacts.shelf import kind_of, read_config
-from learngene_zoo.cli.job import Row, choice_option, json_option, offline_option, print_row, print_rows
-from learngene_zoo.cli.listing import task_row
-from learngene_zoo.cli.plan import convention_option, front_text, size_rows
+from learngene_zoo.cli.job import (
+    MOST_ROWS,
+    Row,
+    all_option,
+    choice_option,
+    json_option,
+    offline_option,
+    print_row,
+    print_rows,
+)
+from learngene_zoo.cli.listing import DROPS, task_row
+from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, size_rows
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
 from learngene_zoo.method import AXES, METHODS
@@ -25,21 +34,29 @@ OWN_DATA = ("folder:", "parquet:", "hf:", "wds:", "hf-stream:")
 
 
 def show(
-    name: str, sheet: Path | None, split: str, convention: Convention, force: bool, offline: bool, as_json: bool
+    name: str,
+    sheet: Path | None,
+    split: str,
+    convention: Convention,
+    force: bool,
+    offline: bool,
+    show_all: bool,
+    as_json: bool,
 ) -> None:
     """Print what `name` is, and draw the sheet of a task."""
     folder = None if _is_named(name) else _folder(name)
     if sheet is not None and (folder is not None or name in METHODS.references() or name in _suites()):
         raise WrongCall(f"--sheet (-o) needs a task, and {name} is not one; see `lgzoo list tasks`")
     if name in METHODS.references():
-        _method(name, convention, as_json)
+        _method(name, convention, show_all, as_json)
     elif folder is None and name in _suites():
-        print_rows([task_row(entry) for entry in map(catalogue.find_entry, _suites()[name]) if entry], as_json)
+        rows = [task_row(entry) for entry in map(catalogue.find_entry, _suites()[name]) if entry]
+        print_rows(rows, as_json, drops=DROPS["tasks"], most=None if show_all else MOST_ROWS)
     elif folder is None:
         row = _task(name, sheet, split, force, offline)
         print_row(row if as_json else {key: value for key, value in row.items() if value != []}, as_json)
     elif kind_of(folder) == "learngene":
-        _learngene(folder, convention, as_json)
+        _learngene(folder, convention, show_all, as_json)
     else:
         print_row(_model(folder, convention), as_json)
 
@@ -81,7 +98,7 @@ def _heading(as_json: bool, **facts: Json) -> None:
         click.echo()
 
 
-def _method(name: str, convention: Convention, as_json: bool) -> None:
+def _method(name: str, convention: Convention, show_all: bool, as_json: bool) -> None:
     method = METHODS.load(name)
     members = lifecycle.plan(name, convention=convention, offline=True)
     _heading(
@@ -94,10 +111,10 @@ def _method(name: str, convention: Convention, as_json: bool) -> None:
         tasks=method.tasks,
         sizes=f"{len(members)} from the bundled ancestry",
     )
-    print_rows(size_rows(members, convention), as_json)
+    print_sizes(size_rows(members, convention), as_json, show_all)
 
 
-def _learngene(folder: Path, convention: Convention, as_json: bool) -> None:
+def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bool) -> None:
     config = read_config(folder)
     members = lifecycle.plan(folder, convention=convention, offline=True)
     facts: dict[str, Json] = {
@@ -112,7 +129,7 @@ def _learngene(folder: Path, convention: Convention, as_json: bool) -> None:
     # A method's own records may have the same names; they come after ours and replace none of them.
     _heading(as_json, **{**facts, **_flat(config.details), **_flat(config.metrics), **facts})
     rows = _with_accuracy(size_rows(members, convention), config.metrics)
-    print_rows([{**row, **_worth(row, config.card)} for row in rows], as_json)
+    print_sizes([{**row, **_worth(row, config.card)} for row in rows], as_json, show_all)
 
 
 def _flat(values: Json) -> dict[str, Json]:
@@ -252,6 +269,7 @@ command = click.Command(
         convention_option(),
         click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),
         offline_option(),
+        all_option(),
         json_option(),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -75,12 +76,13 @@ def recommend(
     images: int | None = 1_000,
     sizes: int = 3,
     run: Run | None = None,
-    report: Callable[[str, Member, float], None] = lambda *_: None,
+    report: Callable[[str, Member, float, int, int], None] = lambda *_: None,
 ) -> list[Candidate]:
     """What to build for the pictures of a task, best first, judged by a probe before anything is trained.
 
     Of each of `learngenes` (default: all on the shelf) up to `sizes` descendants within `budget` are built and probed on the
-    same `images` of the training split (None: all); see `recommendation.ranked`. Raises `WrongCall` if nothing fits, and for a
+    same `images` of the training split (None: all); see `recommendation.ranked`. `report` is called after each with the
+    learngene, the size, its probe, and how many of how many are done. Raises `WrongCall` if nothing fits, and for a
     task with a class per pixel.
     """
     from learngene_zoo.recommendation import ranked
@@ -99,7 +101,12 @@ def recommend(
             descendant = expand(gene, target=replace(member.target, task=task), expander=expander, run=run)
             yield shelf.reference(gene.folder) if gene.folder else gene.config.method, member, descendant
 
-    return ranked(built(), data, run, images=images, report=report)
+    done = count(1)
+
+    def count_and_report(name: str, member: Member, probe: float) -> None:
+        report(name, member, probe, next(done), len(members))
+
+    return ranked(built(), data, run, images=images, report=count_and_report)
 
 
 def _offered(learngenes: Iterable[Learngene], task: Task, budget: Budget, sizes: int) -> list[tuple[Learngene, Member]]:

@@ -127,7 +127,8 @@ def test_lists_are_flat() -> None:
     assert {row["kind"] for row in everything} >= {"method", "task"}
     for row in everything:
         assert not any(isinstance(value, dict) for value in row.values())
-    assert all(name in call("list").stdout for name in ("methods:", "learngenes:", "tasks:", "lsamd", "digits"))
+    assert all(name in call("list").stdout for name in ("methods: ", "learngenes: ", "tasks: ", "closed_form"))
+    assert all(name in call("list", "--all").stdout for name in ("lsamd", "tal", "digits", "timm:"))
 
 
 def test_a_task_with_a_note_shows_it() -> None:
@@ -157,6 +158,7 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
     line |= {"over_shuffled": 0.213, "over_shuffled_low": 0.2, "over_shuffled_high": 0.23}
     monkeypatch.setattr("learngene_zoo.cli.demo._measured", lambda job, full, workers: [])
     monkeypatch.setattr("learngene_zoo.bench.demo.demo_rows", lambda rows: [line])
+    monkeypatch.setenv("COLUMNS", "120")
     result = call("demo", "-o", "story")
     for words in (
         "91.3",
@@ -308,7 +310,7 @@ def test_a_method_that_two_packages_claim_is_refused_with_the_reason(
     result = CliRunner().invoke(main, ["extract", "contested"])
     assert result.exit_code == 1
     assert "2 packages claim the method 'contested'" in result.stderr
-    listed = call("list", "methods")
+    listed = call("list", "methods", "--all")
     assert listed.stderr.count("note: method contested of zoo_") == 2
     assert "lsamd" in listed.stdout
     assert re.search(r"contested +\(broken: see lgzoo doctor\)", call("extract", "--help").stdout)
