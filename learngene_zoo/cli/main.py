@@ -1,4 +1,4 @@
-"""`lgzoo`: the table of commands, and how each of them ends: 0 done, 1 failed, 2 wrong call.
+"""`lgzoo`: the table of commands, and how each of them ends: 0 done, 1 failed, 2 wrong call, 130 interrupted.
 
 Importing this costs click and nothing else: commands are imported when they are used. Nothing else of the command line prints
 errors: an exception becomes one line on stderr and an exit code here.
@@ -9,13 +9,15 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from learngene_zoo.errors import ZooError, explained, unknown
+from learngene_zoo.errors import ZooError, explained, nearest, unknown
 from learngene_zoo.text import printable
 from learngene_zoo.version import __version__
 
@@ -187,6 +189,7 @@ def completion(shell: str) -> None:
 
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
+INTERRUPTED = 130  # exit code, as a shell has it of a process that SIGINT ended
 RESUMABLE = ("extract", "finetune", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
 
@@ -195,27 +198,66 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
     """The exit code of `call(arguments)`. `--debug` is understood anywhere on the line and shows tracebacks."""
     debug = DEBUG in arguments
     words = [word for word in arguments if word != DEBUG]
-    try:
-        code = call(words)
-        return code if isinstance(code, int) else 0
-    except (click.Abort, KeyboardInterrupt):
-        continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
-        continues = "; the same command continues" if any(word in REPEATABLE for word in words[:1]) else continues
-        click.echo(f"interrupted{continues}", err=True)
-        return 1
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return error.exit_code
-    except Exception as error:  # whatever happens, one line that says what to do
-        if debug:
-            import traceback
+    with _interrupts() as interrupts:
+        try:
+            code = call(words)
+            return code if isinstance(code, int) else 0
+        except (click.Abort, KeyboardInterrupt):
+            return _interrupted(words)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            return error.exit_code
+        except Exception as error:  # whatever happens, one line that says what to do
+            if interrupts:  # a library that was being imported made another error of it
+                return _interrupted(words)
+            if debug:
+                import traceback
 
-            traceback.print_exc()
-        else:  # what is torn down from here on may fail as well: loader workers of which half were started
-            sys.unraisablehook = lambda unraisable: None
-        line, code = described(error)
-        click.echo(f"error: {_one_line(line)}", err=True)
-        return code
+                traceback.print_exc()
+            else:  # what is torn down from here on may fail as well: loader workers of which half were started
+                sys.unraisablehook = lambda unraisable: None
+            line, code = described(error)
+            click.echo(f"error: {_one_line(line)}", err=True)
+            return code
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Within this, the first Ctrl-C raises KeyboardInterrupt and the second ends the process at once.
+
+    Yields the list of the signals that arrived. What was being written stays a draft, which the next call removes.
+    """
+    arrived: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        arrived.append(number)
+        if len(arrived) > 1:
+            os._exit(INTERRUPTED)
+        raise KeyboardInterrupt
+
+    # Not where somebody else decides: in a thread, in a program that ignores or handles the signal.
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield arrived
+        return
+    try:
+        signal.signal(signal.SIGINT, interrupt)
+    except ValueError:  # not in the main thread
+        yield arrived
+        return
+    try:
+        yield arrived
+    finally:
+        if not arrived:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupted(words: Sequence[str]) -> int:
+    """Print how to go on after Ctrl-C, and return the exit code."""
+    sys.unraisablehook = lambda unraisable: None
+    continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
+    continues = "; the same command continues" if any(word in REPEATABLE for word in words[:1]) else continues
+    click.echo(f"interrupted{continues}", err=True)
+    return INTERRUPTED
 
 
 def described(error: Exception) -> tuple[str, int]:
@@ -238,8 +280,11 @@ def _usage(error: click.UsageError) -> str:
     """click's own words in our one line: no capital, no full stop, and where the help is."""
     command = error.ctx.command_path if error.ctx else "lgzoo"
     if isinstance(error, click.NoSuchOption):
-        close = f"did you mean {error.possibilities[0]}?" if error.possibilities else f"see {command} --help"
-        return f"no option named {error.option_name}; {close}"
+        known = error.ctx.command.get_params(error.ctx) if error.ctx else []
+        words = {word.lstrip("-"): word for option in known for word in (*option.opts, *option.secondary_opts)}
+        close = nearest(error.option_name.lstrip("-"), words)
+        hint = f"see {command} --help" if close is None else f"did you mean {words[close]}?"
+        return f"no option named {error.option_name}; {hint}"
     text = error.format_message().strip().rstrip(".")
     text = re.sub(r"^Got unexpected extra arguments? \((.*)\)$", r"too many arguments: \1", text, flags=re.DOTALL)
     text = text[:1].lower() + text[1:]

@@ -3,13 +3,18 @@
 Nothing in such a file is ever a path or a class: arguments are numbers, flags and words from a closed list.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.errors import nearest as find_nearest
 from learngene_zoo.families.family import Family, families, family_of, host, table_of
 from learngene_zoo.families.spec import USUAL_VIEW, Spec, View
 from learngene_zoo.settings import Json, from_json, to_json
@@ -194,13 +199,14 @@ def nearest(name: str) -> str | None:
 
 def check_timm_name(name: str) -> None:
     """Raises `WrongCall` for an architecture that timm does not have, and for a pretrained tag that it has not of it."""
+    bare, _, tag = name.partition(".")
+    names = _names_in_source(bare)
+    if names:
+        raise _no_timm_model(bare, names)
     import timm
 
-    bare, _, tag = name.partition(".")
     if not timm.is_model(bare):
-        close = get_close_matches(bare, timm.list_models(), n=1)
-        hint = f"did you mean {close[0]}?" if close else "timm.list_models('*vit*') lists the Vision Transformers"
-        raise WrongCall(f"no timm model named {bare!r}; {hint}")
+        raise _no_timm_model(bare, timm.list_models())
     if tag and not timm.models.is_model_pretrained(name):
         raise unknown(f"pretrained tag of {bare}", name, timm.list_pretrained(f"{bare}.*"))
 
@@ -261,3 +267,26 @@ def view_in(images: Mapping[str, Any], where: str) -> View:
         return USUAL_VIEW
     stated = {"crop_pct": _CROP_PCT, **{key: images[key] for key in _VIEW if images.get(key) is not None}}
     return from_json(View, stated, f"{where}: pretrained_cfg")
+
+
+def _no_timm_model(name: str, names: Iterable[str]) -> WrongCall:
+    close = find_nearest(name, names)
+    hint = f"did you mean {close}?" if close else "`lgzoo list ancestries` shows well-known ones"
+    return WrongCall(f"no timm model named {name!r}; {hint}")
+
+
+def _names_in_source(name: str) -> list[str]:
+    """Return timm's architectures if timm certainly has none called `name`, else nothing.
+
+    They are read from timm's source, because importing it takes seconds. Nothing is certain once
+    timm is imported, when anybody may have added names, or if its source mentions this one.
+    """
+    spec = find_spec("timm") if "timm" not in sys.modules else None
+    folders = spec.submodule_search_locations if spec is not None else None
+    found: list[str] = []
+    for file in sorted(Path(next(iter(folders))).glob("models/*.py")) if folders else []:
+        source = file.read_text(encoding="utf-8", errors="replace")
+        if re.search(rf"\b{re.escape(name)}\b", source):
+            return []
+        found += re.findall(r"^@register_model\s+def (\w+)", source, flags=re.MULTILINE)
+    return sorted(found)

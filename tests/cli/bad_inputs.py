@@ -61,7 +61,7 @@ CALLS = [
     Case("plan lsmd", WRONG, ("no method named 'lsmd'", "did you mean lsamd?")),
     Case("show digit", WRONG, ("'digit'", "did you mean digits?")),
     Case("show ./nowhere", WRONG, ("nowhere", "lgzoo extract")),
-    Case("list modules", WRONG, ("'modules'", "did you mean methods?")),
+    Case("list modules", WRONG, ("'modules'", "known: ancestries, learngenes, methods, tasks")),
     Case("completion tcsh", WRONG, ("'tcsh'", "'bash', 'zsh', 'fish'")),
     Case("extract lsamd --rooting batch", WRONG, ("no option named --rooting", "did you mean --routing?")),
     Case("expand learngene --laers 2", WRONG, ("no option named --laers", "did you mean --layers?")),
