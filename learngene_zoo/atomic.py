@@ -299,6 +299,18 @@ def check_folder(path: Path) -> None:
         raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
 
 
+def check_file(path: Path, force: bool) -> None:
+    """Raise as `new_file` does if a file cannot be written at `path`, before it is computed."""
+    place = resolved(path)
+    if place.exists() and not force:
+        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+    if place.is_dir():
+        raise Refused(f"{path} is a folder, not a file; choose another place with -o")
+    parent = nearest_parent(place)
+    if not os.access(parent, os.W_OK):
+        raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
+
+
 def foreign_in(folder: Path) -> str:
     """The name of something in a folder that lgzoo does not write there; empty if all of it is ours, or nothing is there."""
     entries = list(folder.iterdir())

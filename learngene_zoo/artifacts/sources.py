@@ -15,7 +15,7 @@ from typing import Any
 
 from learngene_zoo.artifacts import foreign, open_clip
 from learngene_zoo.artifacts.hub import HubFile, Repository, fetch_from_hub, licence_on_card
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, unknown
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import families
 from learngene_zoo.families.spec import Spec
@@ -84,9 +84,9 @@ def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
 
     Raises `WrongCall` for a name that timm does not have, `Unavailable` if it has no weights, `BadFile` if they are a pickle.
     """
+    timm_config.check_timm_name(name)
     import timm
 
-    timm_config.check_timm_name(name)
     cfg = timm.models.get_pretrained_cfg(name)
     if cfg is None or not cfg.hf_hub_id:
         tags = ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "none"
@@ -150,6 +150,17 @@ def spec_at(source: str, *, offline: bool = False) -> Spec:
         folder, config = _on_hub(_repository(name), offline)
         return _described(config, folder).spec
     return _local_config(_local_path(scheme, name))[0].spec
+
+
+def check_source(source: str) -> None:
+    """Raise for what certainly names no ancestry model, without opening one or importing torch."""
+    scheme, name = split_source(source)
+    if scheme == "path":
+        path = Path(_local_path(scheme, name))
+        if not path.exists() and not Path(name.rpartition("#")[0] or name).exists():
+            raise _nothing_at(name)
+    elif scheme == "timm" and architecture(name) is None:
+        timm_config.check_timm_name(name)
 
 
 def split_source(source: str) -> tuple[str, str]:
@@ -304,5 +315,6 @@ def _nothing_at(name: str) -> WrongCall:
         return WrongCall(f"no file or folder {name}; did you mean timm:{name}?")
     if name.count("/") == 1 and not name.startswith((".", "/")):
         return WrongCall(f"no file or folder {name}; did you mean hf-hub:{name}?")
-    close = str(unknown("ancestry", name, [f"timm:{known}" for kind in families() for known in kind.architectures]))
-    return WrongCall(close if "did you mean" in close else f"no file or folder {name} to open as an ancestry model")
+    close = nearest(name, [known for kind in families() for known in kind.architectures])
+    hint = f"; did you mean timm:{close}?" if close else " to open as an ancestry model"
+    return WrongCall(f"no file or folder {name}{hint}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
+from learngene_zoo.atomic import check_folder
 from learngene_zoo.bench.grid import AUGMENTS, BUDGETS, RATES, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
 from learngene_zoo.cli.job import Job, job_of, job_options, print_lines, print_rows, print_table
@@ -60,6 +61,7 @@ class Numbers(click.ParamType):
 def bench(suite: str | None, claim: tuple[str, ...], workers: int | None, ray: str | None, **given: Any) -> None:
     """Measure what is missing, then print the results."""
     job = job_of({**given, "workers": 0, "resume": False, "tracker": None})
+    check_folder(job.out)
     executor = partial(executor_for, job, workers, ray=ray)
     if claim:
         _claims(claim, given["budget"], job, executor)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from learngene_zoo.atomic import new_folder
+from learngene_zoo.atomic import check_folder, new_folder
 from learngene_zoo.cli.bench import bench_options, executor_for
 from learngene_zoo.cli.job import Job, advise, job_of, print_lines, print_row, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
@@ -29,9 +29,10 @@ HEADS = tuple(name.replace("scratch_", "scratch ") for name in COLUMNS)
 
 def demo(full: bool, workers: int | None, **given: Any) -> None:
     """Run the grid, print its table, and say what it shows."""
+    job = job_of({**given, "workers": 0, "resume": False, "tracker": None})
+    check_folder(job.out)
     from learngene_zoo.bench.demo import demo_rows, sentence
 
-    job = job_of({**given, "workers": 0, "resume": False, "tracker": None})
     lines = demo_rows(_measured(job, full, workers))
     if job.as_json:
         print_rows([{**line, "path": str(job.out)} for line in lines], as_json=True)

@@ -167,14 +167,14 @@ compare_command = click.Command(
 
 def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **given: Any) -> int:
     """Print the classes of every picture as they are known; 1 if one of them cannot be read."""
-    from learngene_zoo.training.predict import predict as predicted
-
     job = job_of(given)
     if Path(model).is_file():  # a model is a folder: this is the first picture, for the model at hand
         model, images = "", (model, *images)
     if not images:
         raise WrongCall("missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg")
     named = any_model_of(model, "finetuned", offline=job.run.offline)
+    from learngene_zoo.training.predict import predict as predicted
+
     opened = open_model(named, offline=job.run.offline)
     broken, rows = 0, []
     for found in predicted(opened, _paths(images), job.run, top=top, batch_size=batch_size):

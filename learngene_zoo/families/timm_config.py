@@ -123,9 +123,9 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
 
     Raises `WrongCall` for one that timm does not have or that belongs to no family.
     """
+    check_timm_name(name)
     import timm
 
-    check_timm_name(name)
     bare = name.partition(".")[0]
     module = timm.models.model_entrypoint(bare).__module__
     kind = next((kind for kind in families() if module in kind.timm_modules), None)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, Purpose, versions
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.atomic import claim, digest_of, new_file, resolved
+from learngene_zoo.artifacts.sources import check_source
+from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolved
 from learngene_zoo.errors import BadPlugin, Refused, WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.method import (
@@ -31,10 +32,10 @@ from learngene_zoo.method import (
     method_of,
     named_sizes,
 )
-from learngene_zoo.runs.folder import produce
+from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.tasks.catalogue import find_entry, open_task, unnamed
+from learngene_zoo.tasks.catalogue import check_name, find_entry, open_task, unnamed
 from learngene_zoo.tasks.task import Entry
 from learngene_zoo.text import shell_word
 
@@ -111,15 +112,20 @@ def extract(
     pooling by attention. Its descendants are for the first of `tasks`, which may be left out only with the
     bundled ancestry model.
     """
-    from learngene_zoo.artifacts.ancestry import open_ancestry
-
     run = run or Run()
     method = METHODS.load(name)
     extractor = extractor or method.preset(preset)
     named, sources = _listed(tasks), method.sources(_listed(ancestries))
     if out is not None:
         _check_apart(out, *map(Path, sources))
+    check_start(out, run, force)
     references = method.references(named, sources) if named or extractor.needs_tasks() else []
+    for reference in references:
+        check_name(reference)
+    for source in sources:
+        check_source(source)
+    from learngene_zoo.artifacts.ancestry import open_ancestry
+
     served = partial(check_family, method)
     opened = [
         open_ancestry(source, image_size=image_size, pool=pool, offline=run.offline, accept=served)
@@ -175,15 +181,18 @@ def expand(
     see `artifacts.descendant.controlled`. The task, and so the head, is the learngene's own unless another is named. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
     `BadPlugin` if the expander builds another one than it was given.
     """
+    run = run or Run()
+    if out is not None:
+        claim(Path(out), force or run.resume)
+    if target is not None and target.task is not None:
+        check_name(target.task)
     from learngene_zoo.artifacts.descendant import Descendant, controlled
 
-    run = run or Run()
     gene = shelf.open_learngene(learngene, offline=run.offline)
     expander = expander or method_of(gene.config, gene.folder or "it").expander
     target, budget, expander = named_sizes(target or Target(), budget or Budget(), expander, sizes)
     if out is not None:
         _check_apart(out, gene.folder)
-        claim(Path(out), force or run.resume)
     named = target.task
     target, class_names = _for_task(target, expander, gene.config, run)
     if budget:
@@ -212,9 +221,10 @@ def plot(
 
     Where the picture highlights one descendant, it is the one that the expander's settings name.
     """
+    path = Path(path)
+    check_file(path, force)
     from learngene_zoo import plotting
 
-    path = Path(path)
     plotting.check_suffix(path)
     gene = shelf.open_learngene(learngene)
     method = method_of(gene.config, gene.folder or "it")

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.artifacts.timm_model import load_model, open_model
+from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import METHODS, Finetuning
-from learngene_zoo.runs.folder import produce
+from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import YOUNG, Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, check_name, is_own_data, open_task
 from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
@@ -54,10 +55,12 @@ def train(
     The task sets `spec.classes`. Raises `TrainingFailed` if the loss is still near that of guessing after a tenth of
     the steps.
     """
+    run = run or own_run()
+    check_start(out, run, force)
+    check_name(task)
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
 
-    run = run or own_run()
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
     spec.check_tiled()
@@ -130,11 +133,14 @@ def finetune(
     A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
     and the model was built for data that only the caller may choose (`folder:mine`), or for none.
     """
+    run = run or own_run()
+    check_start(out, run, force)
+    if task is not None:
+        check_name(task)
     from learngene_zoo.training.automatic import settled
     from learngene_zoo.training.trackers import say
     from learngene_zoo.training.tuning import tune
 
-    run = run or own_run()
     start = open_model(model, offline=run.offline)
     named = _finetuning(start, preset, recipe)
     _, _, found = _named_settings(named.recipe, tuning, settings)  # refuses unknown ones before any data is opened
@@ -231,6 +237,8 @@ def evaluate(
     `resolution` says whether mIoU counts the pixels of the pictures as they are resized for the model, or their own.
     Raises `WrongCall` as `finetune` does, and for the original resolution of a task without masks.
     """
+    if task is not None:
+        check_name(task)
     from learngene_zoo.training.evaluate import check_head
     from learngene_zoo.training.evaluate import evaluate as measure
     from learngene_zoo.training.original import evaluate_originals
@@ -260,9 +268,10 @@ def export(
     `runtimes.py` says what it holds and how it is checked. `task` (default: as for `evaluate`) is what an int8 file is
     measured on. Raises `WrongCall` as `evaluate` does.
     """
+    run = run or own_run()
+    check_file(Path(out), force)
     from learngene_zoo.runtimes import check_format, export_descendant
 
-    run = run or own_run()
     check_format(Path(out), dtype)
     descendant = shelf.open_descendant(model, offline=run.offline)
     data = open_task(task or own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None

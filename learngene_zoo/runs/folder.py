@@ -83,6 +83,25 @@ def produce(
         return made
 
 
+def check_start(out: str | Path | None, run: Run, force: bool) -> None:
+    """Raise as `produce` does for a place that cannot be written, before anything is imported or opened.
+
+    A run that is to be resumed is checked by `produce` alone, which knows its settings.
+    """
+    if out is None or run.resume or not is_first():
+        return
+    place = claim(Path(out), force)
+    folder = resolved(place.with_name(f"{place.name}.run"))
+    _check_ours(folder)
+    record = _read(folder)
+    if record and not record.get("finished") and not force:
+        raise Refused(_unfinished(folder))
+
+
+def _unfinished(folder: Path) -> str:
+    return f"an unfinished run is in {shown(folder)}; continue it with --resume or start over with --force"
+
+
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
     """The folder's lock. Raises `Refused` while another process holds it. A folder that ends up empty is removed."""
@@ -151,7 +170,7 @@ def _open(folder: Path, place: Path, plan: dict[str, Json], resume: bool, force:
             )
         return False
     if unfinished and not force:
-        raise Refused(f"an unfinished run is in {shown(folder)}; continue it with --resume or start over with --force")
+        raise Refused(_unfinished(folder))
     clear(folder, but_kept=not unfinished and bool(_difference(before, plan)))
     _write(folder, {**plan, "finished": False})
     return False

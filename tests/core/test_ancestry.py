@@ -276,7 +276,7 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
             "no timm model named 'deit_bose_patch16_224'; did you mean deit_base_patch16_224",
         ),
         ("timm:deit_base_patch16_224.nobody", "no pretrained tag of deit_base_patch16_224 named"),
-        ("timm:zzzzzzzzzzzz", "list_models"),
+        ("timm:zzzzzzzzzzzz", "lgzoo list ancestries"),
         ("timm:resnet18", "resnet18 is a model of timm.models.resnet, which is not supported; supported are"),
         ("timm:swin_tiny_patch4_window7_224", "is a model of timm.models.swin_transformer, which is not supported"),
         ("timm:vit_pwee_patch16_reg1_gap_256.sbb_in1k", "ParallelScalingBlock for blocks.0.*supported are"),
