@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from learngene_zoo.errors import Refused, Unavailable, explained
+from learngene_zoo.errors import Exists, Refused, Unavailable, explained
 
 DRAFT = ".lgzoo-draft"  # the marker in a folder that is being written: its first file, and the first that goes
 _ARTIFACT = ("config.json", "model.safetensors", "README.md", "manifest.json", "report.html")
@@ -43,7 +43,7 @@ def claim(path: Path, force: bool) -> Path:
     place = resolved(path)
     recover(place)
     if place.exists() and not force:
-        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+        raise Exists(path)
     check_folder(path)
     if place == Path.cwd() or place in Path.cwd().parents:
         raise Refused(f"{path} contains the current folder; choose another place with -o")
@@ -88,7 +88,7 @@ def new_file(path: Path, force: bool = False) -> Iterator[Path]:
     """
     place = resolved(path)
     if place.exists() and not force:
-        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+        raise Exists(path)
     if place.is_dir():
         raise Refused(f"{path} is a folder, not a file; choose another place with -o")
     _sweep(place)
@@ -303,7 +303,7 @@ def check_file(path: Path, force: bool) -> None:
     """Raise as `new_file` does if a file cannot be written at `path`, before it is computed."""
     place = resolved(path)
     if place.exists() and not force:
-        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+        raise Exists(path)
     if place.is_dir():
         raise Refused(f"{path} is a folder, not a file; choose another place with -o")
     parent = nearest_parent(place)

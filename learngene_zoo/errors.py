@@ -33,6 +33,14 @@ class Refused(ZooError):
     """Continuing would overwrite or mix up something that exists already."""
 
 
+class Exists(Refused):
+    """Something is at the place of a result. The command line adds the call that writes beside it."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(f"{path} already exists; choose another place with -o, or replace it with --force")
+        self.path = str(path)
+
+
 class Unavailable(ZooError):
     """Something outside this program is missing: a download, a package, disk space."""
 

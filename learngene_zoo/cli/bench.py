@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from learngene_zoo.atomic import check_folder
 from learngene_zoo.bench.grid import AUGMENTS, BUDGETS, RATES, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
-from learngene_zoo.cli.job import Job, job_of, job_options, print_lines, print_rows, print_table
+from learngene_zoo.cli.job import Job, WholeNumber, job_of, job_options, print_lines, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.cli.options import SettingsCommand, chosen, complete_tasks, options_of, parsed, typed
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
@@ -218,7 +218,7 @@ def _report(job: Job) -> None:
         tables, lines = overview(job.out)
         for table in tables:
             numeric = [index >= table.texts for index in range(len(table.columns))]
-            print_table(table.columns, table.rows, numeric, table.title)
+            print_table(table.columns, table.rows, numeric, table.title, quiet=job.quiet)
         print_lines([*lines, str(page)])
     grid = read_grid(job.out)
     built = [arm.get("name") for arm in grid.arms]  # an interrupted bench may have no result of one yet
@@ -273,7 +273,7 @@ def grid_options() -> list[click.Option]:
         click.Option(["--size"], multiple=True, metavar="NAME=VALUE,...", help="A size given by the expander's own options, as "
                      "low=3,high=3; may be repeated."),
         click.Option(["--epochs"], type=Numbers(int), help="Training budgets, each with its own schedule, as 1,4,16."),
-        click.Option(["--seeds"], type=click.IntRange(min=1), help="Number of repetitions, of the extraction too."),
+        click.Option(["--seeds"], type=WholeNumber(1), help="Number of repetitions, of the extraction too."),
         click.Option(["--tune"], type=Numbers(float), help="Learning rates to choose from for each arm, on validation images; "
                      f"one is not tuned.  [default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]"),
         click.Option(["--extract-task"], multiple=True, help="A task of the extractions; may be repeated."),
@@ -297,7 +297,7 @@ def bench_options(out: str) -> list[click.Option]:
     for option in found:
         option.help = helps.get(str(option.name), option.help)
     processes = "Processes that run cells.  [default: one per core; 1 on a GPU]"
-    own = click.Option(["--workers"], type=click.IntRange(1, MOST_THREADS), help=processes)
+    own = click.Option(["--workers"], type=WholeNumber(1, MOST_THREADS), help=processes)
     return [own, *(option for option in found if option.name not in NOT_OURS)]
 
 

@@ -21,7 +21,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.cli.job import Row, all_option, json_option, offline_option, print_row, print_rows
+from learngene_zoo.cli.job import Row, WholeNumber, all_option, json_option, offline_option, print_row, print_rows
 from learngene_zoo.cli.options import complete_tasks
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import METHODS
@@ -278,7 +278,7 @@ command = click.Command(
         ),
         click.Option(
             ["--workers"],
-            type=click.IntRange(0, MOST_THREADS),
+            type=WholeNumber(0, MOST_THREADS),
             help="Worker processes that read the images.  [default: all cores]",
         ),
         click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),

@@ -14,9 +14,19 @@ import click
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.atomic import new_file
-from learngene_zoo.cli.job import Job, choice_option, interval_text, job_of, job_options, print_row, print_rows, say
+from learngene_zoo.cli.job import (
+    Job,
+    WholeNumber,
+    choice_option,
+    interval_text,
+    job_of,
+    job_options,
+    print_row,
+    print_rows,
+    say,
+)
 from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
-from learngene_zoo.errors import BadFile, Refused, WrongCall
+from learngene_zoo.errors import BadFile, Exists, WrongCall
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import read_json, write_json
@@ -38,7 +48,7 @@ def evaluate(
     """Measure the model, print the number, and write it if `-o` is given."""
     job = job_of(given)
     if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
-        raise Refused(f"{job.place} already exists; choose another place with -o, or replace it with --force")
+        raise Exists(job.place)
     named = any_model_of(model, "finetuned", "descendant", offline=job.run.offline)
     found = lifecycle.evaluate(named, task=task, split=split, resolution=resolution, run=job.run)
     low, high = found.interval
@@ -89,7 +99,7 @@ command = click.Command(
             "resized",
             "Pixels that mIoU counts: as the model sees them, or all.",
         ),
-        *job_options(None, "Also write the numbers into this JSON file."),
+        *job_options(None, "Also write the numbers into this JSON file.", without=("tracker", "seed")),
     ],
 )
 
@@ -246,10 +256,10 @@ predict_command = click.Command(
     params=[
         click.Argument(["model"], metavar="[MODEL]"),
         click.Argument(["images"], nargs=-1, metavar="IMAGES..."),
-        click.Option(["--top"], type=click.IntRange(1), default=5, show_default=True, help="Name this many classes."),
+        click.Option(["--top"], type=WholeNumber(1), default=5, show_default=True, help="Name this many classes."),
         click.Option(
             ["--batch-size"],
-            type=click.IntRange(1),
+            type=WholeNumber(1),
             default=32,
             show_default=True,
             help="Pictures that are computed at once.",

@@ -88,6 +88,8 @@ command = click.Command(
         click.Option(
             ["--bench"], is_flag=True, help="Also time one image, in the file's runtime and in timm's module."
         ),
-        *job_options(None, "Path of the file.  [default: model.onnx or model.pt2]"),
+        *job_options(
+            None, "Path of the file.  [default: model.onnx or model.pt2]", without=("tracker", "seed", "precision")
+        ),
     ],
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from learngene_zoo.runs.run import DEVICES, MOST_THREADS, Run, check_device, is_first
-from learngene_zoo.settings import Json, to_json
+from learngene_zoo.settings import Bounds, Json, to_json
 from learngene_zoo.text import (
     choose_columns,
     human_count,
@@ -49,9 +49,15 @@ class Job:
         return self.place
 
 
+class RunningOption(click.Option):
+    """An option that says how to compute and to print; the help lists these last."""
+
+    section = "Running"
+
+
 def json_option() -> click.Option:
     """`--json`, on every command that prints data."""
-    return click.Option(["--json", "as_json"], is_flag=True, help="Print JSON (documented in docs/json.md).")
+    return RunningOption(["--json", "as_json"], is_flag=True, help="Print JSON (documented in docs/json.md).")
 
 
 def all_option() -> click.Option:
@@ -61,7 +67,7 @@ def all_option() -> click.Option:
 
 def offline_option() -> click.Option:
     """`--offline`, on every command that may access the network."""
-    return click.Option(["--offline"], is_flag=True, help="Use what is on this machine; never access the network.")
+    return RunningOption(["--offline"], is_flag=True, help="Use what is on this machine; never access the network.")
 
 
 def choice_option(name: str, choices: Sequence[str], default: str, help_text: str) -> click.Option:
@@ -69,36 +75,48 @@ def choice_option(name: str, choices: Sequence[str], default: str, help_text: st
     return click.Option([name], type=click.Choice(choices), default=default, show_default=True, help=help_text)
 
 
-def job_options(out: str | None, out_help: str = "Path of the result.") -> list[click.Option]:
-    """The options that become a `Job`. `out` is the default path of the result; None: it is written only with `-o`."""
-    return [
+def job_options(
+    out: str | None, out_help: str = "Path of the result.", without: Container[str] = ()
+) -> list[click.Option]:
+    """Return the options that become a `Job`, but those named by `without`, which mean nothing for the verb.
+
+    out: the default path of the result; None: it is written only with `-o`.
+    """
+    options = [
         click.Option(
             ["-o", "--out"], type=click.Path(path_type=Path), default=out, show_default=out is not None, help=out_help
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         click.Option(["--resume"], is_flag=True, help="Continue an interrupted run."),
-        click.Option(
+        RunningOption(
             ["--device"],
             default=Run.device,
             show_default=True,
             shell_complete=click.Choice(DEVICES).shell_complete,
             help="Device: cpu, cuda, cuda:1, mps; auto: a GPU if there is one.",
         ),
-        click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Random seed."),
-        choice_option("--precision", ["fp32", "bf16", "fp16"], "fp32", "Floating-point precision (autocast)."),
-        click.Option(["--threads"], type=click.IntRange(1, MOST_THREADS), help="CPU threads.  [default: all cores]"),
-        click.Option(
+        RunningOption(["--seed"], type=WholeNumber(0, MOST_SEED), default=0, show_default=True, help="Random seed."),
+        RunningOption(
+            ["--precision"],
+            type=click.Choice(["fp32", "bf16", "fp16"]),
+            default="fp32",
+            show_default=True,
+            help="Floating-point precision (autocast).",
+        ),
+        RunningOption(["--threads"], type=WholeNumber(1, MOST_THREADS), help="CPU threads.  [default: all cores]"),
+        RunningOption(
             ["--workers"],
-            type=click.IntRange(0, MOST_THREADS),
+            type=WholeNumber(0, MOST_THREADS),
             default=0,
             show_default=True,
             help="Worker processes that load images.",
         ),
-        click.Option(["--tracker"], help="Also log to one of accelerate's trackers, e.g. tensorboard."),
-        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
+        RunningOption(["--tracker"], help="Also log to one of accelerate's trackers, e.g. tensorboard."),
+        RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
         offline_option(),
         json_option(),
     ]
+    return [option for option in options if option.name not in without]
 
 
 def job_of(given: dict[str, Any]) -> Job:
@@ -114,6 +132,25 @@ def job_of(given: dict[str, Any]) -> Job:
         quiet=values["quiet"],
         as_json=values["as_json"],
     )
+
+
+class WholeNumber(click.ParamType):
+    """An integer within bounds, which the error names and the help does not."""
+
+    name = "integer"
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        self.bounds = Bounds(least=least, most=most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number. Raises click's usage error, which names the option."""
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not an integer", param, ctx)
+        if number not in self.bounds:
+            self.fail(f"{value} is out of range; it must be {self.bounds}", param, ctx)
+        return number
 
 
 Row = Mapping[str, Json]
@@ -133,7 +170,7 @@ def print_rows(
 
     drops: keys that the table may lack, the least important first, where the terminal is narrow.
     most: print this many rows only, and say on stderr how many more there are; `spread` takes them
-    evenly from the first to the last. quiet: leave out that line.
+    evenly from the first to the last. quiet: say neither this nor which columns are missing.
     """
     if not is_first():
         return
@@ -145,7 +182,7 @@ def print_rows(
         numeric = [all(is_number(row.get(name)) for row in chosen) for name in names]
         texts = [[_text(name, row.get(name)) for name in names] for row in chosen]
         heads = [name.replace("_", " ") for name in names]
-        print_table(heads, texts, numeric, title, drops=[name.replace("_", " ") for name in drops])
+        print_table(heads, texts, numeric, title, drops=[name.replace("_", " ") for name in drops], quiet=quiet)
         if len(chosen) < len(rows) and not quiet:
             click.echo(f"{len(rows) - len(chosen)} more: --all", err=True)
 
@@ -234,11 +271,12 @@ def print_table(
     title: str = "",
     *,
     drops: Sequence[str] = (),
+    quiet: bool = False,
 ) -> None:
     """Print a table for people, within the terminal's width; `numeric` columns are aligned to the right.
 
     drops: headings of columns that may be missed, the least important first; stderr names those
-    that were left out.
+    that were left out, unless `quiet` is set.
     """
     cells = [[printable(text) for text in row] for row in rows]
     heads, title = [printable(name) for name in columns], printable(title)
@@ -247,7 +285,7 @@ def print_table(
     click.echo(text_table(heads, cells, right, "\n".join(wrap_words(title, width)), width, drops))
     kept = choose_columns(heads, cells, right, width, drops)
     lost = [name for index, name in enumerate(heads) if index not in kept]
-    if lost:
+    if lost and not quiet:
         click.echo(f"not shown in {width} columns: {', '.join(lost)}", err=True)
 
 

@@ -13,12 +13,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from learngene_zoo.errors import ZooError, explained, nearest, unknown
-from learngene_zoo.text import printable
+from learngene_zoo.errors import Exists, ZooError, explained, nearest, unknown
+from learngene_zoo.text import printable, shell_word
 from learngene_zoo.version import __version__
 
 if TYPE_CHECKING:
@@ -217,6 +218,8 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
             else:  # what is torn down from here on may fail as well: loader workers of which half were started
                 sys.unraisablehook = lambda unraisable: None
             line, code = described(error)
+            if isinstance(error, Exists):
+                line += f"; for example: {command_beside(words, error.path)}"
             click.echo(f"error: {_one_line(line)}", err=True)
             return code
 
@@ -258,6 +261,23 @@ def _interrupted(words: Sequence[str]) -> int:
     continues = "; the same command continues" if any(word in REPEATABLE for word in words[:1]) else continues
     click.echo(f"interrupted{continues}", err=True)
     return INTERRUPTED
+
+
+def command_beside(words: Sequence[str], path: str) -> str:
+    """Return the same command line with `-o` and the first free name after `path`: finetuned-2."""
+    kept, skip = [], False
+    for word in words:
+        if skip or word.startswith(("-o", "--out=", "--sheet=")):
+            skip = not skip and word == "-o"
+        elif word in ("--out", "--sheet"):
+            skip = True
+        else:
+            kept.append(word)
+    place = Path(path)
+    number = 2
+    while os.path.lexists(free := place.with_name(f"{place.stem}-{number}{place.suffix}")):
+        number += 1
+    return " ".join(map(shell_word, ["lgzoo", *kept, "-o", str(free)]))
 
 
 def described(error: Exception) -> tuple[str, int]:

@@ -16,6 +16,7 @@ from learngene_zoo.cli.extract import ancestry_option, pool_option, preset_optio
 from learngene_zoo.cli.job import (
     MOST_ROWS,
     Row,
+    WholeNumber,
     advise,
     all_option,
     choice_option,
@@ -267,13 +268,13 @@ recommend_command = click.Command(
         task_option("Whose training images are probed; also folder:PATH.", required=True),
         click.Option(
             ["--images"],
-            type=click.IntRange(10),
+            type=WholeNumber(10),
             default=1_000,
             show_default=True,
             help="Probe this many of them at most.",
         ),
         click.Option(
-            ["--sizes"], type=click.IntRange(1), default=3, show_default=True, help="Build this many of each learngene."
+            ["--sizes"], type=WholeNumber(1), default=3, show_default=True, help="Build this many of each learngene."
         ),
         *(option for option in budget_options() if option.name != "max_latency"),
         all_option(),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,14 +23,18 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.listing import DROPS, task_row
+from learngene_zoo.cli.options import complete_learngenes
 from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, size_rows
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
-from learngene_zoo.method import AXES, METHODS
+from learngene_zoo.method import AXES, METHODS, Member
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import SPLITS
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 OWN_DATA = ("folder:", "parquet:", "hf:", "wds:", "hf-stream:")
 
@@ -109,7 +115,7 @@ def _method(name: str, convention: Convention, show_all: bool, as_json: bool) ->
         families=list(method.families),
         presets=list(method.presets),
         tasks=method.tasks,
-        sizes=f"{len(members)} from the bundled ancestry",
+        sizes=f"{len(members)} from the bundled ancestry, {_counted_with(members, convention)}",
     )
     print_sizes(size_rows(members, convention), as_json, show_all)
 
@@ -127,9 +133,28 @@ def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bo
         "seed": config.seed,
     }
     # A method's own records may have the same names; they come after ours and replace none of them.
-    _heading(as_json, **{**facts, **_flat(config.details), **_flat(config.metrics), **facts})
+    short = {
+        name: value for name, value in {**_flat(config.details), **_flat(config.metrics)}.items() if _is_short(value)
+    }
+    _heading(as_json, **{**facts, **short, **facts, "sizes": _counted_with(members, convention)})
     rows = _with_accuracy(size_rows(members, convention), config.metrics)
     print_sizes([{**row, **_worth(row, config.card)} for row in rows], as_json, show_all)
+
+
+MOST_LETTERS = 60  # of a list that is shown in one line; longer ones are in config.json
+
+
+def _is_short(value: Json) -> bool:
+    return not isinstance(value, list) or len(",".join(map(str, value))) <= MOST_LETTERS
+
+
+def _counted_with(members: Sequence[Member], convention: Convention) -> str:
+    """Return which head the numbers of parameters and FLOPs include."""
+    classes = sorted({member.spec.classes for member in members})
+    if len(classes) != 1:
+        return ""
+    head = f"a head of {classes[0]:,} classes" if classes[0] else "no head"
+    return f"params and FLOPs with {head}{'' if convention == 'exact' else f', as {convention} counts'}"
 
 
 def _flat(values: Json) -> dict[str, Json]:
@@ -250,6 +275,13 @@ def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool)
     return row
 
 
+def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete what `show` takes: methods, learngenes, tasks and suites by name, and folders."""
+    names = [*METHODS.references(), *_suites(), *(entry.name for entry in catalogue.entries())]
+    named = click.Choice(names).shell_complete(ctx, param, incomplete)
+    return [*named, *complete_learngenes(ctx, param, incomplete)]
+
+
 command = click.Command(
     "show",
     callback=show,
@@ -259,7 +291,7 @@ command = click.Command(
     epilog="\b\nExamples:\n  lgzoo show lsamd\n  lgzoo show ./learngene\n  lgzoo show digits --json\n  lgzoo show mini"
     "\n  lgzoo show objects --sheet objects.png\n  lgzoo show folder:photos -o photos.png",
     params=[
-        click.Argument(["name"]),
+        click.Argument(["name"], shell_complete=complete_names),
         click.Option(
             ["-o", "--sheet"],
             type=click.Path(path_type=Path, dir_okay=False),

@@ -48,6 +48,7 @@ HELPS = {
     "embed_norm": "a norm of every patch's embedding",
     "scale_norms": "norms within attention and MLP, as BEiT-3 has them",
     "post_norm": "norms after attention and MLP instead of before",
+    "attention_width": "width of all heads together (none: that of the tokens)",
     "pool_prefix": "pooling sees class token and registers too",
 }
 

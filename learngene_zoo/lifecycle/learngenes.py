@@ -35,7 +35,7 @@ from learngene_zoo.method import (
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.tasks.catalogue import check_name, find_entry, open_task, unnamed
+from learngene_zoo.tasks.catalogue import check_name, find_entry, open_task, tasks_named, unnamed
 from learngene_zoo.tasks.task import Entry
 from learngene_zoo.text import shell_word
 
@@ -119,8 +119,9 @@ def extract(
     if out is not None:
         _check_apart(out, *map(Path, sources))
     check_start(out, run, force)
-    references = method.references(named, sources) if named or extractor.needs_tasks() else []
-    for reference in references:
+    looks = method.tasks != "none"  # else a task only says what descendants are for
+    references = method.references(named, sources) if looks and (named or extractor.needs_tasks()) else []
+    for reference in references or tasks_named(named):
         check_name(reference)
     for source in sources:
         check_source(source)
@@ -132,9 +133,9 @@ def extract(
         for source in sources
     ]
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
-    needs = references if extractor.needs_tasks() else named[:1]
+    needs = references if references and extractor.needs_tasks() else tasks_named(named)[:1]
     opened_tasks = [open_task(reference, offline=run.offline) for reference in needs]
-    data = opened_tasks if extractor.needs_tasks() else []
+    data = opened_tasks if references and extractor.needs_tasks() else []
     purpose = opened_tasks[0].purpose if named else None
     _check_distinct(data)
     settings = {

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from learngene_zoo.cli.main import guarded
-from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.errors import BadFile, Exists, WrongCall
 
 
 def outcome(
@@ -64,6 +64,37 @@ def test_debug_shows_where_and_is_taken_off_the_line(capsys: pytest.CaptureFixtu
     seen: list[str] = []
     assert guarded(seen.extend, ["show", "--debug", "x"]) == 0
     assert seen == ["show", "x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "beside"),
+    [
+        (["finetune"], "finetuned", "lgzoo finetune -o finetuned-3"),
+        (
+            ["finetune", "my model", "-o", "finetuned", "--lr", "1e-3"],
+            "finetuned",
+            "lgzoo finetune 'my model' --lr 1e-3 -o finetuned-3",
+        ),
+        (["export", "--out=a b.onnx", "-q"], "a b.onnx", "lgzoo export -q -o 'a b-2.onnx'"),
+        (["expand", "-ox", "--task", "folder:My Photos"], "x", "lgzoo expand --task 'folder:My Photos' -o x-2"),
+        (["show", "digits", "--sheet", "s.png"], "s.png", "lgzoo show digits -o s-2.png"),
+    ],
+)
+def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
+    words: list[str],
+    path: str,
+    beside: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("finetuned-2").mkdir()
+    code, text = outcome(Exists(path), capsys, words)
+    assert code == 1
+    assert text.endswith(
+        f"already exists; choose another place with -o, or replace it with --force; for example: {beside}\n"
+    )
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), click.Abort()])

@@ -26,7 +26,7 @@ from learngene_zoo.cli.main import main
 
 main(sys.argv[1:], prog_name="lgzoo")
 """
-EXISTS = "error: {} already exists; choose another place with -o, or replace it with --force\n"
+EXISTS = "error: {} already exists; choose another place with -o, or replace it with --force; for example: lgzoo "
 IN_THE_WAY = "error: {0}/notes is a file, so {0}/notes/new cannot be made; choose another place with -o\n"
 
 
@@ -50,16 +50,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 CALLS = {
-    "extract first_k": (1, EXISTS.format("learngene")),
-    "extract first_k -o ancestry": (1, EXISTS.format("ancestry")),
-    "expand": (1, EXISTS.format("descendant")),
-    "expand --layers 1 -o ./descendant/": (1, EXISTS.format("descendant")),
-    "finetune": (1, EXISTS.format("finetuned")),
-    "train": (1, EXISTS.format("ancestry")),
-    "export": (1, EXISTS.format("model.onnx")),
-    "plot": (1, EXISTS.format("learngene.png")),
-    "evaluate --task digits -o numbers.json": (1, EXISTS.format("numbers.json")),
-    "new-plugin mine -o notes": (1, "error: notes already exists; choose another place with -o\n"),
+    "extract first_k": (1, EXISTS.format("learngene") + "extract first_k -o learngene-2\n"),
+    "extract first_k -o ancestry": (1, EXISTS.format("ancestry") + "extract first_k -o ancestry-2\n"),
+    "expand": (1, EXISTS.format("descendant") + "expand -o descendant-2\n"),
+    "expand --layers 1 -o ./descendant/": (1, EXISTS.format("descendant") + "expand --layers 1 -o descendant-2\n"),
+    "finetune": (1, EXISTS.format("finetuned") + "finetune -o finetuned-2\n"),
+    "train": (1, EXISTS.format("ancestry") + "train -o ancestry-2\n"),
+    "export": (1, EXISTS.format("model.onnx") + "export -o model-2.onnx\n"),
+    "plot": (1, EXISTS.format("learngene.png") + "plot -o learngene-2.png\n"),
+    "evaluate --task digits -o numbers.json": (
+        1,
+        EXISTS.format("numbers.json") + "evaluate --task digits -o numbers-2.json\n",
+    ),
+    "new-plugin mine -o notes": (1, EXISTS.format("notes") + "new-plugin mine -o notes-2\n"),
     "extract first_k -o notes/new": (1, IN_THE_WAY),
     "expand -o notes/new": (1, IN_THE_WAY),
     "finetune -o notes/new": (1, IN_THE_WAY),
