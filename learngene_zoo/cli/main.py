@@ -6,13 +6,14 @@ errors: an exception becomes one line on stderr and an exit code here.
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -98,7 +99,23 @@ class Root(LazyGroup):
         _open_streams()
         arguments = sys.argv[1:] if args is None else args
         whole = super().main
-        sys.exit(guarded(lambda words: whole(words, prog_name or "lgzoo", **extra), arguments))
+        code = guarded(lambda words: whole(words, prog_name or "lgzoo", **extra), arguments)
+        if code == INTERRUPTED and args is None:
+            _end_now(code)
+        sys.exit(code)
+
+
+def _end_now(code: int) -> NoReturn:
+    """End the process with this code, after what is registered to run at its end.
+
+    Python ends some interrupted processes by a signal instead, and prints tracebacks of what it
+    tears down.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _open_streams() -> None:
