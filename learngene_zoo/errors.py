@@ -127,7 +127,7 @@ def _most_slips(typed: str, name: str) -> int:
     if not typed or not name or len(typed) < LEAST_LETTERS:
         return 0
     most = 1 if len(typed) < 4 else 2 if len(typed) < 10 else 3
-    return most if typed[0] == name[0] else min(most, max(1, len(typed) // 4))
+    return most if typed[0] == name[0] else min(most, len(typed) // 4)
 
 
 def count_slips(one: str, other: str) -> int:

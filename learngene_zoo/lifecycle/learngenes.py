@@ -230,7 +230,8 @@ def plot(
     gene = shelf.open_learngene(learngene)
     method = method_of(gene.config, gene.folder or "it")
     if method.plot is None:
-        raise WrongCall(f"the method {method.name} draws no picture of its learngenes")
+        drawn = ", ".join(other.name for other in METHODS.load_all()[0] if other.plot is not None)
+        raise WrongCall(f"the method {method.name} draws no picture of its learngenes; these do: {drawn}")
     draw: Any = resolve_name(method.plot)
     with new_file(path, force) as draft, plotting.style():
         plotting.save(draw(gene, expander or method.expander), draft)

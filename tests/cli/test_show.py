@@ -68,3 +68,26 @@ def test_no_name_is_listed_twice(learngene: Path) -> None:
         named_sizes(Target(), Budget(), expander, {"colour": "red"})
     names = str(error.value).partition("known: ")[2].split(", ")
     assert len(names) == len(set(names)) > 5
+
+
+def test_a_method_without_a_picture_names_those_that_draw_one(learngene: Path) -> None:
+    result = CliRunner().invoke(main, ["plot"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "error: the method scratch draws no picture of its learngenes; these do: closed_form, "
+    )
+
+
+def test_the_picture_of_closed_form_has_both_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from learngene_zoo.artifacts.shelf import find, load_learngene
+    from lgzoo_closed_form.closed_form import CLOSED_FORM
+    from lgzoo_closed_form.plot import picture
+
+    gene = load_learngene(find("closed_form-mini"))
+    depth, width = picture(gene, CLOSED_FORM.expander).axes
+    assert list(depth.lines[0].get_ydata()) == gene.config.details["objective"]
+    assert len(width.lines[0].get_ydata()) == gene.config.spec.width
+    assert width.lines[0].get_ydata()[-1] == pytest.approx(1.0, abs=1e-3)
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(main, ["plot", "closed_form-mini", "-o", "x.svg"]).exit_code == 0
+    assert Path("x.svg").stat().st_size > 1000

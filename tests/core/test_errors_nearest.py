@@ -42,6 +42,7 @@ VERBS = ["extract", "evaluate", "expand", "export", "list"]
         ("modules", ["methods", "learngenes", "tasks", "ancestries"], None),
         ("resnet50", TIMM, None),
         ("x", METHODS, None),
+        ("gpu", ["auto", "cpu", "cuda", "mps"], None),
         ("", METHODS, None),
         ("tal", [], None),
     ],
