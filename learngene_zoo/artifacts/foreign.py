@@ -103,10 +103,14 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
         )
     for key in _REFUSED:
         if config.get(key):
-            raise WrongCall(f"{where} has {key}, which is not read; use timm's own weights, or save the model without it")
+            raise WrongCall(
+                f"{where} has {key}, which is not read; use timm's own weights, or save the model without it"
+            )
     width, registers = config.get("hidden_size", 768), config.get("num_register_tokens", 4)
     wide = 3072 if kind in _DINOV2 else config.get("intermediate_size", 3072)
-    if not all(type(size) is int and size > 0 for size in (width, wide, registers + 1 if registers == 0 else registers)):
+    if not all(
+        type(size) is int and size > 0 for size in (width, wide, registers + 1 if registers == 0 else registers)
+    ):
         raise BadFile(f"{where}: hidden_size, intermediate_size and num_register_tokens must be whole numbers above 0")
     gated = kind in _DINOV2 and config.get("use_swiglu_ffn") is True
     arguments = {
@@ -125,7 +129,9 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
         **({"reg_tokens": registers, "no_embed_class": True} if kind == "dinov2_with_registers" else {}),
         **({"class_token": False, "global_pool": "avg", "fc_norm": False} if kind == "ijepa" else {}),
     }
-    return timm_config.spec_in({"architecture": BASES[gated, _epsilon(config, gated, where)], "model_args": arguments}, where)
+    return timm_config.spec_in(
+        {"architecture": BASES[gated, _epsilon(config, gated, where)], "model_args": arguments}, where
+    )
 
 
 def _epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
@@ -136,7 +142,9 @@ def _epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
     epsilon = max(float(stated), 1e-6)
     if (gated, epsilon) not in BASES:
         known = ", ".join(f"{known:g}" for is_gated, known in BASES if is_gated == gated)
-        raise WrongCall(f"{where}: layer_norm_eps is {stated:g}; timm's models of this kind have {known}, so it is not read")
+        raise WrongCall(
+            f"{where}: layer_norm_eps is {stated:g}; timm's models of this kind have {known}, so it is not read"
+        )
     return epsilon
 
 
@@ -144,7 +152,9 @@ def _activation(config: Mapping[str, Json], where: str) -> str:
     stated = config.get("hidden_act", "gelu")
     if stated not in _ACTIVATIONS:
         known = ", ".join(_ACTIVATIONS)
-        raise WrongCall(f"{where}: hidden_act is {stated!r:.40}, which is not read; read are {known}: use timm's own weights")
+        raise WrongCall(
+            f"{where}: hidden_act is {stated!r:.40}, which is not read; read are {known}: use timm's own weights"
+        )
     return _ACTIVATIONS[stated]
 
 
@@ -183,7 +193,10 @@ def images_of(
     """timm's image settings; `beside` reads another file of the repository, None if it has none of that name."""
     names = _labels(config)
     named = names if not all(name.startswith("LABEL_") for name in names) else []
-    stated = {**KINDS[config["model_type"]], **images_in(beside(PREPROCESSOR) or {}, where.replace("config.json", PREPROCESSOR))}
+    stated = {
+        **KINDS[config["model_type"]],
+        **images_in(beside(PREPROCESSOR) or {}, where.replace("config.json", PREPROCESSOR)),
+    }
     stated |= {"num_classes": len(names), **({"label_names": named} if named else {})}
     return timm_config.image_settings({"pretrained_cfg": stated}, where)
 
@@ -216,7 +229,9 @@ def _join(found: dict[str, Any]) -> dict[str, Any]:
 
 def _describe_changes(config: Mapping[str, Json], dropped: list[str]) -> list[str]:
     """One line for what is left out, and one for what differs from the model in transformers."""
-    bare = [name.partition(".")[2] if name.startswith(("vit.", "deit.", "dinov2", "ijepa.")) else name for name in dropped]
+    bare = [
+        name.partition(".")[2] if name.startswith(("vit.", "deit.", "dinov2", "ijepa.")) else name for name in dropped
+    ]
     words = [describe_tensors([name.removeprefix("embeddings.") for name in bare])] if dropped else []
     if any("distillation_classifier" in name for name in dropped):
         words.append("the average of two heads (the head is cls_classifier)")

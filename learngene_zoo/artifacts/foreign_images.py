@@ -46,7 +46,11 @@ def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
 
 def _sides(size: Json, where: str, key: str) -> int:
     """Return the side of a square, or the shortest edge."""
-    edges = [size] if not isinstance(size, Mapping) else [size[k] for k in ("height", "width", "shortest_edge") if k in size]
+    edges = (
+        [size]
+        if not isinstance(size, Mapping)
+        else [size[k] for k in ("height", "width", "shortest_edge") if k in size]
+    )
     if not edges or any(type(edge) is not int or edge < 1 for edge in edges) or len(set(edges)) > 1:
         raise BadFile(f"{where}: {key} is {size!r:.60}; expected one side of a square, in pixels")
     return int(edges[0])

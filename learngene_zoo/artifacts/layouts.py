@@ -98,7 +98,9 @@ def _choose_prefix(prefixes: Sequence[str], where: str) -> tuple[str, list[str]]
     first = [prefix for prefix in prefixes if not _SECOND_COPIES & set(prefix.split("."))]
     if len(first) != 1 and len(prefixes) > 1:
         shown = ", ".join(repr(prefix) for prefix in prefixes[:4])
-        raise BadFile(f"{where} holds {len(prefixes)} models, under the prefixes {shown}; write one of them to its own file")
+        raise BadFile(
+            f"{where} holds {len(prefixes)} models, under the prefixes {shown}; write one of them to its own file"
+        )
     chosen = first[0] if first else prefixes[0]
     return chosen, [prefix for prefix in prefixes if prefix != chosen]
 

@@ -119,7 +119,7 @@ def _find_hub(repository: Repository, offline: bool, accept: Callable[[Spec], ob
     return Found(
         spec=said.spec,
         images=said.images(),
-        weights=_weights_on_hub(folder.repository, said.weights, offline),
+        weights=find_weights_on_hub(folder.repository, said.weights, offline=offline),
         licence=licence_on_card(folder.repository, offline=offline),
         revision=folder.repository.revision,
         renamed=said.renamed,
@@ -127,8 +127,11 @@ def _find_hub(repository: Repository, offline: bool, accept: Callable[[Spec], ob
     )
 
 
-def _weights_on_hub(repository: Repository, names: Sequence[str], offline: bool) -> Path:
-    """The weights file of a repository; if it is an index, every shard is fetched too."""
+def find_weights_on_hub(repository: Repository, names: Sequence[str] = _WEIGHTS, *, offline: bool) -> Path:
+    """Return the weights file of a repository at its commit; if it is an index, every shard is fetched too.
+
+    Raises as `fetch_from_hub` does.
+    """
     weights = _first_on_hub(repository, names, offline).path
     if is_index(weights):
         for shard in sorted(set(read_weight_map(weights).values())):
@@ -209,7 +212,7 @@ def _local_config(reference: str) -> tuple[_Description, Path]:
     if hash_sign and not Path(reference).exists():
         weights = _existing(Path(file))
         if weights.is_dir():
-            weights = _existing_weights(weights, _WEIGHTS)
+            weights = find_local_weights(weights)
         spec = _with_head_of(weights, architecture(name) or timm_config.architecture_of_timm(name))
         return _Description(spec=spec, architecture=name.partition(".")[0]), weights
     path = _existing(Path(reference))
@@ -223,7 +226,7 @@ def _local_config(reference: str) -> tuple[_Description, Path]:
     if config and "method" in config and "architecture" not in config:
         raise BadFile(f"{path} is a learngene, not an ancestry model")
     said = _described(config, folder)
-    return said, _existing_weights(path, said.weights) if path.is_dir() else path
+    return said, find_local_weights(path, said.weights) if path.is_dir() else path
 
 
 def _with_head_of(weights: Path, spec: Spec) -> Spec:
@@ -322,8 +325,8 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _existing_weights(folder: Path, names: Sequence[str]) -> Path:
-    """The weights file of a folder; if it is missing, the error names a pickle that is there instead."""
+def find_local_weights(folder: Path, names: Sequence[str] = _WEIGHTS) -> Path:
+    """Return the weights file of a folder; if it is missing, the error names a pickle that is there instead."""
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None:
         for file in sorted(folder.iterdir()):
