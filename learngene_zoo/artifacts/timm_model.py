@@ -243,8 +243,9 @@ def _opened(name: str, arguments: Mapping[str, Json], cfg: Mapping[str, Any], we
         raise BadFile(f"{where}: input_size is {list(size)}; only square images are supported")
     refuse_pickle(weights)
     stored = open_tensors(weights)
-    names = strip_wrappers(stored, str(weights))
-    state = dict(stored.select(names))  # every tensor is read here, so that its numbers are checked
+    state = dict(
+        stored.select(strip_wrappers(stored, str(weights)))
+    )  # every tensor is read here, so that its numbers are checked
     classes = int(cfg.get("num_classes", 1000))
     known = {key: value for key, value in cfg.items() if key in IMAGES}
     source = {**known, "num_classes": classes, "state_dict": state, "custom_load": False}

@@ -233,7 +233,9 @@ def test_files_that_are_not_exports_are_refused_in_one_line(exported, tmp_path: 
     import onnx
 
     def change(
-        facts: Mapping[str, str | None] = MappingProxyType({}), edit: Callable[[Any], None] = lambda graph: None, **save: Any
+        facts: Mapping[str, str | None] = MappingProxyType({}),
+        edit: Callable[[Any], None] = lambda graph: None,
+        **save: Any,
     ) -> Path:
         graph = onnx.load(exported("plain", "onnx").path)
         for entry in [entry for entry in graph.metadata_props if entry.key in facts]:
