@@ -10,6 +10,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,32 +147,38 @@ class Tensors(Mapping[str, "torch.Tensor"]):
         if not path.is_file():
             raise BadFile(f"{path} does not exist; create or download it again")
         try:
-            self._file = safe_open(path, framework="pt")
-            self._names = dict.fromkeys(self._file.keys())
+            file = safe_open(path, framework="pt")
+            self._places = {name: (file, name) for name in file.keys()}  # noqa: SIM118  it is no mapping
         except (SafetensorError, OSError, ValueError) as error:
             raise BadFile(f"{path} is not a readable safetensors file: {error}; create or download it again") from error
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self._names:
-            raise KeyError(name)
-        tensor = self._file.get_tensor(name)
+        file, stored_name = self._places[name]
+        tensor = file.get_tensor(stored_name)
         if tensor.is_floating_point() and not _finite(tensor):
             raise BadFile(f"{self.path}: the tensor {name} has values that are not finite; create it again")
         return tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._places)
+
+    def select(self, names: Mapping[str, str]) -> Tensors:
+        """Return the tensors of these stored names, under the new names that are their keys; none is read."""
+        chosen = copy(self)
+        chosen._places = {new: self._places[stored] for new, stored in names.items()}
+        return chosen
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, from the header alone."""
-        return {name: tuple(self._file.get_slice(name).get_shape()) for name in self._names}
+        return {name: tuple(file.get_slice(stored).get_shape()) for name, (file, stored) in self._places.items()}
 
     def floating(self, name: str) -> bool:
         """Whether a tensor holds floating point numbers, from the header alone."""
-        return self._file.get_slice(name).get_dtype() in ("F16", "BF16", "F32", "F64")
+        file, stored_name = self._places[name]
+        return file.get_slice(stored_name).get_dtype() in ("F16", "BF16", "F32", "F64")
 
 
 def _finite(tensor: torch.Tensor) -> bool:

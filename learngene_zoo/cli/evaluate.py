@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.timm_model import open_model
+from learngene_zoo.artifacts.exported import is_exported_file
 from learngene_zoo.atomic import new_file
 from learngene_zoo.cli.job import (
     Job,
@@ -49,7 +49,7 @@ def evaluate(
     job = job_of(given)
     if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
         raise Exists(job.place)
-    named = any_model_of(model, "finetuned", "descendant", offline=job.run.offline)
+    named = _find_model(model, "finetuned", "descendant", offline=job.run.offline)
     found = lifecycle.evaluate(named, task=task, split=split, resolution=resolution, run=job.run)
     low, high = found.interval
     row = {
@@ -68,6 +68,11 @@ def evaluate(
     print_row(row, job.as_json)
 
 
+def _find_model(named: str | None, *places: str, offline: bool) -> str | Path:
+    """As `any_model_of`, or a file that `lgzoo export` wrote."""
+    return named if named and is_exported_file(named) else any_model_of(named, *places, offline=offline)
+
+
 def _write(row: dict[str, Json], job: Job) -> None:
     """Write the numbers; with --resume, the call that was interrupted may have done so already."""
     if job.run.resume and not job.force and job.out.is_file():
@@ -83,7 +88,7 @@ command = click.Command(
     callback=evaluate,
     help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its 95 % interval.\n\n"
     "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its name, such as "
-    "timm:deit_tiny_patch16_224 (default: ./finetuned, else ./descendant).",
+    "timm:deit_tiny_patch16_224 (default: ./finetuned, else ./descendant), or an ONNX file that lgzoo export wrote.",
     epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json",
     params=[
         model_argument(),
@@ -178,14 +183,16 @@ compare_command = click.Command(
 def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **given: Any) -> int:
     """Print the classes of every picture as they are known; 1 if one of them cannot be read."""
     job = job_of(given)
-    if Path(model).is_file():  # a model is a folder: this is the first picture, for the model at hand
+    if Path(model).is_file() and not is_exported_file(
+        model
+    ):  # a model is a folder: this is the first picture, for the model at hand
         model, images = "", (model, *images)
     if not images:
         raise WrongCall("missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg")
-    named = any_model_of(model, "finetuned", offline=job.run.offline)
+    named = _find_model(model, "finetuned", offline=job.run.offline)
     from learngene_zoo.training.predict import predict as predicted
 
-    opened = open_model(named, offline=job.run.offline)
+    opened = lifecycle.models.open_answering(named, job.run)
     broken, rows = 0, []
     for found in predicted(opened, _paths(images), job.run, top=top, batch_size=batch_size):
         if found.error is not None:
@@ -250,7 +257,7 @@ predict_command = click.Command(
     callback=predict,
     help="Name what is on pictures: for each the most probable classes.\n\n"
     "MODEL is a folder, organisation/name@revision on the Hub, or a classifier of timm's by name (default, where the first word is a "
-    "file: ./finetuned). IMAGES are files, folders (all pictures in them), or - for paths from stdin, one a line. A picture that cannot be read is one line on stderr, and the exit code is then 1.",
+    "file: ./finetuned), or an ONNX file that lgzoo export wrote. IMAGES are files, folders (all pictures in them), or - for paths from stdin, one a line. A picture that cannot be read is one line on stderr, and the exit code is then 1.",
     epilog="\b\nExamples:\n  lgzoo predict finetuned photo.jpg\n  lgzoo predict finetuned photos --json\n"
     "  find . -name '*.jpg' | lgzoo predict finetuned -",
     params=[

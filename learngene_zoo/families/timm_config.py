@@ -38,9 +38,10 @@ def timm_config(
     """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)` understands.
 
     For a model that timm does not have (a dense or a stitched one), after `import learngene_zoo.timm`.
+    The number of classes stands at the root alone: transformers hands it to timm beside `model_args`.
     """
     kind = family_of(spec)
-    args = kind.arguments(spec)
+    args = {name: value for name, value in kind.arguments(spec).items() if name != "num_classes"}
     config: dict[str, Json] = {
         "architecture": kind.architecture(spec),
         "num_classes": spec.classes,

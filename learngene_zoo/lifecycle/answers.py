@@ -12,7 +12,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
-from learngene_zoo.lifecycle.models import own_run, own_task
+from learngene_zoo.lifecycle.models import open_answering, own_run, own_task
 from learngene_zoo.method import Budget, Member, Target, family, method_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
@@ -20,6 +20,7 @@ from learngene_zoo.tasks.catalogue import check_name, open_task
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.exported import ExportedModel
     from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.comparison import Comparison
@@ -52,7 +53,7 @@ def compare(
 
 
 def predict(
-    model: str | Path | Descendant | TimmModel,
+    model: str | Path | Descendant | TimmModel | ExportedModel,
     images: str | Path | Iterable[str | Path],
     *,
     top: int = 5,
@@ -67,7 +68,7 @@ def predict(
 
     run = run or own_run()
     paths = [images] if isinstance(images, (str, Path)) else images
-    return list(predicted(open_model(model, offline=run.offline), paths, run, top=top, batch_size=batch_size))
+    return list(predicted(open_answering(model, run), paths, run, top=top, batch_size=batch_size))
 
 
 def recommend(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.exported import ExportedModel
     from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.runtimes import Exported
     from learngene_zoo.settings import Json
@@ -225,7 +226,7 @@ def own_run() -> Run:
 
 
 def evaluate(
-    model: str | Path | Descendant | TimmModel,
+    model: str | Path | Descendant | TimmModel | ExportedModel,
     *,
     task: str | None = None,
     split: Literal["train", "validation", "test"] = "test",
@@ -244,7 +245,7 @@ def evaluate(
     from learngene_zoo.training.original import evaluate_originals
 
     run = run or own_run()
-    opened = open_model(model, offline=run.offline)
+    opened = open_answering(model, run)
     data = open_task(task or own_task(opened, "evaluate"), offline=run.offline)
     check_head(opened, data)
     if resolution == "original":
@@ -253,7 +254,7 @@ def evaluate(
 
 
 def export(
-    model: str | Path | Descendant,
+    model: str | Path | Descendant | TimmModel,
     out: str | Path,
     *,
     dtype: Literal["fp32", "fp16", "int8"] = "fp32",
@@ -266,20 +267,41 @@ def export(
     """Write a model as one file for other runtimes: ONNX or `torch.export`'s, by the suffix of `out` (`.onnx`, `.pt2`).
 
     `runtimes.py` says what it holds and how it is checked. `task` (default: as for `evaluate`) is what an int8 file is
-    measured on. Raises `WrongCall` as `evaluate` does.
+    measured on. Raises `WrongCall` as `evaluate` does, and for a task that nothing is measured on.
     """
     run = run or own_run()
     check_file(Path(out), force)
     from learngene_zoo.runtimes import check_format, export_descendant
 
+    if task is not None and dtype != "int8":
+        raise WrongCall(
+            f"the task {task!r:.60} is for int8, which is measured on it; leave it out, or choose dtype int8"
+        )
     check_format(Path(out), dtype)
-    descendant = shelf.open_descendant(model, offline=run.offline)
+    descendant = open_model(model, offline=run.offline)
     data = open_task(task or own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     return export_descendant(descendant, Path(out), **settings, run=run, force=force)
 
 
-def own_task(model: Descendant | TimmModel, verb: str) -> str:
+def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, run: Run) -> Any:
+    """Open a model that only has to answer: any, or a file that `export` wrote.
+
+    Raises `WrongCall` for a device or a precision that a file does not have.
+    """
+    from learngene_zoo.artifacts.exported import ExportedModel, open_classifier
+
+    opened = (
+        model if isinstance(model, ExportedModel) else open_classifier(model, offline=run.offline, threads=run.threads)
+    )
+    if isinstance(opened, ExportedModel) and (run.device not in ("auto", "cpu") or run.precision != "fp32"):
+        raise WrongCall(
+            f"{opened.folder} computes on the CPU, in its own precision; leave out --device and --precision"
+        )
+    return opened
+
+
+def own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
     """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
 
     Raises `WrongCall` for any other: the user has to name the data.

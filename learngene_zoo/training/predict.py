@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.exported import ExportedModel
 from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
@@ -30,7 +31,12 @@ class Prediction:
 
 
 def predict(
-    model: Descendant | TimmModel, images: Iterable[str | Path], run: Run, *, top: int = 5, batch_size: int = 32
+    model: Descendant | TimmModel | ExportedModel,
+    images: Iterable[str | Path],
+    run: Run,
+    *,
+    top: int = 5,
+    batch_size: int = 32,
 ) -> Iterator[Prediction]:
     """One prediction for each picture, in their order, as they are read. A picture that cannot be read does not stop the others.
 

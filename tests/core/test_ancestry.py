@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import save_file
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, reopen_ancestry, sha256
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, reopen_ancestry
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.records import AncestryRecord
+from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.artifacts.sources import BUNDLED_CARD
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, model_of
