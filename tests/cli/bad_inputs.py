@@ -240,7 +240,6 @@ CONFIGS = [
     Case("show learngene", FAILED, ("not valid JSON",), write(CONFIG, b"\xff\xfe\x00\x01")),
     Case("show learngene", FAILED, ("larger than 16 MiB",), write(CONFIG, b" " * (17 * 2**20))),
     Case("evaluate model", FAILED, ("format is 7", "format 1"), edit(MODEL_CONFIG, learngene__format=7)),
-    Case("show model", FAILED, ("'learngene'", "--ancestry"), edit(MODEL_CONFIG, learngene=...)),
     Case("evaluate model", FAILED, ("contradicts itself", "layers is 4"), edit(MODEL_CONFIG, model_args__depth=4)),
     Case("evaluate model", FAILED, ("evil",), edit(MODEL_CONFIG, model_args__evil="builtins.eval")),
     Case("evaluate model", FAILED, ("inherited", "'nothing'"), edit(MODEL_CONFIG, learngene__inherited=["nothing"])),
