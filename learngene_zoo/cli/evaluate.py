@@ -25,7 +25,7 @@ from learngene_zoo.cli.job import (
     print_rows,
     say,
 )
-from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
+from learngene_zoo.cli.options import any_model_of, check_tasks, complete_tasks, model_argument
 from learngene_zoo.errors import BadFile, Exists, WrongCall
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
@@ -47,6 +47,7 @@ def evaluate(
 ) -> None:
     """Measure the model, print the number, and write it if `-o` is given."""
     job = job_of(given)
+    check_tasks(task)
     if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
         raise Exists(job.place)
     named = _find_model(model, "finetuned", "descendant", offline=job.run.offline)
@@ -119,6 +120,7 @@ def compare(
 ) -> None:
     """Measure both, and print how each does and the difference."""
     job = job_of(given)
+    check_tasks(task)
     models = [any_model_of(named, offline=job.run.offline) for named in (first, second)]
     found = lifecycle.compare(models[0], models[1], task=task, split=split, timed=latency, run=job.run)
     if job.as_json:

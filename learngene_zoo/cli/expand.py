@@ -18,6 +18,7 @@ from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
     SettingsCommand,
     budget_options,
+    check_tasks,
     chosen,
     complete_learngenes,
     options_of,
@@ -111,6 +112,7 @@ def expand(
 ) -> None:
     """Build one descendant and write it."""
     job, target = job_of(given), chosen(Target())
+    check_tasks(target.task)
     folder, method = click.get_current_context().meta[FOUND]
     budget = Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency)
     made = lifecycle.expand(

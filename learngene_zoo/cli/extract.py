@@ -8,7 +8,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.job import WholeNumber, job_of, job_options, on_task, print_made, say
 from learngene_zoo.cli.main import note
-from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of, task_option
+from learngene_zoo.cli.options import MethodGroup, SettingsCommand, check_tasks, chosen, options_of, task_option
 from learngene_zoo.families.spec import LIMITS, Pool
 from learngene_zoo.method import Method, Target, family
 from learngene_zoo.text import shell_word
@@ -60,6 +60,7 @@ def build(method: Method) -> click.Command:
         **given: Any,
     ) -> None:
         job = job_of(given)
+        check_tasks(*task)
         made = lifecycle.extract(
             method.name,
             ancestries=ancestry,

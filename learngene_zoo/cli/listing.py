@@ -89,7 +89,7 @@ DROPS = {
 KINDS = {"methods": "method", "learngenes": "learngene", "tasks": "task", "ancestries": "ancestry"}
 
 
-def listing(noun: str | None, show_all: bool, as_json: bool) -> None:
+def listing(noun: str | None, as_json: bool, show_all: bool = False) -> None:
     """Print one table, or all of them; as JSON all of them form one list whose rows name their kind."""
     if noun is not None and noun not in NOUNS:
         raise unknown("list", noun, NOUNS)

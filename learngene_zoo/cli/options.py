@@ -245,6 +245,14 @@ def complete_learngenes(ctx: click.Context, param: click.Parameter, incomplete: 
     return [*found, CompletionItem(incomplete, type="dir")]
 
 
+def check_tasks(*names: str | None) -> None:
+    """Raise `WrongCall` for a task or suite that does not exist, before torch is imported."""
+    from learngene_zoo.tasks.catalogue import check_name, tasks_named
+
+    for name in tasks_named([name for name in names if name is not None]):
+        check_name(name)
+
+
 def task_option(help_text: str, **settings: Any) -> click.Option:
     """`--task` of a command, which a shell can complete."""
     return click.Option(["--task"], help=help_text, shell_complete=complete_tasks, **settings)

@@ -33,6 +33,7 @@ from learngene_zoo.cli.options import (
     MethodGroup,
     SettingsCommand,
     budget_options,
+    check_tasks,
     chosen,
     complete_learngenes,
     options_of,
@@ -180,6 +181,7 @@ def recommend(
 ) -> None:
     """Probe, print the ranking, and how to build the first of it."""
     job = job_of(given)
+    check_tasks(task)
     budget = Budget(max_params=max_params, max_flops=max_flops)
 
     def report(name: str, member: Member, probe: float, done: int, total: int) -> None:

@@ -46,8 +46,8 @@ def show(
     convention: Convention,
     force: bool,
     offline: bool,
-    show_all: bool,
     as_json: bool,
+    show_all: bool = False,
 ) -> None:
     """Print what `name` is, and draw the sheet of a task."""
     folder = None if _is_named(name) else _folder(name)

@@ -11,6 +11,7 @@ from learngene_zoo.cli.options import (
     SettingsCommand,
     any_model_of,
     auto_options_of,
+    check_tasks,
     chosen,
     complete_tasks,
     model_argument,
@@ -56,6 +57,7 @@ HELPS = {
 def train(task: str, init: Literal["timm", "fan_in"], **given: Any) -> None:
     """Train the model and write it."""
     job = job_of(given)
+    check_tasks(task)
     lifecycle.train(
         task, spec=chosen(SPEC), recipe=chosen(lifecycle.TRAIN), init=init, out=job.out, run=job.run, force=job.force
     )
@@ -84,6 +86,7 @@ command = SettingsCommand(
 def finetune(model: str | None, task: str | None, preset: str | None, **given: Any) -> None:
     """Train the model, write it, and say what it does on the test images."""
     job = job_of(given)
+    check_tasks(task)
     made = lifecycle.finetune(
         any_model_of(model, "descendant", offline=job.run.offline),
         task=task,

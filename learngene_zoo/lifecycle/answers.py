@@ -16,7 +16,7 @@ from learngene_zoo.lifecycle.models import open_answering, own_run, own_task
 from learngene_zoo.method import Budget, Member, Target, family, method_of
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
-from learngene_zoo.tasks.catalogue import check_name, open_task
+from learngene_zoo.tasks.catalogue import open_task
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -42,8 +42,6 @@ def compare(
 
     `timed` also measures latencies. Raises `WrongCall` as `evaluate` does, for either.
     """
-    if task is not None:
-        check_name(task)
     from learngene_zoo.comparison import compare as measured
 
     run = run or own_run()
@@ -88,7 +86,6 @@ def recommend(
     learngene, the size, its probe, and how many of how many are done. Raises `WrongCall` if nothing fits, and for a
     task with a class per pixel.
     """
-    check_name(task)
     from learngene_zoo.recommendation import ranked
 
     run = run or own_run()

@@ -35,7 +35,7 @@ from learngene_zoo.method import (
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
-from learngene_zoo.tasks.catalogue import check_name, find_entry, open_task, tasks_named, unnamed
+from learngene_zoo.tasks.catalogue import find_entry, open_task, tasks_named, unnamed
 from learngene_zoo.tasks.task import Entry
 from learngene_zoo.text import shell_word
 
@@ -121,8 +121,6 @@ def extract(
     check_start(out, run, force)
     looks = method.tasks != "none"  # else a task only says what descendants are for
     references = method.references(named, sources) if looks and (named or extractor.needs_tasks()) else []
-    for reference in references or tasks_named(named):
-        check_name(reference)
     for source in sources:
         check_source(source)
     from learngene_zoo.artifacts.ancestry import open_ancestry
@@ -185,8 +183,6 @@ def expand(
     run = run or Run()
     if out is not None:
         claim(Path(out), force or run.resume)
-    if target is not None and target.task is not None:
-        check_name(target.task)
     from learngene_zoo.artifacts.descendant import Descendant, controlled
 
     gene = shelf.open_learngene(learngene, offline=run.offline)

@@ -18,7 +18,7 @@ from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import YOUNG, Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, check_name, is_own_data, open_task
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
 from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def train(
     """
     run = run or own_run()
     check_start(out, run, force)
-    check_name(task)
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
 
@@ -136,8 +135,6 @@ def finetune(
     """
     run = run or own_run()
     check_start(out, run, force)
-    if task is not None:
-        check_name(task)
     from learngene_zoo.training.automatic import settled
     from learngene_zoo.training.trackers import say
     from learngene_zoo.training.tuning import tune
@@ -238,8 +235,6 @@ def evaluate(
     `resolution` says whether mIoU counts the pixels of the pictures as they are resized for the model, or their own.
     Raises `WrongCall` as `finetune` does, and for the original resolution of a task without masks.
     """
-    if task is not None:
-        check_name(task)
     from learngene_zoo.training.evaluate import check_head
     from learngene_zoo.training.evaluate import evaluate as measure
     from learngene_zoo.training.original import evaluate_originals
