@@ -87,9 +87,7 @@ _printer = _Printer()
 
 
 @contextmanager
-def report_activity(
-    title: str, total: int | None = None, *, has_bar: bool = False
-) -> Iterator[Activity]:
+def report_activity(title: str, total: int | None = None, *, has_bar: bool = False) -> Iterator[Activity]:
     """Within, lines of progress name this step. Its `done` and `note` may be set as it goes on."""
     activity = Activity(title, total, has_bar=has_bar and is_first())
     _printer.activities.append(activity)

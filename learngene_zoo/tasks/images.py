@@ -9,6 +9,7 @@ import struct
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,62 @@ ORIENTATION = 0x0112  # EXIF's tag
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # by its value: the number of PIL's transposition that undoes it
 
 
+@dataclass(frozen=True)
+class Cell:
+    """An image as a row of a table stores it: its bytes, or the path of a file.
+
+    A row must not choose which files of this machine are opened, so a path is taken only if it leads
+    to a file below one of `folders`, links resolved; a relative one is relative to them.
+    """
+
+    data: Any
+    path: Any = None
+    folders: tuple[Path, ...] = ()
+
+    def open_source(self, where: str) -> bytes | Path | None:
+        """Return the bytes, or the file; None if the row has neither. Raises `BadData` naming it."""
+        if self.data is not None:
+            if isinstance(self.data, (bytes, bytearray, memoryview)):
+                return bytes(self.data)
+            raise BadData(f"{where}: its bytes are of type {type(self.data).__name__}; store bytes")
+        if self.path is None:
+            return None
+        if isinstance(self.path, str) and not _is_address(self.path):
+            for folder in self.folders:
+                file = _resolve_below(folder, self.path)
+                if file is not None:
+                    return file
+        below = f"that lie below {self.folders[0]}" if self.folders else "whose bytes are in the row"
+        raise BadData(
+            f"{where}: its image is the file {str(self.path)!r:.120}, and rows may only name images "
+            f"{below}; store the bytes"
+        )
+
+
+def make_cell(stored: Any, folders: tuple[Path, ...] = ()) -> Cell:
+    """Return a value of an image column as a `Cell`: bytes, or {"bytes", "path"} of `datasets`."""
+    if isinstance(stored, dict):
+        return Cell(stored.get("bytes"), stored.get("path"), folders)
+    return Cell(None, stored, folders) if isinstance(stored, str) else Cell(stored)
+
+
+def _is_address(path: str) -> bool:
+    """Return whether a path is a URL of any scheme, or one of fsspec's chains of them."""
+    return any(sign in path for sign in ("://", "::", "\0"))
+
+
+def _resolve_below(folder: Path, path: str) -> Path | None:
+    """Return the file that a path leads to if it lies below a folder, all links resolved."""
+    if ".." in Path(path).parts:
+        return None
+    try:
+        top = folder.resolve(strict=True)
+        file = (top / path).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return file if file.is_relative_to(top) else None
+
+
 def read(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
     """uint8 (3, H, W) each, with uint8 (H, W) masks if they have some. Raises `BadData` that names the sample."""
     images, masks = [], []
@@ -34,7 +91,7 @@ def read(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
 
 
 def decoded(image: Any, where: str) -> torch.Tensor:
-    """uint8 (3, H, W) of a path, bytes, or {"bytes", "path"} as `datasets` stores it. Raises `BadData` naming `where`."""
+    """uint8 (3, H, W) of a path, bytes, or a `Cell` of a table. Raises `BadData` naming `where`."""
     return torch.from_numpy(_read(image, where, _colour)).permute(2, 0, 1).contiguous()
 
 
@@ -62,9 +119,11 @@ def decoded_mask(image: Any, where: str) -> torch.Tensor:
 def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
     from PIL import Image
 
-    source = _source(image)
+    source = open_source(image, where)
     if source is None:
         raise BadData(f"{where}: there is no image; remove the row")
+    if isinstance(source, bytes):
+        source = io.BytesIO(source)
     if isinstance(source, Path) and not source.is_file():  # a pipe would be waited for
         raise BadData(f"{where}: it is missing or not a file; replace or remove it")
     try:
@@ -90,10 +149,13 @@ def _stored(image: Any) -> Any:
     return image if image.mode in ("P", "L", "1", "I", "I;16") else image.convert("RGB")
 
 
-def _source(image: Any) -> Any:
+def open_source(image: Any, where: str) -> Any:
+    """Return what Pillow opens: bytes, or a path. Raises `BadData` for a row that names other files."""
     if isinstance(image, dict):
-        image = image["bytes"] if image.get("bytes") is not None else image.get("path")
-    return io.BytesIO(image) if isinstance(image, bytes) else Path(image) if isinstance(image, str) else image
+        image = make_cell(image)
+    if isinstance(image, Cell):
+        return image.open_source(where)
+    return Path(image) if isinstance(image, str) else image
 
 
 def _colour(image: Any) -> Any:

@@ -57,9 +57,7 @@ def test_nothing_is_printed_where_nobody_asked_or_a_bar_is_drawn(period: float, 
     assert capsys.readouterr().err == ""
 
 
-def test_a_line_that_somebody_else_printed_delays_the_next(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_line_that_somebody_else_printed_delays_the_next(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(progress_module, "PERIOD", 0.4)
     with print_activities(), report_activity("finetune"):
         for _ in range(8):
@@ -94,9 +92,7 @@ def test_a_pass_that_is_left_early_is_forgotten(period: float, capsys: Any) -> N
     assert capsys.readouterr().err == ""
 
 
-def test_a_closed_stderr_does_not_end_the_command(
-    period: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_stderr_does_not_end_the_command(period: float, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         def write(self, text: str) -> None:
             raise OSError("no space left")
