@@ -27,6 +27,8 @@ from learngene_zoo.training.objectives import MOST_LOGITS, MeanIoU
 if TYPE_CHECKING:
     from learngene_zoo.training.evaluate import Evaluation
 
+MOST_RESIZED_LOGITS = 500_000_000  # of one picture: 2 GB
+
 
 @dataclass(frozen=True)
 class Originals:
@@ -63,6 +65,7 @@ def evaluate_originals(
             if isinstance(got, BadData):
                 raise got
             assert got.masks is not None, "they were checked"
+            _check_logits(got.images[0], input_format, task, index)
             logits_Khw, finite = over_windows(model, got.images[0], input_format, device)
             mask_HW = got.masks[0].long().to(device)
             rows_1R = metric.counts(classes_of(logits_Khw, mask_HW.shape)[None], mask_HW[None])
@@ -71,6 +74,17 @@ def evaluate_originals(
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
     return summary(task.name, split, metric, rows_in(task.name, every), resolution="original")
+
+
+def _check_logits(image_CHW: torch.Tensor, input_format: InputFormat, task: Task, index: int) -> None:
+    """Check that the logits of all classes fit into memory at each pixel of the resized picture."""
+    shape = resized_shape(image_CHW.shape[-2:], input_format.image_size, input_format.view)
+    if math.prod(shape) * task.classes > MOST_RESIZED_LOGITS:
+        height, width = image_CHW.shape[-2:]
+        raise BadData(
+            f"image {index} of {task.name} is {width} x {height} pixels, too long for {task.classes} classes at its own "
+            "resolution; remove it, or use --resolution resized"
+        )
 
 
 def over_windows(

@@ -11,6 +11,7 @@ from learngene_zoo.runs.progress import (
     Activity,
     mark_printed,
     print_activities,
+    print_note,
     progress,
     report_activity,
 )
@@ -108,3 +109,12 @@ def test_a_closed_stderr_does_not_end_the_command(period: float, monkeypatch: py
 def test_what_an_activity_says() -> None:
     assert Activity("training", 40, 12, note="loss 0.5").describe() == "training 12/40, loss 0.5"
     assert Activity("exporting").describe() == "exporting"
+
+
+def test_a_note_is_printed_once_per_command_and_only_there(capsys: Any) -> None:
+    print_note("nobody asked", "a")
+    for _ in range(2):
+        with print_activities():
+            print_note("grey of 12 bits", "a")
+            print_note("again", "a")
+    assert capsys.readouterr().err == "note: grey of 12 bits\n" * 2
