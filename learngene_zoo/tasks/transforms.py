@@ -158,7 +158,7 @@ def _resize_centre(
     """
     from PIL import Image
 
-    (height, width), (top, left) = image_CHW.shape[-2:], (round((side - size) / 2) for side in shape)
+    (height, width), (top, left) = image_CHW.shape[-2:], _find_corner(shape, size)
     down, right = height / shape[0], width / shape[1]
     box = (left * right, top * down, (left + size) * right, (top + size) * down)
     how = Image.Resampling[interpolation.upper()]
@@ -174,8 +174,14 @@ def _nearest(length: int, enlarged: int, size: int) -> torch.Tensor:
     return places.floor().long().clamp(max=length - 1)
 
 
+def _find_corner(shape: Sequence[int], size: int) -> tuple[int, int]:
+    """Return the first row and column of the centre of `size` pixels."""
+    top, left = (round((side - size) / 2) for side in shape)
+    return top, left
+
+
 def _centre(images: torch.Tensor, size: int) -> torch.Tensor:
-    top, left = (round((side - size) / 2) for side in images.shape[-2:])
+    top, left = _find_corner(images.shape[-2:], size)
     return images[..., top : top + size, left : left + size]
 
 
