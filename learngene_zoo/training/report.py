@@ -43,8 +43,13 @@ def report(model: Descendant | TimmModel, task: Task, judged: Judged) -> str:
     facts = (
         f"{test.metric} {test.value:.4f} on {test.images} {test.split} images (95 % interval {low:.4f} to {high:.4f})"
     )
-    kept = f" The weights are those of epoch {metrics['kept_epoch']}." if "kept_epoch" in metrics else ""
-    parts = [f"<h1>{html(title)}</h1><p>{html(facts)}.{kept}</p>", _curves(metrics.get("history", ()), test.metric)]
+    epoch = metrics.get("kept_epoch")
+    kept = "" if epoch is None else f" The weights are those of epoch {epoch}." if epoch else " They are untrained."
+    warning = f'<p class="warning">{html(metrics["warning"])}</p>' if "warning" in metrics else ""
+    parts = [
+        f"<h1>{html(title)}</h1><p>{html(facts)}.{kept}</p>{warning}",
+        _curves(metrics.get("history", ()), test.metric),
+    ]
     parts += _of_pixels(task, judged) if task.dense else _of_images(task, judged)
     head = f'<meta charset="utf-8"><title>{html(title)}</title><style>{_STYLE}</style>'
     return f"<!doctype html>\n<html lang=en>\n<head>{head}</head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
