@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gathered, join, open_device, rank, world
 from learngene_zoo.tasks.loader import Feeder
 from learngene_zoo.tasks.task import Samples, Split, Task
@@ -60,10 +61,12 @@ def evaluate_originals(
     own = range(rank(), min(len(source), images or len(source)), world())
     marks = []
     reader = Originals(task, source)
-    with evaluating(model.to(device), device, run):
+    title = f"evaluating on {task.name} at its own resolution"
+    with evaluating(model.to(device), device, run), report_activity(title, len(own)) as activity:
         for index, got in zip(own, Feeder(reader, own, run.workers) if run.workers else map(reader.__getitem__, own)):
             if isinstance(got, BadData):
                 raise got
+            activity.done += 1
             assert got.masks is not None, "they were checked"
             _check_logits(got.images[0], input_format, task, index)
             logits_Khw, finite = over_windows(model, got.images[0], input_format, device)
