@@ -177,7 +177,8 @@ def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **gi
     model, images = _sort_words(model, images)
     named = any_model_of(model, "finetuned", offline=job.run.offline)
     opened = open_model(named, offline=job.run.offline)
-    broken, rows = 0, []
+    broken = 0
+    rows: list[dict[str, Any]] = []
     activity = click.get_current_context().with_resource(report_activity("pictures"))
     for found in predicted(opened, _paths(images, job), job.run, top=top, batch_size=batch_size):
         activity.note = f"{len(rows)} done"
