@@ -17,6 +17,7 @@ from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, cost_tables
 from learngene_zoo.bench.pictures import caption
 from learngene_zoo.bench.summary import SCRATCH, Summary
 from learngene_zoo.bench.tables import Table
+from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.settings import Json
 from learngene_zoo.text import counted, html, json_text
 
@@ -60,7 +61,9 @@ def page(summary: Summary, grid: Grid, pictures: Mapping[str, str], costs: Seque
     methods = dict.fromkeys(line.arm for line in summary.lines if line.control is None and line.method != SCRATCH)
     title = html(f"lgzoo bench: {', '.join(methods) or SCRATCH}")
     parts = {"title": title, "policy": _policy(), "facts": html(_facts(summary)), "sections": "\n".join(shown)}
-    return Template(_beside("page.html")).substitute(parts, css=_beside("page.css"), js=_beside("page.js"))
+    return Template(_beside("page.html")).substitute(
+        parts, css=PAGE_COLOURS + _beside("page.css"), js=_beside("page.js")
+    )
 
 
 def _policy() -> str:

@@ -13,6 +13,9 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.exported import is_exported_file
+from learngene_zoo.artifacts.hub import reference_to_hub
+from learngene_zoo.artifacts.shelf import is_card
+from learngene_zoo.artifacts.timm_model import is_timm_source
 from learngene_zoo.atomic import new_file
 from learngene_zoo.cli.job import (
     Job,
@@ -27,11 +30,12 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.options import any_model_of, check_tasks, complete_tasks, model_argument
 from learngene_zoo.errors import BadFile, Exists, WrongCall
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
-from learngene_zoo.storage import read_json, write_json
+from learngene_zoo.storage import CONFIG, read_json, write_json
 from learngene_zoo.tasks.task import SPLITS
-from learngene_zoo.text import printable
+from learngene_zoo.text import counted, printable
 
 if TYPE_CHECKING:
     from learngene_zoo.comparison import Comparison, Contender
@@ -189,26 +193,56 @@ def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **gi
         model
     ):  # a model is a folder: this is the first picture, for the model at hand
         model, images = "", (model, *images)
-    if not images:
-        raise WrongCall("missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg")
+    model, images = _sort_words(model, images)
     named = _find_model(model, "finetuned", offline=job.run.offline)
     from learngene_zoo.training.predict import predict as predicted
 
     opened = lifecycle.models.open_answering(named, job.run)
-    broken, rows = 0, []
-    for found in predicted(opened, _paths(images), job.run, top=top, batch_size=batch_size):
+    broken = 0
+    rows: list[dict[str, Any]] = []
+    activity = click.get_current_context().with_resource(report_activity("pictures"))
+    for found in predicted(opened, _paths(images, job), job.run, top=top, batch_size=batch_size):
+        activity.note = f"{len(rows)} done"
         if found.error is not None:
             broken += 1
             if is_first():
                 click.echo(f"error: {printable(found.error)}", err=True)
             rows.append({"image": found.image, "error": found.error})
-        elif job.as_json:
-            rows.append(_as_row(found))
-        elif is_first():
+            continue
+        rows.append(_as_row(found))
+        if is_first() and not job.as_json:
             click.echo(printable(_line(found)))
     if job.as_json:
         print_rows(rows, as_json=True)
+    if broken and len(rows) > 1:
+        say(f"{broken} of {counted(len(rows), 'picture')} could not be read", job)
     return 1 if broken else 0
+
+
+def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the model, "" for the one at hand, and the pictures that the words of a call name.
+
+    Raises `WrongCall` for a picture that does not exist in the place of the model, and for no pictures.
+    """
+    if _is_lost_picture(model):
+        raise WrongCall(
+            f"{model} does not exist; name a picture that does, or a model before it: lgzoo predict finetuned photo.jpg"
+        )
+    if not images and Path(model).is_dir() and not (Path(model) / CONFIG).is_file():
+        return "", (model,)  # a folder of pictures
+    if not images:
+        exists = Path(model).exists() or reference_to_hub(model) or is_card(model) or is_timm_source(model)
+        said = "missing argument 'IMAGES...'" if not model or exists else f"{model} does not exist"
+        raise WrongCall(f"{said}; lgzoo predict finetuned photo.jpg")
+    return model, images
+
+
+def _is_lost_picture(word: str) -> bool:
+    """Return whether a word ends as a picture's name does, and nothing is there."""
+    from learngene_zoo.tasks.listing import list_suffixes
+
+    is_named_so = os.path.splitext(word)[1].lower() in list_suffixes()
+    return is_named_so and not os.path.exists(word) and not is_timm_source(word)
 
 
 def _as_row(found: Prediction) -> dict[str, Any]:
@@ -221,13 +255,13 @@ def _line(found: Prediction) -> str:
     return f"{found.image}: {', '.join(answers)}"
 
 
-def _paths(images: Sequence[str]) -> Iterator[str]:
+def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
     """The files that the words name: a file, all pictures below a folder, and for `-` a path in every line of stdin."""
     for word in images:
         if word == "-":
             yield from _lines_of_stdin()
         elif Path(word).is_dir():
-            yield from _below(Path(word))
+            yield from _list_below(word, job)
         else:
             yield word
 
@@ -240,18 +274,23 @@ def _lines_of_stdin() -> Iterator[str]:
         yield line.rstrip("\n")
 
 
-def _below(folder: Path) -> list[str]:
-    from learngene_zoo.tasks.images import SUFFIXES
+def _list_below(folder: str, job: Job) -> Sequence[str]:
+    """Return the pictures below a folder; one line says how many files are left out, and why."""
+    from learngene_zoo.tasks.listing import describe_left_out, list_pictures
 
-    found = [
-        os.path.join(place, file)
-        for place, _, files in os.walk(folder)
-        for file in files
-        if os.path.splitext(file)[1].lower() in SUFFIXES
-    ]
-    if not found:
-        raise WrongCall(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))})")
-    return sorted(found)
+    listing = list_pictures(folder)
+    lines = [describe_left_out(listing.left_out), _describe_dangling(listing.dangling)]
+    if not listing.pictures:
+        others = "".join(f" ({line})" for line in lines if line)
+        raise WrongCall(f"{folder} holds no pictures, nor do the folders in it{others}; name one that does")
+    for line in filter(None, lines):
+        say(f"note: {line}", job)
+    return listing.pictures
+
+
+def _describe_dangling(links: Sequence[str]) -> str:
+    leads = "leads" if len(links) == 1 else "lead"
+    return f"{counted(len(links), 'link')} that {leads} nowhere left out; first: {links[0]}" if links else ""
 
 
 predict_command = click.Command(
@@ -259,7 +298,8 @@ predict_command = click.Command(
     callback=predict,
     help="Name what is on pictures: for each the most probable classes.\n\n"
     "MODEL is a folder, organisation/name@revision on the Hub, or a classifier of timm's by name (default, where the first word is a "
-    "file: ./finetuned), or an ONNX file that lgzoo export wrote. IMAGES are files, folders (all pictures in them), or - for paths from stdin, one a line. A picture that cannot be read is one line on stderr, and the exit code is then 1.",
+    "file: ./finetuned), or an ONNX file that lgzoo export wrote. IMAGES are files, folders (all pictures in them and in the folders below, links followed), or - for paths from stdin, one a line. "
+    "A picture that cannot be read is one line on stderr; the others are answered, and the exit code is then 1.",
     epilog="\b\nExamples:\n  lgzoo predict finetuned photo.jpg\n  lgzoo predict finetuned photos --json\n"
     "  find . -name '*.jpg' | lgzoo predict finetuned -",
     params=[

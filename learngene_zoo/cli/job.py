@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
+from learngene_zoo.runs.progress import mark_printed, print_activities, report_activity
 from learngene_zoo.runs.run import DEVICES, MOST_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Bounds, Json, to_json
 from learngene_zoo.text import (
@@ -125,6 +126,7 @@ def job_of(given: dict[str, Any]) -> Job:
     how = {field.name: values[field.name] for field in fields(Run) if field.name in values}
     check_device(values["device"])
     progress = not values["quiet"] and sys.stderr.isatty()
+    print_progress(is_wanted=not values["quiet"])
     return Job(
         run=Run(**how, progress=progress, lines=not values["quiet"]),
         place=values.get("out"),
@@ -151,6 +153,14 @@ class WholeNumber(click.ParamType):
         if number not in self.bounds:
             self.fail(f"{value} is out of range; it must be {self.bounds}", param, ctx)
         return number
+
+
+def print_progress(is_wanted: bool = True) -> None:
+    """Print lines about long steps until the command ends."""
+    context = click.get_current_context(silent=True)
+    if context is not None and is_wanted:
+        context.with_resource(print_activities())
+        context.with_resource(report_activity(context.command_path.removeprefix("lgzoo ")))
 
 
 Row = Mapping[str, Json]
@@ -261,6 +271,7 @@ def on_task(task: str | None) -> str:
 def say(text: str, job: Job) -> None:
     """One line of progress on stderr."""
     if is_first() and not job.quiet:
+        mark_printed()
         click.echo(printable(text), err=True)
 
 

@@ -14,8 +14,10 @@ from learngene_zoo.artifacts.exported import ExportedModel
 from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, open_device
-from learngene_zoo.tasks.images import decoded
+from learngene_zoo.tasks.images import decoded, describe_deep_grey
+from learngene_zoo.tasks.task import Sample
 from learngene_zoo.tasks.transforms import fitted, normalised
 from learngene_zoo.training.evaluate import evaluating
 
@@ -70,6 +72,8 @@ def _read(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
     """The picture as the model takes it, (1, C, H, W), or why there is none."""
     try:
         pixels_CHW = decoded(path, path)
+        if note := describe_deep_grey([Sample(path, path)]):
+            print_note(note, "deep grey")
     except BadData as error:
         return error
     return normalised(fitted([pixels_CHW], input_format.image_size, input_format.view), input_format)

@@ -14,6 +14,7 @@ from PIL import Image
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
@@ -287,3 +288,20 @@ def test_what_is_not_cached_is_unavailable_offline() -> None:
 def test_references_that_cannot_be_meant(reference: str) -> None:
     with pytest.raises(WrongCall):
         open_task(reference)
+
+
+def test_deep_grey_is_noted_once_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = open_task(f"folder:{class_folders(tmp_path, {'cat': 12, 'dog': 12})}")
+    with print_activities():
+        Loader(task, "train", task.input_format, batch_size=4)
+    assert capsys.readouterr().err == ""
+    for number, path in enumerate(sorted(tmp_path.rglob("*.png"))):
+        Image.fromarray(np.full((9, 9), 1_000 + number, dtype=np.uint16)).save(path)
+    with print_activities():
+        for split in ("train", "validation"):
+            Loader(task, split, task.input_format, batch_size=4)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"note: {tmp_path}")
+    assert line.endswith(
+        ".png is grey of more than 8 bits; such pictures are scaled by the bits in use, else by percentiles (docs/tasks.md)"
+    )
