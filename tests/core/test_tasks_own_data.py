@@ -80,7 +80,7 @@ def test_files_that_are_no_images_are_left_out_and_named(tmp_path: Path) -> None
     (tmp_path / "cat" / ".DS_Store").write_bytes(b"hidden")
     (tmp_path / "cat" / "._1.png").write_bytes(b"what macOS leaves on other disks")
     task = open_task(f"folder:{tmp_path}")
-    assert task.notes == (f"{tmp_path / 'cat' / 'notes.txt'} and 1 more skipped: not an image file extension",)
+    assert task.notes == (f"2 files left out: 1 .txt, 1 .csv; first: {tmp_path / 'cat' / 'notes.txt'}",)
     assert clean.notes == ()
     assert (task.class_names, task.sizes) == (clean.class_names, clean.sizes)
 
@@ -105,7 +105,7 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty class": (lambda top: class_folders(top, {"cat": 3, "dog": 0}), "dog holds no image"),
     "empty classes": (
         lambda top: class_folders(top, {"cat": 3, "dog": 0, "emu": 0, "fox": 0}),
-        "dog holds no image; the same is true of emu, fox; add some or remove it",
+        "dog holds no image; add some or remove it; also wrong: class folder .*/emu, class folder .*/fox$",
     ),
     "a class of text": (
         lambda top: (class_folders(top, {"cat": 3, "dog": 0}), (top / "dog" / "a.txt").write_text("no")),
@@ -113,11 +113,14 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "nothing": (lambda top: None, "no class folders"),
     "pictures in place of classes": (lambda top: picture(1).save(top / "1.png"), "but no class folders; sort them"),
-    "only a test split": (lambda top: class_folders(top / "test", {"a": 2, "b": 2}), "holds no image|one class"),
+    "only a test split": (
+        lambda top: class_folders(top / "test", {"a": 2, "b": 2}),
+        "has no training folder, only test/; say what to train on: --task folder:.*:train=test$",
+    ),
     "too few": (lambda top: class_folders(top, {"a": 1, "b": 0}) and (top / "b").rmdir(), "one class"),
     "splits that differ": (
         lambda top: (class_folders(top / "train", {"a": 2, "b": 2}), class_folders(top / "test", {"a": 2, "c": 2})),
-        "differ in class 'b'",
+        "class folder .*/test/c is in test and not in train; add training images of 'c' or remove it",
     ),
 }
 
