@@ -7,15 +7,17 @@ errors: an exception becomes one line on stderr and an exit code here.
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from learngene_zoo.errors import ZooError, explained, unknown
+from learngene_zoo.errors import Unavailable, ZooError, explained, unknown
 from learngene_zoo.text import printable
 from learngene_zoo.version import __version__
 
@@ -109,6 +111,26 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  until the process ends
         elif name != "stdin" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    buffer = getattr(sys.stderr, "buffer", None)
+    raw = buffer.raw if isinstance(buffer, io.BufferedWriter) else buffer
+    if isinstance(raw, io.FileIO) and not isinstance(raw, _LossyFile):
+        sys.stderr = io.TextIOWrapper(
+            _LossyFile(raw.fileno(), "w", closefd=False),  # type: ignore[arg-type]
+            encoding=sys.stderr.encoding,
+            errors="backslashreplace",
+            write_through=True,
+        )
+
+
+class _LossyFile(io.FileIO):
+    """A file that drops what cannot be written: a progress line that a full disk refuses ends no training, and changes no exit code."""
+
+    def write(self, data: Any) -> int:
+        """Write all of it, or drop the rest."""
+        size = memoryview(data).nbytes
+        with suppress(OSError):
+            super().write(data)
+        return size
 
 
 HERE = "learngene_zoo.cli"
@@ -196,6 +218,8 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
     debug = DEBUG in arguments
     words = [word for word in arguments if word != DEBUG]
     try:
+        if not {"-h", "--help", "--version"} & set(words):
+            _check_current_folder()
         code = call(words)
         return code if isinstance(code, int) else 0
     except (click.Abort, KeyboardInterrupt):
@@ -216,6 +240,14 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
         line, code = described(error)
         click.echo(f"error: {_one_line(line)}", err=True)
         return code
+
+
+def _check_current_folder() -> None:
+    """Raises `Unavailable` if the folder that the process is in was deleted; everything with a relative path would fail."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise Unavailable("the current folder does not exist any more; change to another one with cd") from None
 
 
 def described(error: Exception) -> tuple[str, int]:
