@@ -85,6 +85,7 @@ from learngene_zoo.settings import settings_of as settings_of
 from learngene_zoo.settings import to_json as to_json
 from learngene_zoo.settings import with_settings as with_settings
 from learngene_zoo.storage import StateDict as StateDict
+from learngene_zoo.storage import parse_json as parse_json
 from learngene_zoo.storage import read_json as read_json
 from learngene_zoo.storage import write_json as write_json
 from learngene_zoo.tasks.catalogue import Suite as Suite

@@ -185,8 +185,10 @@ def write_file(descendant: Descendant | TimmModel, path: Path, dtype: Dtype) -> 
     with _silent():
         program = _trace(descendant, torch.float16 if dtype == "fp16" else torch.float32)
         if check_format(path, dtype) == "pt2":
-            with path.open("wb") as file:  # given a path, torch would write the draft's name into the archive
-                torch.export.save(program, file, extra_files={"metadata.json": json.dumps(metadata(descendant))})
+            # Into memory first: torch's writer ends the process if the disk is full.
+            archive = io.BytesIO()
+            torch.export.save(program, archive, extra_files={"metadata.json": json.dumps(metadata(descendant))})
+            path.write_bytes(archive.getbuffer())
         else:
             _write_onnx(program, descendant, path, quantised=dtype == "int8")
 

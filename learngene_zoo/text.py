@@ -42,6 +42,18 @@ def is_text(text: str) -> bool:
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
+MOST_LETTERS = 500  # of a name that data chooses: of a class, a method, an arm
+MOST_OF_PATH = 4096  # of one that may be a path: of a task, an ancestry model
+
+
+def check_name(text: str, kind: str, most: int = MOST_LETTERS) -> None:
+    """Raises `WrongCall` for a name that is no text in UTF-8, or too long to lay out."""
+    if not is_text(text):
+        raise WrongCall(f"the {kind} {text!r:.80} is not text in UTF-8")
+    if len(text) > most:
+        raise WrongCall(f"the {kind} {text[:30]!r}... has {len(text):,} characters; expected at most {most}")
+
+
 def json_text(value: Any, indent: int | None = None) -> str:
     """JSON in which every character that is not `printable` is escaped; what it says is unchanged."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)

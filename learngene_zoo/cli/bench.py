@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import MOST_THREADS
 from learngene_zoo.settings import to_json
+from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.catalogue import tasks_named
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _settings(values: Sequence[str], preset: str | None) -> dict[str, dict[str, 
 def _value(text: str) -> Json:
     """A JSON value, or the text itself."""
     try:
-        return json.loads(text)
+        return parse_json(text.encode())
     except ValueError:
         return text
 

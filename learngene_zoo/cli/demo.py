@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from learngene_zoo.atomic import check_folder, new_folder
+from learngene_zoo.atomic import check_folder, claim, new_folder
 from learngene_zoo.cli.bench import bench_options, executor_for
 from learngene_zoo.cli.job import Job, advise, job_of, print_lines, print_row, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
@@ -52,6 +52,7 @@ def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
     cells = demo_grid(job.run.seed, full=full, offline=job.run.offline)
     executor, say = executor_for(job, workers, len(cells)), partial(say_now, job=job)
     begin = partial(note_grid, cells, job.out)
+    claim(job.out / "learngene", force=True)  # before minutes are spent on what could not be written
     rows = run_grid(cells, job.out, job.run, executor, say, anew=job.force, begin=begin)
     failed = [row for row in rows if row.error]
     if failed:

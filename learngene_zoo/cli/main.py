@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import importlib
+import io
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from learngene_zoo.errors import Exists, ZooError, explained, nearest, unknown
+from learngene_zoo.errors import Exists, Unavailable, ZooError, explained, nearest, unknown
 from learngene_zoo.text import printable, shell_word
 from learngene_zoo.version import __version__
 
@@ -129,6 +130,26 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  until the process ends
         elif name != "stdin" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    buffer = getattr(sys.stderr, "buffer", None)
+    raw = buffer.raw if isinstance(buffer, io.BufferedWriter) else buffer
+    if isinstance(raw, io.FileIO) and not isinstance(raw, _LossyFile):
+        sys.stderr = io.TextIOWrapper(
+            _LossyFile(raw.fileno(), "w", closefd=False),  # type: ignore[arg-type]
+            encoding=sys.stderr.encoding,
+            errors="backslashreplace",
+            write_through=True,
+        )
+
+
+class _LossyFile(io.FileIO):
+    """A file that drops what cannot be written: a progress line that a full disk refuses ends no training, and changes no exit code."""
+
+    def write(self, data: Any) -> int:
+        """Write all of it, or drop the rest."""
+        size = memoryview(data).nbytes
+        with suppress(OSError):
+            super().write(data)
+        return size
 
 
 HERE = "learngene_zoo.cli"
@@ -218,6 +239,8 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
     words = [word for word in arguments if word != DEBUG]
     with _interrupts() as interrupts:
         try:
+            if not {"-h", "--help", "--version"} & set(words):
+                _check_current_folder()
             code = call(words)
             return code if isinstance(code, int) else 0
         except (click.Abort, KeyboardInterrupt):
@@ -295,6 +318,14 @@ def command_beside(words: Sequence[str], path: str) -> str:
     while os.path.lexists(free := place.with_name(f"{place.stem}-{number}{place.suffix}")):
         number += 1
     return " ".join(map(shell_word, ["lgzoo", *kept, "-o", str(free)]))
+
+
+def _check_current_folder() -> None:
+    """Raises `Unavailable` if the folder that the process is in was deleted; everything with a relative path would fail."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise Unavailable("the current folder does not exist any more; change to another one with cd") from None
 
 
 def described(error: Exception) -> tuple[str, int]:

@@ -18,6 +18,7 @@ from learngene_zoo.errors import nearest as find_nearest
 from learngene_zoo.families.family import Family, families, family_of, host, table_of
 from learngene_zoo.families.spec import USUAL_VIEW, Spec, View
 from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.text import check_name
 
 # What timm assumes where a pretrained_cfg does not say.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -249,6 +250,11 @@ def _check_images(cfg: Mapping[str, Json], where: str) -> None:
     names = cfg.get("label_names", [])
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise BadFile(f"{where}: label_names must be a list of strings")
+    for name in names:
+        try:
+            check_name(name, "class")
+        except WrongCall as error:
+            raise BadFile(f"{where}: {error}") from error
 
 
 def normalisation(images: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -8,8 +8,6 @@ a resumed run continues from, the best epoch until then is still there, so that 
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -23,9 +21,10 @@ from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import BadFile, TrainingFailed
 from learngene_zoo.families.tensors import state_of
+from learngene_zoo.ownership import remove_marked
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import Json, Recipe
-from learngene_zoo.storage import StateDict, load_result, save_result
+from learngene_zoo.storage import StateDict, load_result, parse_json, save_result
 from learngene_zoo.tasks.splits import with_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.text import human_seconds
@@ -234,7 +233,7 @@ class Watch:
         needed = {f"{BEST}{one.epoch}" for one in (epoch, resumed) if one is not None}
         for place in folder.glob(f"{BEST}*"):
             if place.name not in needed:
-                shutil.rmtree(place, ignore_errors=True)
+                remove_marked(place)
 
 
 def _best_of(history: Sequence[Epoch]) -> Epoch | None:
@@ -243,5 +242,5 @@ def _best_of(history: Sequence[Epoch]) -> Epoch | None:
 
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        yield json.loads(line)
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        yield parse_json(line)

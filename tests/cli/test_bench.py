@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -187,11 +188,22 @@ def test_the_learngene_of_a_demo_is_replaced_whole(
 ) -> None:
     cells = toy_cells(world)
     monkeypatch.setattr(demo, "demo_grid", lambda seed, **given: cells)
-    place = tmp_path / "learngene"
-    place.mkdir()
-    for name in ("config.json", "record.json", DRAFT):  # of a demo that was interrupted, or of an older one
+    out = tmp_path / "out"
+    place = out / "learngene"
+    line = ["demo", "-o", str(out), "--workers", "1", "--quiet"]
+    place.mkdir(parents=True)
+    for name in ("config.json", "record.json", DRAFT):  # a stranger's
         (place / name).write_text("{}")
-    run = CliRunner().invoke(main, ["demo", "-o", str(tmp_path), "--workers", "1", "--quiet"])
-    assert run.exit_code == 0, run.stderr
-    assert {path.name for path in place.iterdir()} == {"config.json", "model.safetensors", "README.md"}
-    assert digest_of(place) == digest_of(cells[0].extraction.folder(tmp_path))
+    run = CliRunner().invoke(main, line)
+    assert run.exit_code == 1
+    assert "learngene holds .lgzoo-draft, and no valid .lgzoo file" in run.stderr
+    assert {path.name for path in place.iterdir()} == {"config.json", "record.json", DRAFT}
+    shutil.rmtree(out)
+    for _ in range(2):  # and then over its own
+        run = CliRunner().invoke(main, line)
+        assert run.exit_code == 0, run.stderr
+        assert {path.name for path in place.iterdir()} == {".lgzoo", "config.json", "model.safetensors", "README.md"}
+        assert digest_of(place) == digest_of(cells[0].extraction.folder(out))
+    (place / "config.json").write_text("{}")
+    run = CliRunner().invoke(main, line)
+    assert "learngene holds config.json, which was changed since lgzoo wrote it" in run.stderr
