@@ -94,35 +94,35 @@ def _interval(table: list[list[float]], scope: Scope) -> tuple[Interval, float, 
 
 def average_metric(rows: Iterable[Row]) -> Average | None:
     """Return the mean of the metric of these rows; of one task with an interval over its images."""
-    by_key = {(row.task, row.seed): row for row in rows}
-    values = {key: row.value for key, row in by_key.items() if row.value is not None}
-    found = average(values, "seeds", (0.0, 1.0))
-    runs = _flags_of_one_task(found, by_key)
-    return found if found is None or not runs else over_images(found, *pooled_proportion(runs))
+    by_key = {(row.task, row.seed): row for row in rows if row.value is not None}
+    values = {key: row.value or 0.0 for key, row in by_key.items()}
+    runs = _flags_of_one_task(by_key)
+    return over_images(values, *pooled_proportion(runs)) if runs else average(values, "seeds", (0.0, 1.0))
 
 
 def average_gain(ours: Mapping[Key, Row], theirs: Mapping[Key, Row]) -> Average | None:
     """Return the mean of paired differences, where both have a number; of one task with an interval over its images."""
     shared = [key for key in ours if key in theirs]
     values = {key: (ours[key].value or 0.0) - (theirs[key].value or 0.0) for key in shared}
-    found = average(values, bounds=(-1.0, 1.0))
-    runs, other_runs = (_flags_of_one_task(found, {key: rows[key] for key in shared}) for rows in (ours, theirs))
-    if found is None or not runs or not other_runs or len(runs[0]) != len(other_runs[0]):
-        return found
+    runs, other_runs = (_flags_of_one_task({key: rows[key] for key in shared}) for rows in (ours, theirs))
+    if not runs or not other_runs or len(runs[0]) != len(other_runs[0]):
+        return average(values, bounds=(-1.0, 1.0))
     gain = paired_gain(runs, other_runs)
-    return over_images(found, gain.low, gain.high)
+    return over_images(values, gain.low, gain.high)
 
 
-def over_images(found: Average, low: float, high: float) -> Average:
-    """Return the same mean with an interval over images."""
-    return Average(value=found.value, low=low, high=high, interval="images", tasks=found.tasks, seeds=found.seeds)
+def over_images(values: Mapping[Key, float], low: float, high: float) -> Average:
+    """Return the mean over the seeds of one task, with an interval over its images."""
+    mean = sum(values.values()) / len(values)
+    tasks = tuple(dict.fromkeys(task for task, _ in values))
+    return Average(value=mean, low=low, high=high, interval="images", tasks=tasks, seeds=len(values))
 
 
-def _flags_of_one_task(found: Average | None, rows: Mapping[Key, Row]) -> list[tuple[bool, ...]]:
+def _flags_of_one_task(rows: Mapping[Key, Row]) -> list[tuple[bool, ...]]:
     """Which images were right, by seed; [] for several tasks, or where a row does not say so for the same images."""
-    if found is None or len(found.tasks) > 1:
+    own = [row for _, row in sorted(rows.items())]
+    if len({row.task for row in own}) != 1:
         return []
-    own = [row for (task, _), row in sorted(rows.items()) if task == found.tasks[0]]
     if any(row.correct is None or not row.evaluated or row.evaluated != own[0].evaluated for row in own):
         return []
     return [unpacked(row.correct or "", row.evaluated) for row in own]

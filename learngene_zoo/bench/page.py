@@ -46,7 +46,7 @@ def page(summary: Summary, grid: Grid, pictures: Mapping[str, str], costs: Seque
     failures = tables.failures(summary)
     said = [*summary.same, *tables.explanations(summary), *tables.lacking(summary)]
     sections = {
-        "At a glance": [*_tables(tables.compact(summary)), *map(_note, said)],
+        "At a glance": [*_tables(tables.compact(summary), stacked=True), *map(_note, said)],
         "Methods against each other": [
             *_tables([tables.pairs(summary)]),
             *_tables([tables.pairs_by_task(summary)], open_at_most=0),

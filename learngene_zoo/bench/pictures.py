@@ -200,12 +200,12 @@ def _curve(panel: Axes, own: dict[int, Line], budgets: Sequence[int], look: Look
     xs = [budgets.index(epochs) for epochs in sorted(found)]
     values = [found[epochs] for epochs in sorted(found)]
     panel.plot(xs, [100 * one.value for one in values], label=_name(arm), zorder=3, **{**look, "markersize": 4})
-    bands = [ends for ends in map(_drawn_interval, values) if ends]
-    if len(bands) == len(xs):
-        lows, highs = zip(*bands)
-        panel.fill_between(
-            xs, lows, highs, color=look["color"], alpha=0.08 if look["color"] == GREY else 0.12, linewidth=0
-        )
+    drawn = [(x, *ends) for x, ends in zip(xs, map(_drawn_interval, values)) if ends]
+    if len(drawn) > 1:
+        alpha = 0.08 if look["color"] == GREY else 0.12
+        panel.fill_between(*zip(*drawn), color=look["color"], alpha=alpha, linewidth=0)
+    for x, low, high in drawn if len(drawn) == 1 else ():
+        panel.plot([x, x], [low, high], color=look["color"], linewidth=1.1, alpha=0.8, zorder=2)
 
 
 def _short(task: str) -> str:

@@ -148,12 +148,15 @@ def _brief(table: Table) -> Table:
     """A compact table without its gains, which have a table of their own, and narrow enough."""
     for name in ("over scratch", "over stem", "inherited"):
         table = table.without(name)
+    size = ""
     for name in ("layers", "params"):
         values = set(dict(zip(table.columns, zip(*table.rows))).get(name, ()))
-        table = table.without(name) if len(values) == 1 else table
-    for name in ("untrained", "params", "left out", "real", CLASS_MEANS):
-        table = table.without(name) if table.width > PAGE_WIDTH else table
-    return replace(table, title=table.title.partition(";")[0])
+        if len(values) == 1:
+            table, size = table.without(name), size or f"; {values.pop()} {name}"
+    for names in (("untrained",), ("params",), ("real", "left out"), (CLASS_MEANS,)):
+        for name in names if table.width > PAGE_WIDTH else ():
+            table = table.without(name)
+    return replace(table, title=table.title.partition(";")[0] + size)
 
 
 def _present(*tables: Table | None) -> list[Table]:

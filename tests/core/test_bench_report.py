@@ -396,3 +396,38 @@ def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Pa
     (tmp_path / GRID).write_text('{"cost": false, "settings": {}, "arms": [], "versions": {}}')
     with pytest.raises(BadFile, match="the key 'keys' is missing; run the bench again"):
         write_report(tmp_path)
+
+
+# The pictures
+
+
+@pytest.mark.parametrize("methods", [["lsamd"], ["weight_selection", "closed_form", "first_k"], ["x" * 100_000]])
+def test_no_legend_leaves_its_figure(methods: list[str]) -> None:
+    """Three columns of long names did; and a name of any length takes no time."""
+    found = [
+        replace(row, key=f"{method} {row.key}", arm=row.arm.replace("lsamd", method), method=method)
+        for method in methods
+        for row in rows((1, 4))
+    ]
+    for figure in pictures(summarise(found)).values():
+        (legend,) = figure.legends
+        box, page = legend.get_window_extent(), figure.bbox
+        assert page.x0 <= box.x0 < box.x1 <= page.x1
+        assert page.y0 <= box.y0
+        assert all(box.y1 <= panel.get_tightbbox().y0 for panel in figure.axes), "it covers no label"
+        assert all(len(text.get_text()) <= 36 for text in legend.get_texts())
+
+
+def test_controls_are_drawn_beside_one_method_only() -> None:
+    def names(found: list[Row]) -> set[str]:
+        return {text.get_text() for text in pictures(summarise(found))["pareto"].legends[0].get_texts()}
+
+    assert "lsamd stem" in names(rows())
+    more = [replace(row, key=f"n{row.key}", arm=row.arm.replace("lsamd", "tal")) for row in rows()]
+    assert names([*rows(), *more]) == {"lsamd", "tal", "scratch timm", "scratch fan_in", "Pareto front"}
+
+
+def test_arms_are_the_rows_of_the_table_by_task() -> None:
+    (table,) = tables.by_task(summarise(rows()))
+    assert table.columns == ("arm", "digits", "signs", "average")
+    assert [row[0] for row in table.rows] == [*ARMS, "lsamd over scratch"]
