@@ -33,9 +33,10 @@ class Gain:
     value: float
     low: float | None
     high: float | None
+    spread: str = ""  # the range over tasks and seeds, where there are too few of either for an interval
 
     def __str__(self) -> str:
-        ends = "" if self.low is None or self.high is None else f" [{self.low:+.1f}, {self.high:+.1f}]"
+        ends = self.spread if self.low is None or self.high is None else f" [{self.low:+.1f}, {self.high:+.1f}]"
         return f"{self.value:+.1f}{ends}"
 
     @property
@@ -92,8 +93,10 @@ class Measured:
         both = ours.keys() & theirs.keys()
         pairs = [{unit: side[unit] for unit in ours if unit in both} for side in (ours, theirs)]
         found: Average | None = average({(task, seed): value for (task, _, seed), value in weighted(pairs).items()})
-        if found is None or found.interval == "range":  # of fewer than three tasks or seeds
-            return None if found is None else Gain(value=found.value, low=None, high=None)
+        if found is None:
+            return None
+        if found.interval == "range":  # of fewer than three tasks or seeds
+            return Gain(value=found.value, low=None, high=None, spread=f" ({found.low:+.1f} to {found.high:+.1f})")
         return Gain(value=found.value, low=found.low, high=found.high)
 
     def over(self, arm: str, arms: Sequence[str], place: Place) -> Gain | None:

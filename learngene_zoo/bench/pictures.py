@@ -10,6 +10,7 @@ from learngene_zoo.bench.averages import Average
 from learngene_zoo.bench.condition import SCRATCH
 from learngene_zoo.bench.cost_curve import UNITS, Bill, CostUnit, matches
 from learngene_zoo.bench.summary import Line, Summary
+from learngene_zoo.bench.tables import short_task
 from learngene_zoo.plotting import COLOURS, GREY, INK, PAPER, legend, settle, shortened, style, subplots
 
 if TYPE_CHECKING:
@@ -180,7 +181,9 @@ def curves(lines: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
             if own:
                 _curve(panel, own, budgets, looks[arm], arm)
         panel.set_xticks(range(len(budgets)), [str(epochs) for epochs in budgets])
-        panel.set_title(_short(task) if task else f"average of {len(tasks)} tasks", weight="normal" if task else "bold")
+        panel.set_title(
+            short_task(task) if task else f"average of {len(tasks)} tasks", weight="normal" if task else "bold"
+        )
         if panel in panels[::columns]:
             panel.set_ylabel(f"{_name(lines[0].condition.metric)}, %")
         panel.set_ylim(bottom=max(0.0, panel.get_ylim()[0]), top=min(100.0, panel.get_ylim()[1]))
@@ -206,11 +209,6 @@ def _curve(panel: Axes, own: dict[int, Line], budgets: Sequence[int], look: Look
         panel.fill_between(*zip(*drawn), color=look["color"], alpha=alpha, linewidth=0)
     for x, low, high in drawn if len(drawn) == 1 else ():
         panel.plot([x, x], [low, high], color=look["color"], linewidth=1.1, alpha=0.8, zorder=2)
-
-
-def _short(task: str) -> str:
-    """A task's name; of a path its last part."""
-    return shortened(task.rstrip("/").rpartition("/")[2] if ":" in task else task, 24)
 
 
 def _name(text: str) -> str:

@@ -10,6 +10,7 @@ from learngene_zoo.bench.condition import SCRATCH, Condition
 from learngene_zoo.bench.pairs import Pair
 from learngene_zoo.bench.statistics import extremes
 from learngene_zoo.bench.summary import Line, Summary
+from learngene_zoo.plotting import shortened
 from learngene_zoo.text import GAP, counted, human_count, human_seconds
 from learngene_zoo.text import markdown as escaped
 
@@ -37,11 +38,12 @@ NOTES = (
     "from the lowest to the highest value, where there are fewer.",
 )
 INTERVALS: dict[Interval, str] = {  # how the numbers beside a mean are explained
-    "images": "[low, high]: 95 % interval over the test images, seeds pooled",
-    "tasks_seeds": "[low, high]: 95 % interval over tasks and seeds",
+    "tasks_seeds": "[low, high] of averages: 95 % interval over tasks and seeds",
+    "images": "[low, high] of one task: 95 % interval over its test images, seeds pooled",
     "seeds": "[low, high]: 95 % interval over seeds",
     "range": f"(low to high): range over tasks and seeds; an interval over them needs {LEAST} of each",
 }
+FEW_TASKS = 3  # whose gains are also shown one by one
 PAGE_WIDTH = 80  # characters of a terminal's line
 
 
@@ -164,15 +166,39 @@ def _present(*tables: Table | None) -> list[Table]:
 
 
 def gains(summary: Summary) -> Table | None:
-    """Return what each method gains with the largest budget of each size; None if there is nothing to compare it with."""
+    """Return what each method gains with the largest budget of each size; None if there is nothing to compare it with.
+
+    Of few tasks, whose interval or range is wide, the gains over scratch follow task by task.
+    """
+    averages = _of_methods(summary)
+    few = 1 < len(summary.tasks) <= FEW_TASKS
+    found = [(line, name, gain) for line in averages for name, gain in _gains(line).items()]
+    for average in averages if few else ():
+        own = [
+            one for one in summary.lines if one.task and (one.arm, one.condition) == (average.arm, average.condition)
+        ]
+        found += [(line, "over scratch", line.over_scratch) for line in own]
     rows = [
-        (line.arm, name, *_about(summary, line.condition), *_points(gain))
-        for line in _of_methods(summary)
-        for name, gain in _gains(line).items()
+        (
+            line.arm,
+            name,
+            short_task(line.task) if line.task else AVERAGE,
+            *_about(summary, line.condition),
+            *_points(gain),
+        )
+        for line, name, gain in found
         if gain is not None
     ]
-    columns = ("arm", "gain", *_about_columns(summary), "points", "interval or range")
-    return _telling(Table("gains in points, with the largest budget", columns, tuple(rows), texts=2)) if rows else None
+    columns = ("arm", "gain", "task", *_about_columns(summary), "points", "interval or range")
+    if not rows:
+        return None
+    table = Table("gains in points, with the largest budget", columns, tuple(rows), texts=3)
+    return table if few else replace(table.without("task"), texts=2)
+
+
+def short_task(task: str) -> str:
+    """Return a task's name in at most 24 letters; of a path its last part."""
+    return shortened(task.rstrip("/").rpartition("/")[2] if ":" in task else task, 24)
 
 
 def _gains(line: Line) -> dict[str, Average | None]:
@@ -230,7 +256,9 @@ def _points(gain: Average) -> tuple[str, str]:
 
 def explanations(summary: Summary) -> list[str]:
     """Return what stands in brackets and in parentheses in the tables of averages, one sentence for each kind."""
+    shown_tasks = len(summary.tasks) <= FEW_TASKS
     found = [gain for line in summary.averages for gain in _gains(line).values() if gain]
+    found += [line.over_scratch for line in summary.lines if line.task and line.over_scratch and shown_tasks]
     found += [pair.difference for pair in summary.pairs if pair.task is None and not pair.same]
     kinds = {gain.interval for gain in found}
     return [text for kind, text in INTERVALS.items() if kind in kinds]

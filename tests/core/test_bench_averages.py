@@ -174,7 +174,8 @@ def test_methods_are_compared_with_each_other_and_the_better_comes_first() -> No
     assert all(pair.difference.interval == "images" for pair in summary.pairs)
     found = summary.pairs[0].to_flat()
     assert (found["arm"], found["rival"], found["same"], found["interval"]) == ("two", "one", False, "images")
-    assert tables.explanations(summary) == ["[low, high]: 95 % interval over the test images, seeds pooled"]
+    (said,) = tables.explanations(summary)
+    assert said == "[low, high] of one task: 95 % interval over its test images, seeds pooled"
 
 
 def test_of_many_methods_each_is_compared_with_the_best() -> None:
