@@ -22,7 +22,7 @@ from typing import Literal
 
 from learngene_zoo.bench.results import Row, unpacked
 from learngene_zoo.bench.statistics import Scope, estimate, leave_one_out
-from learngene_zoo.intervals import paired_gain, pooled_proportion
+from learngene_zoo.intervals import Gain, paired_gain, pooled_proportion
 
 Key = tuple[str, int]  # task, seed
 Interval = Literal["images", "tasks_seeds", "seeds", "range", "none"]
@@ -97,7 +97,10 @@ def average_metric(rows: Iterable[Row]) -> Average | None:
     by_key = {(row.task, row.seed): row for row in rows if row.value is not None}
     values = {key: row.value or 0.0 for key, row in by_key.items()}
     runs = _flags_of_one_task(by_key)
-    return over_images(values, *pooled_proportion(runs)) if runs else average(values, "seeds", (0.0, 1.0))
+    if not runs:
+        return average(values, "seeds", (0.0, 1.0))
+    share = sum(sum(run) / len(run) for run in runs) / len(runs)
+    return over_images(values, Gain(share, *pooled_proportion(runs)))
 
 
 def average_gain(ours: Mapping[Key, Row], theirs: Mapping[Key, Row]) -> Average | None:
@@ -107,15 +110,13 @@ def average_gain(ours: Mapping[Key, Row], theirs: Mapping[Key, Row]) -> Average 
     runs, other_runs = (_flags_of_one_task({key: rows[key] for key in shared}) for rows in (ours, theirs))
     if not runs or not other_runs or len(runs[0]) != len(other_runs[0]):
         return average(values, bounds=(-1.0, 1.0))
-    gain = paired_gain(runs, other_runs)
-    return over_images(values, gain.low, gain.high)
+    return over_images(values, paired_gain(runs, other_runs))
 
 
-def over_images(values: Mapping[Key, float], low: float, high: float) -> Average:
-    """Return the mean over the seeds of one task, with an interval over its images."""
-    mean = sum(values.values()) / len(values)
-    tasks = tuple(dict.fromkeys(task for task, _ in values))
-    return Average(value=mean, low=low, high=high, interval="images", tasks=tasks, seeds=len(values))
+def over_images(keys: Collection[Key], found: Gain) -> Average:
+    """Return the mean over these seeds of one task, with its interval over the images."""
+    tasks = tuple(dict.fromkeys(task for task, _ in keys))
+    return Average(**found._asdict(), interval="images", tasks=tasks, seeds=len(keys))
 
 
 def _flags_of_one_task(rows: Mapping[Key, Row]) -> list[tuple[bool, ...]]:

@@ -205,8 +205,9 @@ def _curve(panel: Axes, own: dict[int, Line], budgets: Sequence[int], look: Look
     panel.plot(xs, [100 * one.value for one in values], label=_name(arm), zorder=3, **{**look, "markersize": 4})
     drawn = [(x, *ends) for x, ends in zip(xs, map(_drawn_interval, values)) if ends]
     if len(drawn) > 1:
+        places, lows, highs = zip(*drawn)
         alpha = 0.08 if look["color"] == GREY else 0.12
-        panel.fill_between(*zip(*drawn), color=look["color"], alpha=alpha, linewidth=0)
+        panel.fill_between(places, lows, highs, color=look["color"], alpha=alpha, linewidth=0)
     for x, low, high in drawn if len(drawn) == 1 else ():
         panel.plot([x, x], [low, high], color=look["color"], linewidth=1.1, alpha=0.8, zorder=2)
 

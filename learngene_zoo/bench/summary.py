@@ -199,8 +199,8 @@ def _strongest(arms: Mapping[str, Rows]) -> tuple[Rows, dict[str | None, str]]:
         arm: {(task, 0, seed): rows[task, seed].value or 0.0 for task, seed in sorted(shared)}
         for arm, rows in arms.items()
     }
-    chosen = {task: arm for (task, _), arm in stronger(values)[1].items()}
-    return {key: arms[chosen[key[0]]][key] for key in sorted(shared)}, {**chosen}
+    chosen: dict[str | None, str] = {task: arm for (task, _), arm in stronger(values)[1].items()}
+    return {key: arms[chosen[key[0]]][key] for key in sorted(shared)}, chosen
 
 
 def _gain(ours: Rows, theirs: Rows, task: str | None) -> Average | None:

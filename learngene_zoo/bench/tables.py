@@ -237,11 +237,11 @@ def _about(summary: Summary, condition: Condition) -> tuple[str, ...]:
 def _about_columns(summary: Summary) -> tuple[str, ...]:
     conditions = [line.condition for line in summary.lines]
     values = {
-        "layers": {condition.named for condition in conditions},
-        "width": {condition.width for condition in conditions},
-        "metric": {condition.metric for condition in conditions},
+        "layers": [condition.named for condition in conditions],
+        "width": [str(condition.width) for condition in conditions],
+        "metric": [condition.metric for condition in conditions],
     }
-    return tuple(name for name, found in values.items() if len(found) > 1)
+    return tuple(name for name, found in values.items() if len(set(found)) > 1)
 
 
 def _pair_points(pair: Pair) -> tuple[str, str]:
