@@ -76,13 +76,14 @@ def in_order(probes: Iterable[tuple[str, Member, np.ndarray]]) -> list[Candidate
 
 def _candidate(name: str, member: Member, right_N: np.ndarray, best_N: np.ndarray) -> Candidate:
     right, total = int(np.sum(right_N)), len(right_N)
+    is_first = right_N is best_N  # it does not differ from itself, on these or any other images
     return Candidate(
         learngene=name,
         member=member,
         probe=right / total,
         interval=proportion(right, total),
         images=total,
-        difference=paired_gain([list(right_N)], [list(best_N)]),
+        difference=Gain(0.0, 0.0, 0.0) if is_first else paired_gain([list(right_N)], [list(best_N)]),
     )
 
 

@@ -240,7 +240,7 @@ BudgetName = Literal["quick", "standard", "full"]
 BUDGETS: dict[BudgetName, GridBudget] = {
     # Minutes on two cores: to see that everything works, and a first result. No extraction sees these tasks by default.
     "quick": GridBudget(
-        layers=(6,), epochs=(4,), seeds=2, images=1000, tasks=("figures", "textures", "numbers"), most_tasks=3
+        layers=(6,), epochs=(3,), seeds=3, images=800, tasks=("figures", "textures", "numbers"), most_tasks=3
     ),
     # An afternoon on two cores.
     "standard": GridBudget(layers=(6, 9, 12), epochs=(1, 4, 16), seeds=3, images=1000),

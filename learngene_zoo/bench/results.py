@@ -49,6 +49,7 @@ class Row:
     split: str
     size: str = ""  # how the expander's settings name it, where layers alone do not
     version: _Count = 1  # of the suite that drew the test images
+    weights: str = ""  # digest of the model before its training; "" in rows of earlier versions
     error: str | None = None
     metric: str = "accuracy"  # or mIoU
     value: _Share = None

@@ -87,12 +87,19 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
     return replace(
         found,
         **_identity(cell, run) | {"width": found.width, "images": found.images},
+        weights=digest_of(start),
         untrained=before.value if before else None,
         probe=before.probe if before else None,
         stored_params=spent.stored_params,
         extraction_seconds=spent.seconds,
         extraction_images=spent.images,
     )
+
+
+def digest_of(start: Descendant) -> str:
+    """Return a digest of a model's architecture, input and weights: two arms with equal ones are the same model."""
+    same = [start.spec, start.mean, start.std]
+    return fingerprint([fingerprint_of_state(start.state), *map(to_json, same)])
 
 
 def trained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) -> Row:

@@ -74,7 +74,7 @@ def bench(suite: str | None, claim: tuple[str, ...], workers: int | None, ray: s
 def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[..., Executor]) -> None:
     """Run the grid that the command line describes."""
     from learngene_zoo.bench.cost_curve import cost_cells
-    from learngene_zoo.bench.grid_tuning import told, untuned, with_choices
+    from learngene_zoo.bench.grid_tuning import describe_tuning, with_choices
     from learngene_zoo.bench.report import note_grid
     from learngene_zoo.bench.runner import run_grid
     from learngene_zoo.bench.search import choose
@@ -83,7 +83,7 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
     say = partial(say_now, job=job)
     cells = _cells(suite, given, job, say)
     cells = cost_cells(cells, tasks_named(_words(given["extract_task"]))) if given["cost"] else cells
-    tuning = _tuning(cells, given)
+    tuning = _tuning(cells, given, job.run.offline)
     choices: dict[str, Choice] = {}
     if tuning.space.arms and tuning.space.size > 1:
 
@@ -98,20 +98,28 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
 
     def begin() -> None:
         methods = _words(given["method"]) or COMPARED
-        note_grid(cells, job.out, cost=given["cost"], choices=choices, methods=methods)
-        for line in [told(choice) for choice in choices.values()] or [untuned(cells)]:
+        small = tuning.small if tuning.space.size > 1 and not choices else {}
+        note_grid(cells, job.out, cost=given["cost"], choices=choices, small=small, methods=methods)
+        for line in describe_tuning(cells, choices, small):
             say(line)
 
     run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, anew=anew, begin=begin)
 
 
-def _tuning(cells: Sequence[Cell], given: dict[str, Any]) -> GridTuning:
-    """How its arms are tuned: what the user typed for the rate or the augmentation is not chosen from others."""
-    from learngene_zoo.bench.grid_tuning import GridTuning
+def _tuning(cells: Sequence[Cell], given: dict[str, Any], offline: bool) -> GridTuning:
+    """How its arms are tuned: what the user typed for the rate or the augmentation is not chosen from others.
+
+    Nothing is chosen on a task with few validation images, unless --tune names the rates.
+    """
+    from learngene_zoo.bench.grid_tuning import GridTuning, find_small
+    from learngene_zoo.tasks.catalogue import open_task
 
     own = typed(RECIPE)
     rates = given["tune"] or ((own["lr"],) if "lr" in own else RATES)
-    return GridTuning(cells, tuple(rates), (own["augment"],) if "augment" in own else AUGMENTS)
+    augments = (own["augment"],) if "augment" in own else AUGMENTS
+    asked = given["tune"] or len(rates) * len(augments) == 1
+    small = {} if asked else find_small(cells, lambda task: open_task(task, offline=offline).sizes["validation"])
+    return GridTuning(cells, tuple(rates), augments, small=small)
 
 
 def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], None]) -> list[Cell]:
