@@ -24,6 +24,7 @@ from torch import nn
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import open_device
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.training.evaluate import check_head, evaluate_each
@@ -89,9 +90,11 @@ def export_descendant(
     images_BCHW = _images(descendant, max(BATCHES))
     found: dict[str, Any] = {"format": format, "dtype": dtype}
     with new_file(path, force) as draft:
-        write_file(descendant, draft, dtype)
-        runner = opened(draft, run.threads)
-        found["difference"] = _difference(model, runner, images_BCHW, dtype)
+        with report_activity(f"writing {path.name}"):
+            write_file(descendant, draft, dtype)
+        with report_activity(f"comparing {path.name} with the model"):
+            runner = opened(draft, run.threads)
+            found["difference"] = _difference(model, runner, images_BCHW, dtype)
         if dtype == "int8":
             assert task is not None, "int8 is measured on a task"
             found |= _measured(descendant, model, runner, task, max_drop, run)

@@ -21,7 +21,7 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.cli.job import Row, json_option, offline_option, print_row, print_rows
+from learngene_zoo.cli.job import Row, json_option, offline_option, print_progress, print_row, print_rows
 from learngene_zoo.cli.options import complete_tasks
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import METHODS
@@ -59,6 +59,7 @@ def doctor(
     as_json: bool,
 ) -> None:
     """Print the findings; exit 1 if one of them is bad."""
+    print_progress()
     if check_images:
         if task is None:
             raise WrongCall("--check-images needs the data that is to be read: --task folder:PATH")

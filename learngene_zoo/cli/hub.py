@@ -11,7 +11,15 @@ from learngene_zoo.artifacts.fetch import copy, fetch_repository
 from learngene_zoo.artifacts.hub import parse_repository
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.atomic import claim
-from learngene_zoo.cli.job import advise, json_option, offline_option, print_lines, print_row, print_rows
+from learngene_zoo.cli.job import (
+    advise,
+    json_option,
+    offline_option,
+    print_lines,
+    print_progress,
+    print_row,
+    print_rows,
+)
 from learngene_zoo.cli.main import note
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import counted, printable, shell_word
@@ -32,6 +40,7 @@ def publish(
     from learngene_zoo.artifacts import publish as hub
     from learngene_zoo.artifacts.publication import publication, target
 
+    print_progress(is_wanted=not quiet)
     named = target(repository, tag)
     made = publication(folder, named, members=descendants, licence=licence)
     if made.paths and not quiet:
@@ -97,6 +106,7 @@ def fetch(repository: str, out: Path | None, force: bool, offline: bool, quiet: 
     if out is not None:
         claim(out, force)
     named = parse_repository(repository)
+    print_progress(is_wanted=not quiet)
     progress = not quiet and sys.stderr.isatty()
     found = fetch_repository(named, whole=not named.inside, offline=offline, progress=progress)
     folder = copy(found, out, force) if out is not None else found.folder

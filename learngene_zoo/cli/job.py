@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from learngene_zoo.runs.progress import mark_printed, print_activities, report_activity
 from learngene_zoo.runs.run import DEVICES, MOST_THREADS, Run, check_device, is_first
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import human_count, json_text, printable, shell_word, terminal_width, text_table
@@ -91,6 +92,7 @@ def job_of(given: dict[str, Any]) -> Job:
     how = {field.name: values[field.name] for field in fields(Run) if field.name in values}
     check_device(values["device"])
     progress = not values["quiet"] and sys.stderr.isatty()
+    print_progress(is_wanted=not values["quiet"])
     return Job(
         run=Run(**how, progress=progress, lines=not values["quiet"]),
         place=values.get("out"),
@@ -98,6 +100,14 @@ def job_of(given: dict[str, Any]) -> Job:
         quiet=values["quiet"],
         as_json=values["as_json"],
     )
+
+
+def print_progress(is_wanted: bool = True) -> None:
+    """Print lines about long steps until the command ends."""
+    context = click.get_current_context(silent=True)
+    if context is not None and is_wanted:
+        context.with_resource(print_activities())
+        context.with_resource(report_activity(context.command_path.removeprefix("lgzoo ")))
 
 
 Row = Mapping[str, Json]
@@ -160,6 +170,7 @@ def on_task(task: str | None) -> str:
 def say(text: str, job: Job) -> None:
     """One line of progress on stderr."""
     if is_first() and not job.quiet:
+        mark_printed()
         click.echo(printable(text), err=True)
 
 

@@ -13,6 +13,7 @@ from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
 from learngene_zoo.lifecycle.models import own_run, own_task
 from learngene_zoo.method import Budget, Member, Target, family, method_of
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
 from learngene_zoo.tasks.catalogue import open_task
@@ -94,12 +95,13 @@ def recommend(
         raise WrongCall(f"none of {shelf.some([str(named) for named in listed])} has a descendant within these budgets")
 
     def built() -> Iterator[tuple[str, Member, Descendant]]:
-        for gene, member in members:
+        for activity.done, (gene, member) in enumerate(members):
             expander = with_settings(method_of(gene.config, gene.folder or "it").expander, member.settings)
             descendant = expand(gene, target=replace(member.target, task=task), expander=expander, run=run)
             yield shelf.reference(gene.folder) if gene.folder else gene.config.method, member, descendant
 
-    return ranked(built(), data, run, images=images, report=report)
+    with report_activity("building and probing models", len(members)) as activity:
+        return ranked(built(), data, run, images=images, report=report)
 
 
 def _offered(learngenes: Iterable[Learngene], task: Task, budget: Budget, sizes: int) -> list[tuple[Learngene, Member]]:

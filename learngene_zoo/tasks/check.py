@@ -22,6 +22,7 @@ import torch
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, ZooError
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.tasks.images import decoded, decoded_mask, header
 from learngene_zoo.tasks.loader import Feeder
@@ -114,14 +115,15 @@ def check_before_training(task: Task, used: Sequence[int] | np.ndarray, workers:
     splits = {name: task.split(name) for name in SPLITS}
     reader = Reader(replace(task, open_split=splits.__getitem__), splits, headers=True)
     new = _Unknown(splits, used, _remembered(task), deadline)
-    broken = [picture for picture in read_pictures(reader, new, workers) if picture.problem]
-    if not broken:
-        in_time = (chunk for chunk in new.met if time.monotonic() < deadline)
-        for picture in read_pictures(replace(reader, headers=False), in_time, workers):
-            if picture.problem:
-                broken.append(picture)
-            else:
-                good.append(stamp(splits[picture.split], picture.number))
+    with report_activity(f"reading the images of {task.name}"):
+        broken = [picture for picture in read_pictures(reader, new, workers) if picture.problem]
+        if not broken:
+            in_time = (chunk for chunk in new.met if time.monotonic() < deadline)
+            for picture in read_pictures(replace(reader, headers=False), in_time, workers):
+                if picture.problem:
+                    broken.append(picture)
+                else:
+                    good.append(stamp(splits[picture.split], picture.number))
     _spent[task.name] += time.monotonic() - began
     remember(task, good)
     if broken:

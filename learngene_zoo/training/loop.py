@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import (
     Run,
     check_agreed,
@@ -151,7 +152,10 @@ def train(
         outlets = (metrics_file(run.folder, done), tracking(engine.accelerator, run, label), bar)
         logs = [stack.enter_context(outlet) for outlet in outlets]
         saved, pause = time.monotonic(), seconds_between_checkpoints
+        title = f"{run.name}: {label}" if run.name else label
+        activity = stack.enter_context(report_activity(title, engine.steps, has_bar=run.progress))
         for step in engine.remaining(done):
+            activity.done, activity.note = step.step, f"loss {step.loss:.4f}"
             for log in logs:
                 log(step.line(engine.shown), step.step)
             yield replace(step, report=partial(_report, logs[:-1], step))
