@@ -235,10 +235,24 @@ LAWS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+LAWS += [
+    ({"of_split": {"count": -1}}, "breaks the law 'every split opens, and knows its labels': train of noise raised"),
+    ({"open_split": lambda name: [1, 2]}, "'every split opens, and knows its labels': train of noise raised Attrib"),
+]
+
+
 @pytest.mark.parametrize(("changes", "words"), LAWS)
 def test_a_broken_law_is_named(registered: Callable[..., Suite], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(AssertionError, match=f"the suite noises .*{words}"):
         check_suite(registered(**changes))
+
+
+def test_an_error_of_a_suite_is_told_with_the_promise_that_it_breaks(
+    registered: Callable[..., Suite],
+) -> None:
+    suite = replace(registered(), open=lambda entry, offline: {}["photos"])
+    with pytest.raises(AssertionError, match="'every task opens, or is Unavailable': noise raised KeyError: 'photos'"):
+        check_suite(suite)
 
 
 def test_a_suite_must_be_registered_and_cheap_to_list(site: Path) -> None:
