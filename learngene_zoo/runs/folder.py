@@ -97,7 +97,7 @@ def check_start(out: str | Path | None, run: Run, force: bool) -> None:
         return
     place = claim(Path(out), force)
     folder = resolved(place.with_name(f"{place.name}.run"))
-    _check_ours(folder)
+    _check_ours(folder, run.resume)
     record = _read(folder)
     if record and not record.get("finished") and not force:
         raise Refused(_unfinished(folder))

@@ -76,10 +76,14 @@ def open_folder(path: str, roles: Mapping[str, str] | None = None, report: Repor
     found = {split: _label(part, names) for split, part in splits.items()}
     notes = (*fields.get("notes", ()), *layout.notes, *_describe(splits.values()))
     stamp = FileStamp(
-        tuple((os.path.relpath(file, top), file) for part in found.values() for file in part.rows.paths),
+        tuple((os.path.relpath(file, top), file) for part in found.values() for file in _list_paths(part)),
         partial(list_facts, names, {split: part.labels for split, part in found.items()}),
     )
     return task_of(f"folder:{path}", found, names, **{"stamp": stamp, **fields, "notes": notes})
+
+
+def _list_paths(part: Labelled) -> tuple[str, ...]:
+    return part.rows.paths if isinstance(part.rows, Files) else ()
 
 
 def list_facts(names: Sequence[str], labels: Mapping[str, np.ndarray]) -> Iterable[bytes]:
