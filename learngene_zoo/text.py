@@ -47,9 +47,7 @@ MOST_OF_PATH = 4096  # of one that may be a path: of a task, an ancestry model
 
 
 def check_name(text: str, kind: str, most: int = MOST_LETTERS) -> None:
-    """Raises `WrongCall` for a name that is no text in UTF-8, or too long to lay out."""
-    if not is_text(text):
-        raise WrongCall(f"the {kind} {text!r:.80} is not text in UTF-8")
+    """Check that a name is short enough to be laid out. Raises `WrongCall`."""
     if len(text) > most:
         raise WrongCall(f"the {kind} {text[:30]!r}... has {len(text):,} characters; expected at most {most}")
 

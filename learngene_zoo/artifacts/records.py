@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import LIMITS, USUAL_VIEW, Spec, View
 from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, from_json
-from learngene_zoo.text import MOST_OF_PATH, check_name
+from learngene_zoo.text import MOST_OF_PATH, check_name, is_text
 from learngene_zoo.version import __version__
 
 FORMAT = 1
@@ -84,6 +84,9 @@ class Purpose:
         check_name(self.task, "task", MOST_OF_PATH)
         for text in self.class_names:
             check_name(text, "class")
+        for text in (self.task, *self.class_names):
+            if not is_text(text):
+                raise WrongCall(f"{text!r:.80} is not text in UTF-8")
 
 
 @dataclass(frozen=True, kw_only=True)
