@@ -82,7 +82,8 @@ def list_pictures(folder: str | Path) -> Listing:
             if target not in known:
                 known.add(target)
                 files.append(link)
-    pictures, left_out = [], []
+    pictures: list[str] = []
+    left_out: list[str] = []
     for file in _sorted(files):
         (pictures if is_picture(file) else left_out).append(file)
     return Listing(tuple(pictures), tuple(left_out), tuple(_sorted(dangling)))
