@@ -36,6 +36,7 @@ from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.tasks.catalogue import find_entry, open_task, tasks_named, unnamed
+from learngene_zoo.tasks.stamps import stamp_tasks
 from learngene_zoo.tasks.task import Entry
 from learngene_zoo.text import shell_word
 
@@ -158,7 +159,10 @@ def extract(
             versions={**versions(), **METHODS.package_of(name)},
         )
 
-    return produce(make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force)
+    stamps = partial(stamp_tasks, data)
+    return produce(
+        make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force, data=stamps
+    )
 
 
 def expand(

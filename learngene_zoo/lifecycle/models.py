@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import YOUNG, Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
+from learngene_zoo.tasks.stamps import stamp_tasks
 from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ def train(
         )
         return fit(start, data, recipe, run, guard=True)
 
-    return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
+    stamps = partial(stamp_tasks, [data])
+    return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force, data=stamps)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +164,8 @@ def finetune(
         return replace(made, provenance={**made.provenance, "found": tried}) if tried else made
 
     plan = {"model": start.identity, "task": to_json(data.record), **asked}
-    return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
+    stamps = partial(stamp_tasks, [data])
+    return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps)
 
 
 def _finetuning(model: Descendant | TimmModel, preset: str | None, recipe: Recipe | None) -> Finetuning:

@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -52,17 +52,22 @@ def produce(
     settings: Json,
     run: Run,
     force: bool,
+    data: Callable[[], Mapping[str, str]] = dict,
 ) -> A:
     """What `make(run)` returns; with `out`, computed in `OUT.run`, where it can be resumed, and written to `out` at the end.
 
     With `run.resume`, the artifact at `out` is loaded if this very run has written it already. Raises `Refused` if `out` exists
     (without `force`), if an unfinished run lies there (without `resume` or `force`), if another process works there, or if a
     run that was started with other settings is to be resumed; `Unavailable` if the place cannot be written.
+    `data` returns the stamps of what is read, by name: a run is not resumed after its data changed.
     """
     if out is None:
         return make(run)
     join(run.device_name)
-    plan = {"verb": verb, "seed": run.seed, "precision": run.precision, "settings": settings}
+    plan: dict[str, Json] = {"verb": verb, "seed": run.seed, "precision": run.precision, "settings": settings}
+    stamps = dict(data())
+    if stamps:
+        plan["data"] = stamps
     out = Path(out)
     place = resolved(out)
     folder = resolved(place.with_name(f"{place.name}.run"))
@@ -171,18 +176,32 @@ def _open(folder: Path, place: Path, plan: dict[str, Json], resume: bool, force:
     claim(place, force)
     unfinished = bool(before) and not before.get("finished") and _anything_kept(folder)
     if resume and unfinished:
-        changed = _difference(before, plan)
+        changed = _difference(before, {key: value for key, value in plan.items() if key != "data"})
         if changed:
             raise Refused(
                 f"the run in {shown(folder)} was started with other settings ({changed}); "
                 "resume it with the same ones, or start over with --force"
             )
+        _check_data(before, plan, folder)
         return False
     if unfinished and not force:
         raise Refused(_unfinished(folder))
     clear(folder, but_kept=not unfinished and bool(_difference(before, plan)))
     _write(folder, {**plan, "finished": False})
     return False
+
+
+def _check_data(before: dict[str, Json], plan: dict[str, Json], folder: Path) -> None:
+    """Raise `Refused` if the files or labels of a run's data are not those that it began with."""
+    old, new = before.get("data") or {}, plan.get("data") or {}
+    assert isinstance(old, dict)
+    assert isinstance(new, dict)
+    for name, stamp in new.items():
+        if old.get(name) != stamp:
+            raise Refused(
+                f"the data {name} changed since the run in {shown(folder)} began (its files, their contents or the labels); "
+                "restore it and resume, or start over with --force"
+            )
 
 
 def _read(folder: Path) -> dict[str, Json]:
