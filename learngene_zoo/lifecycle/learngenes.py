@@ -113,6 +113,7 @@ def extract(
     bundled ancestry model.
     """
     from learngene_zoo.artifacts.ancestry import open_ancestry
+    from learngene_zoo.training.trackers import say_notes
 
     run = run or Run()
     method = METHODS.load(name)
@@ -143,6 +144,7 @@ def extract(
     }
 
     def make(run: Run) -> Learngene:
+        say_notes(opened_tasks, run)
         made = returned(extractor, Learngene, extractor(opened, data, run))
         return made.with_config(
             settings=to_json(extractor),

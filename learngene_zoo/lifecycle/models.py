@@ -58,6 +58,7 @@ def train(
     """
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
+    from learngene_zoo.training.trackers import say_notes
 
     run = run or own_run()
     data = open_task(task, offline=run.offline)
@@ -66,6 +67,7 @@ def train(
     settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
 
     def make(run: Run) -> Descendant:
+        say_notes([data], run)
         start = assemble(
             spec,
             {},
@@ -134,7 +136,7 @@ def finetune(
     and the model was built for data that only the caller may choose (`folder:mine`), or for none.
     """
     from learngene_zoo.training.automatic import settled
-    from learngene_zoo.training.trackers import say
+    from learngene_zoo.training.trackers import say, say_notes
     from learngene_zoo.training.tuning import tune
 
     run = run or own_run()
@@ -148,6 +150,7 @@ def finetune(
     asked = {"recipe": {**to_json(recipe), **found}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
+        say_notes([data], run)
         head = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=head, dense=data.dense)
         resolved, tried = settled(fresh, data, recipe, run, found)
