@@ -125,6 +125,7 @@ def extract(
     for source in sources:
         check_source(source)
     from learngene_zoo.artifacts.ancestry import open_ancestry
+    from learngene_zoo.training.trackers import say_notes
 
     served = partial(check_family, method)
     opened = [
@@ -148,6 +149,7 @@ def extract(
     }
 
     def make(run: Run) -> Learngene:
+        say_notes(opened_tasks, run)
         made = returned(extractor, Learngene, extractor(opened, data, run))
         return made.with_config(
             settings=to_json(extractor),

@@ -62,6 +62,7 @@ def train(
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
+    from learngene_zoo.training.trackers import say_notes
 
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
@@ -69,6 +70,7 @@ def train(
     settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
 
     def make(run: Run) -> Descendant:
+        say_notes([data], run)
         start = assemble(
             spec,
             {},
@@ -139,7 +141,7 @@ def finetune(
     run = run or own_run()
     check_start(out, run, force)
     from learngene_zoo.training.automatic import settled
-    from learngene_zoo.training.trackers import say
+    from learngene_zoo.training.trackers import say, say_notes
     from learngene_zoo.training.tuning import tune
 
     start = open_model(model, offline=run.offline)
@@ -152,6 +154,7 @@ def finetune(
     asked = {"recipe": {**to_json(recipe), **found}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
+        say_notes([data], run)
         head = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=head, dense=data.dense)
         resolved, tried = settled(fresh, data, recipe, run, found)
