@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import pickle
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import pytest
 import torch
-from contract_toy import TOY, TRAINS, Keep, Train, breaks, extracting, trained
+from contract_toy import TOY, TRAINS, Keep, Take, Train, breaks, expanding, extracting, trained
 
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.errors import BadPlugin, WrongCall
@@ -219,8 +220,44 @@ def test_every_shape_of_ancestry_model_is_tried_and_an_outline_may_refuse_it(mon
     assert {(spec.registers, spec.layer_scale) for spec in seen} == {(0, None), (2, 0.1)}
     unrefusing = extracting(__call__=watching)
     monkeypatch.setitem(METHODS.__dict__, "load", lambda name: unrefusing)
-    with pytest.raises(KeyError, match="cls_token"):
+    with pytest.raises(AssertionError, match=r"that its outline accepts': .*KeyError: 'cls_token'"):
         check_method(unrefusing)
+
+
+# What a method raises is told with the promise that it breaks.
+
+
+def raising(error: BaseException, when: Callable[..., bool] = lambda *_: True) -> Callable[..., Any]:
+    """A part of a method that raises an error when its arguments are these, and else does what the toy's does."""
+
+    def part(self: Any, *arguments: Any) -> Any:
+        if when(*arguments):
+            raise error
+        return (Take() if len(arguments) == 3 and hasattr(arguments[1], "layers") else Keep())(*arguments)
+
+    return part
+
+
+MEMBERS = "the expander builds every member of its family"
+RAISED = [
+    (expanding(__call__=raising(WrongCall("no"), lambda gene, target, run: target.layers == 1)),
+     f"toy breaks the law '{MEMBERS}': layers=1, width=32, heads=2, image_size=16 raised WrongCall: no$"),
+    (expanding(__call__=raising(ZeroDivisionError("by 0"))), f"'{MEMBERS}': layers=1.* raised ZeroDivisionError: by 0$"),
+    (expanding(__call__=raising(AssertionError("odd"))), f"'{MEMBERS}': .* raised AssertionError: odd$"),
+    (expanding(__call__=raising(SystemExit(3))), f"'{MEMBERS}': .* raised SystemExit: 3$"),
+    (expanding(family=raising(ValueError("bad"))), "'the outline .*|'the family is known.*raised ValueError: bad$"),
+    (expanding(__call__=raising(IndexError("far"), lambda gene, target, run: (target.layers or 0) > 3)),
+     "'a size that cannot be built is refused with WrongCall': layers=6 raised IndexError: far$"),
+    (extracting(__call__=raising(RuntimeError("shape"))),
+     "'the extractor condenses every ancestry model that its outline accepts': .*raised RuntimeError: shape$"),
+    (extracting(outline=raising(TypeError("kind"))), "raised TypeError: kind$"),
+    (extracting(needs_tasks=raising(TypeError("none"))), "'the extractor says whether it needs tasks': raised TypeError"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "says"), RAISED, ids=[says[:60] for _, says in RAISED])
+def test_an_error_of_a_method_is_told_with_the_promise_that_it_breaks(method: Method, says: str) -> None:
+    breaks(method, says)
 
 
 def test_an_ancestry_model_that_is_refused_only_after_its_outline_is_caught() -> None:
@@ -228,7 +265,7 @@ def test_an_ancestry_model_that_is_refused_only_after_its_outline_is_caught() ->
         refused(self, [ancestries[0].spec])
         return Keep()(ancestries, tasks, run)
 
-    breaks(extracting(__call__=late), "refuses what its outline accepts: this method needs a class token")
+    breaks(extracting(__call__=late), "that its outline accepts': .* raised WrongCall: this method needs a class token")
 
 
 def test_of_a_large_family_an_even_sample_is_built() -> None:

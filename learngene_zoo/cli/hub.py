@@ -11,8 +11,17 @@ from learngene_zoo.artifacts.fetch import copy, fetch_repository
 from learngene_zoo.artifacts.hub import parse_repository
 from learngene_zoo.artifacts.shelf import kind_of
 from learngene_zoo.atomic import claim
-from learngene_zoo.cli.job import advise, json_option, offline_option, print_lines, print_row, print_rows
+from learngene_zoo.cli.job import (
+    advise,
+    json_option,
+    offline_option,
+    print_lines,
+    print_progress,
+    print_row,
+    print_rows,
+)
 from learngene_zoo.cli.main import note
+from learngene_zoo.errors import Unavailable
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import counted, printable, shell_word
 
@@ -32,13 +41,19 @@ def publish(
     from learngene_zoo.artifacts import publish as hub
     from learngene_zoo.artifacts.publication import publication, target
 
+    print_progress(is_wanted=not quiet)
     named = target(repository, tag)
     made = publication(folder, named, members=descendants, licence=licence)
     if made.paths and not quiet:
         others = " and others" if len(made.paths) > 1 else ""
         note(f"config.json makes {counted(len(made.paths), 'path')} of this machine public: {made.paths[0]}{others}")
     if dry_run:
-        print_rows([to_json(change) for change in hub.changes(made)], as_json)
+        try:
+            found = hub.changes(made)
+        except Unavailable as error:
+            note(f"{error}; these files would be published")
+            found = hub.list_files(made)
+        print_rows([to_json(change) for change in found], as_json)
         return
 
     def tell(text: str) -> None:
@@ -85,7 +100,11 @@ publish_command = click.Command(
             ["--license", "licence"], help="The licence, where that of the ancestry models is not known: mit."
         ),
         click.Option(["--private"], is_flag=True, help="Create the repository as a private one."),
-        click.Option(["--dry-run"], is_flag=True, help="List what would change, with sizes, and change nothing."),
+        click.Option(
+            ["--dry-run"],
+            is_flag=True,
+            help="List what would change, with sizes, and change nothing; without a network, list the files.",
+        ),
         click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
         json_option(),
     ],
@@ -97,6 +116,7 @@ def fetch(repository: str, out: Path | None, force: bool, offline: bool, quiet: 
     if out is not None:
         claim(out, force)
     named = parse_repository(repository)
+    print_progress(is_wanted=not quiet)
     progress = not quiet and sys.stderr.isatty()
     found = fetch_repository(named, whole=not named.inside, offline=offline, progress=progress)
     folder = copy(found, out, force) if out is not None else found.folder

@@ -13,7 +13,6 @@ took, and a note in the folder of every run that used it refers to it, so that t
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -23,6 +22,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.atomic import new_file
+from learngene_zoo.ownership import remove_marked
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
 from learngene_zoo.settings import Json, fingerprint, from_json, stated_fields, to_json
 from learngene_zoo.storage import load_result, parse_json, read_json, save_result, write_json
@@ -80,19 +81,24 @@ def once(
     if run.shared is not None and world() == 1:
         return Part(*_shared(run, run.shared, compute, key), key)
     if run.folder is None:
-        return Part(*compute(run), key)
+        return Part(*_compute(compute, run), key)
     done, kept = run.folder / DONE, run.folder / KEPT
     if run.resume and done.is_dir():
         return Part(*load_result(done), key)
     before = read_json(kept) if kept.is_file() else {}
     taken_over = before.get("key") == key
-    state, record = ({}, before.get("record")) if taken_over else compute(run)
+    state, record = ({}, before.get("record")) if taken_over else _compute(compute, run)
     if is_first():
         if not state and not taken_over:  # first: a part that is done is not written again, so neither would this be
             _write(kept, {"key": key, "record": record})
         save_result(done, state, record)
     wait_for_all()
     return Part(state, record, key)
+
+
+def _compute(compute: Callable[[Run], tuple[StateDict, Json]], run: Run) -> tuple[StateDict, Json]:
+    with report_activity(run.name or "computing"):
+        return compute(run)
 
 
 def key_of(function: Callable[..., Any], settings: Any, inputs: Sequence[Any], seed: int) -> str:
@@ -134,7 +140,7 @@ def _shared(
             if not (place / DONE).is_dir():
                 _make(place, run, key, compute)
             for checkpoint in [path for path in place.glob("**/checkpoint*") if path.is_dir()]:
-                shutil.rmtree(checkpoint)
+                remove_marked(checkpoint)
     finally:
         _note(run, key, time.monotonic() - began)
     return load_result(place / DONE)
@@ -144,7 +150,7 @@ def _make(place: Path, run: Run, key: str, compute: Callable[[Run], tuple[StateD
     """Compute a part, write what it took, and mark it as done last: a part that is there has its cost, whatever is killed."""
     began = time.monotonic()
     try:
-        state, record = compute(replace(run, folder=place, resume=True, plan=key))
+        state, record = _compute(compute, replace(run, folder=place, resume=True, plan=key))
     finally:
         _write(place / COST, {"seconds": _seconds(place) + time.monotonic() - began})
     save_result(place / DONE, state, record)

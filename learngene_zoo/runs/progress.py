@@ -1,26 +1,157 @@
-"""A bar for what is no training: passes over images, blocks, tries. A training reports its steps itself (training/trackers.py)."""
+"""What long steps report on stderr: a bar on a terminal; a line where nothing was printed for a while.
+
+`progress` reports passes over items, `report_activity` any other step. A training reports its steps itself
+(training/trackers.py). Lines are printed within `print_activities` only, which the command line enters; so a log
+shows that a command is alive, and a command that takes a few seconds prints none.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterable
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.text import printable
+from learngene_zoo.text import human_seconds, printable
 
 Item = TypeVar("Item")
+PERIOD = 20.0  # seconds without a line after which one is printed
+LONGEST_TITLE = 60  # characters
+
+
+@dataclass(eq=False)
+class Activity:
+    """A step that may take long, and how far it is."""
+
+    title: str
+    total: int | None = None
+    done: int = 0
+    has_bar: bool = False  # a bar shows it: no line is printed meanwhile
+    note: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def describe(self) -> str:
+        """Return its title and, of items, how many are done."""
+        title = printable(self.title)
+        if len(title) > LONGEST_TITLE:
+            title = f"{title[: LONGEST_TITLE // 2]}…{title[-LONGEST_TITLE // 2 + 1 :]}"
+        count = f" {self.done}/{self.total}" if self.total else ""
+        return f"{title}{count}{f', {self.note}' if self.note else ''}"
+
+
+class _Printer:
+    """Prints a line about the current activities whenever nothing was printed for `PERIOD` seconds."""
+
+    def __init__(self) -> None:
+        self.activities: list[Activity] = []
+        self.printed = time.monotonic()
+        self.users = 0
+        self.noted: set[str] = set()
+        self._stop = threading.Event()
+
+    def start(self) -> None:
+        self.users += 1
+        if self.users == 1 and is_first():
+            self.printed, self._stop = time.monotonic(), threading.Event()
+            threading.Thread(target=self._watch, args=(self._stop,), daemon=True).start()
+
+    def stop(self) -> None:
+        self.users -= 1
+        if not self.users:
+            self.noted.clear()
+            self._stop.set()
+
+    def _watch(self, stop: threading.Event) -> None:
+        while not stop.wait(max(0.01, self.printed + PERIOD - time.monotonic())):
+            if time.monotonic() - self.printed >= PERIOD:
+                self.printed = time.monotonic()
+                self.print_line()
+
+    def print_line(self) -> None:
+        """Print the first and the last activity and those with counts, and the time since the first began."""
+        current = list(self.activities)
+        if not current or any(activity.has_bar for activity in current):
+            return
+        named = [one for one in current if one.total or one in (current[0], current[-1])]
+        seconds = time.monotonic() - current[0].began
+        taken = f"{seconds:.0f}s" if seconds < 59.5 else human_seconds(seconds)
+        try:
+            print(": ".join(one.describe() for one in named) + f", {taken}", file=sys.stderr, flush=True)
+        except (OSError, ValueError):  # stderr is full or closed, which must not end the command
+            return
+
+
+_printer = _Printer()
+
+
+@contextmanager
+def report_activity(title: str, total: int | None = None, *, has_bar: bool = False) -> Iterator[Activity]:
+    """Within, lines of progress name this step. Its `done` and `note` may be set as it goes on."""
+    activity = Activity(title, total, has_bar=has_bar and is_first())
+    _printer.activities.append(activity)
+    try:
+        yield activity
+    finally:
+        _printer.activities.remove(activity)
+
+
+@contextmanager
+def print_activities(is_wanted: bool = True) -> Iterator[None]:
+    """Within, print a line about the current step whenever nothing was printed for `PERIOD` seconds."""
+    if not is_wanted:
+        yield
+        return
+    _printer.start()
+    try:
+        yield
+    finally:
+        _printer.stop()
+
+
+def mark_printed() -> None:
+    """Note that a line was printed, so that the next one of progress is due `PERIOD` seconds from now."""
+    _printer.printed = time.monotonic()
+
+
+def print_note(text: str, key: str) -> None:
+    """Print `note: text` where lines of progress are wanted, once per command for each key."""
+    if _printer.users and is_first() and key not in _printer.noted:
+        _printer.noted.add(key)
+        mark_printed()
+        print(f"note: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def progress(items: Iterable[Item], title: str, shown: bool | None = None) -> Generator[Item]:
-    """The same items, with a bar on stderr that disappears at the end.
+    """Yield the same items, with a bar on stderr that disappears at the end; without rich, with lines.
 
     shown: as a run has it (`run.progress`); by default if stderr is a terminal.
     """
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import track
+    counted = list(items)
+    is_drawn = (sys.stderr.isatty() if shown is None else shown) and is_first()
+    bar = _draw_bar(counted, title) if is_drawn else None
+    with (
+        print_activities() if is_drawn and bar is None else nullcontext(),
+        report_activity(title, len(counted), has_bar=bar is not None) as activity,
+    ):
+        if bar is not None:
+            yield from bar
+            return
+        for item in counted:
+            yield item
+            activity.done += 1
 
-    drawn = (sys.stderr.isatty() if shown is None else shown) and is_first()
-    title = escape(printable(title))
-    yield from track(list(items), title, console=Console(stderr=True), transient=True, disable=not drawn)
+
+def _draw_bar(items: list[Item], title: str) -> Iterable[Item] | None:
+    """Return the items with a bar of rich's; None where rich is not installed."""
+    try:
+        from rich.console import Console
+        from rich.markup import escape
+        from rich.progress import track
+    except ImportError:
+        return None
+    console = Console(stderr=True)
+    return track(items, escape(printable(title)), console=console, transient=True)

@@ -22,8 +22,9 @@ import torch
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, ZooError
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.tasks.images import decoded, decoded_mask, header
+from learngene_zoo.tasks.images import decoded, decoded_mask, header, open_source
 from learngene_zoo.tasks.loader import Feeder
 from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.streams.facts import cache_folder
@@ -70,7 +71,7 @@ class Reader:
             where = sample.where
             if self.headers:
                 return Picture(name, index, where, size=header(sample.image, where))
-            data = _bytes(sample.image)
+            data = _bytes(sample.image, where)
             if sample.mask is not None:
                 decoded_mask(sample.mask, where)
             size = _size(decoded(data, where))
@@ -79,11 +80,10 @@ class Reader:
             return Picture(name, index, where, str(error).removeprefix(f"{where}: "))
 
 
-def _bytes(image: Any) -> Any:
+def _bytes(image: Any, where: str) -> Any:
     """The stored bytes; what is not a file stays as it is, so that decoding names it."""
-    if isinstance(image, dict):
-        image = image["bytes"] if image.get("bytes") is not None else image.get("path")
-    return Path(image).read_bytes() if isinstance(image, str) and Path(image).is_file() else image
+    source = open_source(image, where)
+    return source.read_bytes() if isinstance(source, Path) and source.is_file() else source
 
 
 def _size(image_CHW: torch.Tensor) -> tuple[int, int]:
@@ -114,14 +114,15 @@ def check_before_training(task: Task, used: Sequence[int] | np.ndarray, workers:
     splits = {name: task.split(name) for name in SPLITS}
     reader = Reader(replace(task, open_split=splits.__getitem__), splits, headers=True)
     new = _Unknown(splits, used, _remembered(task), deadline)
-    broken = [picture for picture in read_pictures(reader, new, workers) if picture.problem]
-    if not broken:
-        in_time = (chunk for chunk in new.met if time.monotonic() < deadline)
-        for picture in read_pictures(replace(reader, headers=False), in_time, workers):
-            if picture.problem:
-                broken.append(picture)
-            else:
-                good.append(stamp(splits[picture.split], picture.number))
+    with report_activity(f"reading the images of {task.name}"):
+        broken = [picture for picture in read_pictures(reader, new, workers) if picture.problem]
+        if not broken:
+            in_time = (chunk for chunk in new.met if time.monotonic() < deadline)
+            for picture in read_pictures(replace(reader, headers=False), in_time, workers):
+                if picture.problem:
+                    broken.append(picture)
+                else:
+                    good.append(stamp(splits[picture.split], picture.number))
     _spent[task.name] += time.monotonic() - began
     remember(task, good)
     if broken:

@@ -7,7 +7,7 @@
         check_method(METHOD)
         check_suite(SUITE)
 
-Each raises `AssertionError`, whose message names the law that is broken, and the errors of the plugin itself.
+Each raises `AssertionError`, whose message names the law that is broken; an error that the plugin raised is its cause.
 """
 
 from learngene_zoo.testing.laws import tiny_ancestry, tiny_task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,7 @@ from learngene_zoo.method import AXES, Member, Method, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import to_json, with_settings
 from learngene_zoo.storage import StateDict
-from learngene_zoo.testing.laws import cold, copied, difference, keeping, law, members_of
+from learngene_zoo.testing.laws import cold, copied, describe, difference, keeping, law, members_of, promising
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,12 +29,14 @@ MOST_MEMBERS = 10_000
 BUILT = 24  # members that are built; of a larger family a sample, evenly spaced
 CLASSES = 5  # of the descendants that are built; no tiny task has as many
 SEED = 5
+MEMBERS = "the expander builds every member of its family"
+SIZES = "a size that cannot be built is refused with WrongCall"
 
 
 def check_family(method: Method, config: LearngeneConfig) -> list[Member]:
     """A family is finite, not empty, the same every time, and has the classes of its config. Returns it."""
     config = replace(config, spec=config.spec.with_(classes=CLASSES))
-    with cold(method, "family"):
+    with promising(method, "the family is known from plain numbers, and the same every time"), cold(method, "family"):
         members, again = (list(islice(members_of(method, config), MOST_MEMBERS + 1)) for _ in range(2))
     law(bool(members), method, "has an empty family")
     law(len(members) <= MOST_MEMBERS, method, f"has a family of more than {MOST_MEMBERS} members")
@@ -79,10 +82,12 @@ def check_member(method: Method, member: Member, made: Descendant) -> torch.Tens
     law(not strange, method, f"records {strange[:1]} as inherited, which {_named(member)} does not have")
     for name, tensor in made.state.items():
         law(bool(tensor.isfinite().all()), method, f"builds a tensor {name} with values that are not finite")
-    model = made.model()
+    with promising(method, MEMBERS, describe(member.spec)):
+        model = made.model()
     params = sum(parameter.numel() for parameter in model.parameters())
     law(params == member.cost().params, method, f"promised {member.cost().params} parameters and built {params}")
-    outputs = _outputs(model, made)
+    with promising(method, "every model that is built takes images", describe(member.spec)):
+        outputs = _outputs(model, made)
     law(tuple(outputs.shape) == (2, CLASSES), method, f"builds a model whose outputs have shape {tuple(outputs.shape)}")
     law(bool(outputs.isfinite().all()), method, f"builds a model whose outputs are not finite: {member.spec}")
     return outputs
@@ -122,22 +127,20 @@ def check_sizes(method: Method, learngene: Learngene) -> None:
     for name in AXES:
         value = getattr(spec, name)
         for other in (2 * value, type(value)(value / 2)):
-            try:
+            with promising(method, SIZES, f"{name}={other}"), suppress(WrongCall):
                 _expand(method, learngene, replace(Target(classes=CLASSES), **{name: other})).model()
-            except WrongCall:
-                continue
     impossible = {"layers": 10**6, "heads": spec.width + 1, "image_size": spec.image_size + 1}
     for name, other in (("layers", 0), *impossible.items()):
-        try:
+        with promising(method, SIZES, f"{name}={other}"), suppress(WrongCall):
             _expand(method, learngene, Target(**{name: other}))  # type: ignore[arg-type]
-        except WrongCall:
-            continue
-        law(False, method, f"builds an impossible descendant, of {name} {other}")
+            law(False, method, f"builds an impossible descendant, of {name} {other}")
 
 
 def _expanded(method: Method, learngene: Learngene, member: Member, seed: int = SEED) -> Descendant:
-    expander = with_settings(method.expander, member.settings)
-    return _expand(replace(method, expander=expander), learngene, member.target, seed)
+    with promising(method, "the expander takes the settings of every member of its family", describe(member.spec)):
+        expander = with_settings(method.expander, member.settings)
+    with promising(method, MEMBERS, describe(member.spec)):
+        return _expand(replace(method, expander=expander), learngene, member.target, seed)
 
 
 def _expand(method: Method, learngene: Learngene, target: Target, seed: int = SEED) -> Descendant:
@@ -148,8 +151,9 @@ def _expand(method: Method, learngene: Learngene, target: Target, seed: int = SE
 def _reopened(method: Method, made: Descendant, outputs: torch.Tensor, folder: Path) -> None:
     import timm
 
-    made.save(folder)
-    again = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    with promising(method, "timm opens every model that is built", describe(made.spec)):
+        made.save(folder)
+        again = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
     change = (_outputs(again, made) - outputs).abs().max().item()
     law(change == 0, method, f"builds a model that timm reopens with outputs that differ by {change}")
 

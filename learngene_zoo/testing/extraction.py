@@ -20,11 +20,14 @@ from learngene_zoo.runs import cache
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import from_json, to_json
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.testing.laws import cold, copied, difference, keeping, law, members_of
+from learngene_zoo.testing.laws import cold, copied, describe, difference, keeping, law, members_of, promising
 from learngene_zoo.training import loop
 from learngene_zoo.training.loop import Engine
 
 SEED = 3
+EXTRACTOR = "the extractor condenses every ancestry model that its outline accepts"
+OUTLINE = "the outline accepts an ancestry model, or refuses it with WrongCall"
+RESUMED = "an extraction that is killed and resumed writes the same learngene"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +41,9 @@ class Case:
 
     def extract(self) -> Learngene:
         """The extractor's own answer, nothing written."""
-        made = self.extractor(self.ancestries, self.tasks, Run(seed=SEED))
+        shape = describe(self.ancestries[0].spec)
+        with promising(self.method, EXTRACTOR, f"an ancestry model with {shape}"):
+            made = self.extractor(self.ancestries, self.tasks, Run(seed=SEED))
         with keeping(self.method, "breaks its promise", BadPlugin):
             return lifecycle.returned(self.extractor, Learngene, made)
 
@@ -78,7 +83,7 @@ def check_extraction(case: Case) -> Extracted:
 def check_outline(case: Case, written: Learngene) -> None:
     """The outline says what will be written, and needs neither torch nor anything that imports it."""
     method = case.method
-    with cold(method, "outline"):
+    with promising(method, OUTLINE, describe(case.ancestries[0].spec)), cold(method, "outline"):
         outline = case.outline()
         law(isinstance(outline, LearngeneConfig), method, f"outlines {outline!r}; expected a LearngeneConfig")
         first = list(islice(members_of(method, outline), 1))
@@ -133,15 +138,18 @@ def check_record(case: Case, expected: Extracted, place: Path) -> Learngene:
     with keeping(method, "is not registered (is its package installed?)", WrongCall):
         registered = METHODS.load(method.name)
     law(registered == method, method, f"is registered as another object: {registered}")
-    made = _extracted_with_a_kill(case, expected.steps, place / "learngene")
+    with promising(method, RESUMED):
+        made = _extracted_with_a_kill(case, expected.steps, place / "learngene")
     if not _same(made, expected.learngene):
         _say_why(case, expected.learngene, made)
-    kept = load_learngene(place / "learngene")
+    with promising(method, "the learngene that is written can be read again"):
+        kept = load_learngene(place / "learngene")
     written, meant = (to_json(gene.with_config(tensors=()).config) for gene in (kept, made))
     law(written == meant, method, "has a config that does not survive being written")
     changed = difference(kept.state, made.state)
     law(not changed, method, f"has tensors that do not survive being written: {changed}")
-    rebuilt = from_json(type(extractor), kept.config.settings, "settings")
+    with promising(method, "the recorded settings rebuild the extractor"):
+        rebuilt = from_json(type(extractor), kept.config.settings, "settings")
     law(rebuilt == extractor, method, f"records settings that rebuild {rebuilt}, not {extractor}")
     return kept
 
@@ -170,7 +178,8 @@ def _extracted_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
                 extract(resume=False)
         except Killed:
             return extract(resume=True)
-        raise AssertionError(f"the method {case.method.name} takes another number of training steps with the same seed")
+        law(False, case.method, "takes another number of training steps with the same seed")
+        raise AssertionError
 
 
 def _say_why(case: Case, first: Learngene, resumed: Learngene) -> None:

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 from unittest import mock
 
@@ -24,10 +24,14 @@ from learngene_zoo.tasks.task import SPLITS, Task
 HOT = ("torch", "timm", "numpy", "datasets", "learngene_zoo.families.tensors", "learngene_zoo.artifacts.descendant")
 
 
+class BrokenLaw(AssertionError):
+    """A law that a method or a suite does not keep; the message names both."""
+
+
 def law(holds: bool, plugin: Method | Suite, otherwise: str) -> None:
-    """Raises `AssertionError` with `otherwise`, what the method or suite does instead, unless the law holds."""
+    """Raises `BrokenLaw` with `otherwise`, what the method or suite does instead, unless the law holds."""
     if not holds:
-        raise AssertionError(f"the {type(plugin).__name__.lower()} {plugin.name} {otherwise}")
+        raise BrokenLaw(f"the {type(plugin).__name__.lower()} {plugin.name} {otherwise}")
 
 
 @contextmanager
@@ -36,7 +40,35 @@ def keeping(plugin: Method | Suite, broken: str, *errors: type[BaseException]) -
     try:
         yield
     except errors as error:
-        raise AssertionError(f"the {type(plugin).__name__.lower()} {plugin.name} {broken}: {error}") from error
+        raise BrokenLaw(f"the {type(plugin).__name__.lower()} {plugin.name} {broken}: {error}") from error
+
+
+@contextmanager
+def promising(
+    plugin: Method | Suite, promise: str, case: str = "", *, allowed: type[Exception] = BrokenLaw
+) -> Iterator[None]:
+    """Report any error that is raised within with the promise that it breaks, and the case in which it did.
+
+    Laws that are broken within are reported as they are; so are errors that are `allowed`.
+    """
+    try:
+        yield
+    except (BrokenLaw, allowed):
+        raise
+    except (Exception, SystemExit) as error:
+        where = f"{case} " if case else ""
+        what = f"{where}raised {type(error).__name__}: {error}"
+        name = f"the {type(plugin).__name__.lower()} {plugin.name}"
+        raise BrokenLaw(f"{name} breaks the law '{promise}': {what}") from error
+
+
+def describe(spec: Spec) -> str:
+    """Return a model's shape for a message: its sizes, and what it has beside them."""
+    sizes = f"layers={spec.layers}, width={spec.width}, heads={spec.heads}, image_size={spec.image_size}"
+    told = ("layers", "width", "heads", "image_size", "classes", "patch_size", "channels")
+    others = [(field.name, getattr(spec, field.name), field.default) for field in fields(spec)]
+    extra = [f"{name}={value!r}" for name, value, usual in others if name not in told and value != usual]
+    return ", ".join([sizes, *extra])
 
 
 def members_of(method: Method, config: LearngeneConfig) -> Iterator[Member]:

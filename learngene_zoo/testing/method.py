@@ -16,8 +16,8 @@ from learngene_zoo.settings import from_json, settings_of, to_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.testing.expansion import check_family, check_members, check_sizes
-from learngene_zoo.testing.extraction import Case, check_extraction, check_outline, check_parts, check_record
-from learngene_zoo.testing.laws import keeping, law, tiny_ancestry, tiny_task
+from learngene_zoo.testing.extraction import OUTLINE, Case, check_extraction, check_outline, check_parts, check_record
+from learngene_zoo.testing.laws import describe, law, promising, tiny_ancestry, tiny_task
 
 
 def check_method(
@@ -32,10 +32,13 @@ def check_method(
     extractor: the settings to use (default: the preset "smoke"). ancestry: what to extract from (default: the examples
     of the method's families, of which the extractor's outline can refuse all but the first). tasks: default: tiny ones.
     """
-    check_settings(method)
+    with promising(method, "its settings survive JSON and hide no option of the command line"):
+        check_settings(method)
     extractor = extractor or method.presets["smoke"]
-    data = _tasks(method, tasks) if extractor.needs_tasks() else []
-    first, *others = [tiny_ancestry(spec=spec) for name in method.families for spec in load_family(name).examples]
+    with promising(method, "the extractor says whether it needs tasks"):
+        data = _tasks(method, tasks) if extractor.needs_tasks() else []
+    with promising(method, "its families are known"):
+        first, *others = [tiny_ancestry(spec=spec) for name in method.families for spec in load_family(name).examples]
     cases = [
         Case(method=method, extractor=extractor, ancestries=_ancestries(method, one), tasks=data)
         for one in ([first, *others] if ancestry is None else [ancestry])
@@ -80,12 +83,13 @@ def check_whole(case: Case) -> None:
 
 def check_shape(case: Case) -> None:
     """The laws that another shape of the ancestry model could break, unless the outline refuses it."""
-    try:
-        case.outline()
-    except WrongCall:
-        return
-    with keeping(case.method, "refuses what its outline accepts", WrongCall):
-        extracted = check_extraction(case)
+    spec = case.ancestries[0].spec
+    with promising(case.method, OUTLINE, describe(spec)):
+        try:
+            case.outline()
+        except WrongCall:
+            return
+    extracted = check_extraction(case)
     check_outline(case, extracted.learngene)
     members = check_family(case.method, extracted.learngene.config)
     with tempfile.TemporaryDirectory() as place:

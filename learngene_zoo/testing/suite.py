@@ -14,7 +14,7 @@ from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.catalogue import Suite
 from learngene_zoo.tasks.task import SPLITS, Entry, Task
 from learngene_zoo.tasks.transforms import checked
-from learngene_zoo.testing.laws import keeping, law
+from learngene_zoo.testing.laws import keeping, law, promising
 
 NAME = re.compile(r"\w[\w.-]*")  # a colon would make it a reference to the user's own data, a slash a path
 MOST_IMAGES = 12  # that are read of each split
@@ -36,7 +36,8 @@ def check_suite(suite: Suite, *, offline: bool = True) -> tuple[str, ...]:
     opened = []
     for entry in suite.entries:
         try:
-            task = suite.open(entry, offline)
+            with promising(suite, "every task opens, or is Unavailable", entry.name, allowed=Unavailable):
+                task = suite.open(entry, offline)
         except Unavailable:
             if not offline:
                 raise
@@ -75,22 +76,26 @@ def check_task(suite: Suite, entry: Entry, task: Task) -> None:
 
 def _check_split(suite: Suite, task: Task, name: str) -> list[torch.Tensor]:
     """Checks a split; returns its first images."""
-    split, what = task.split(name), f"{name} of {task.name}"
-    labels = np.asarray(split.labels)
-    law(len(split) == len(labels) == task.sizes[name], suite, f"promises {task.sizes[name]} images in {what}")
+    what = f"{name} of {task.name}"
+    with promising(suite, "every split opens, and knows its labels", what):
+        split = task.split(name)
+        labels, count = np.asarray(split.labels), len(split)
+    law(count == len(labels) == task.sizes[name], suite, f"promises {task.sizes[name]} images in {what}")
     law(labels.dtype == np.int64, suite, f"has labels of type {labels.dtype} in {what}, not int64")
     outside = labels[(labels < 0) | (labels >= task.classes)]
     law(not len(outside), suite, f"has the label {outside[:1]} in {what}, which has {task.classes} classes")
-    indices = sorted({*range(min(MOST_IMAGES, len(split))), len(split) - 1})
+    indices = sorted({*range(min(MOST_IMAGES, count)), count - 1})
     before = _random_state()
-    samples = checked(split.__getitems__(indices), task, indices)
+    with promising(suite, "every image of a split can be read", what):
+        samples = checked(split.__getitems__(indices), task, indices)
     law(before == _random_state(), suite, f"draws from the global random state to read {what}")
     for image in samples.images:
         fine = image.dtype == torch.uint8 and image.ndim == 3 and image.shape[0] in (1, task.channels)
         law(fine, suite, f"has an image of {image.dtype} {tuple(image.shape)} in {what}, not of uint8 (C, H, W)")
     for mask in () if samples.masks is None else samples.masks:
         law(mask.dtype == torch.uint8, suite, f"has a mask of {mask.dtype} in {what}, not of uint8")
-    again = checked(pickle.loads(pickle.dumps(split)).__getitems__(indices[::-1]), task, indices[::-1])
+    with promising(suite, "a split can be read in another process, in any order", what):
+        again = checked(pickle.loads(pickle.dumps(split)).__getitems__(indices[::-1]), task, indices[::-1])
     equal = all(torch.equal(one, other) for one, other in zip(samples.images, list(again.images)[::-1], strict=True))
     law(equal, suite, f"has an image in {what} that changes with the order of reading or in another process")
     return list(samples.images)

@@ -15,6 +15,7 @@ from torch import nn
 
 from learngene_zoo.errors import BadData, TrainingFailed, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gathered, join, open_device
 from learngene_zoo.text import shell_word
 from learngene_zoo.training.objectives import Accuracy, MeanIoU, Metric, metric_for
@@ -149,8 +150,8 @@ def evaluate_each(
     loader = Loader(task, split, input_format, batch_size=size, images=images, workers=run.workers, drop_last=False)
     model.to(device)
     marks: list[tuple[int, int, bool, list[int]]] = []  # answer, index, finite, row
-    with evaluating(model, device, run):
-        for batch in loader.epoch(0):
+    with evaluating(model, device, run), report_activity(f"evaluating on {task.name}", loader.steps) as activity:
+        for activity.done, batch in enumerate(loader.epoch(0)):
             if len(batch.images):
                 labels, indices = batch.labels.to(device), batch.indices.tolist()
                 for answer, logits in enumerate(answers(batch.images.to(device))):

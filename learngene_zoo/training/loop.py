@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from learngene_zoo.errors import TrainingFailed, WrongCall
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import (
     Run,
     check_agreed,
@@ -151,7 +152,10 @@ def train(
         outlets = (metrics_file(run.folder, done), tracking(engine.accelerator, run, label), bar)
         logs = [stack.enter_context(outlet) for outlet in outlets]
         saved, pause = time.monotonic(), seconds_between_checkpoints
+        title = f"{run.name}: {label}" if run.name else label
+        activity = stack.enter_context(report_activity(title, engine.steps, has_bar=run.progress))
         for step in engine.remaining(done):
+            activity.done, activity.note = step.step, f"loss {step.loss:.4f}"
             for log in logs:
                 log(step.line(engine.shown), step.step)
             yield replace(step, report=partial(_report, logs[:-1], step))
@@ -285,6 +289,13 @@ class Engine:
                 what = f"the loss {name} is {value} at step {step} of {self.steps}, which was not taken"
                 raise TrainingFailed(f"{what}; try a lower --lr, or --clip 1")
 
+    def _check_weights(self) -> None:
+        """Check that the last step, whose gradients no later loss tells of, left finite weights."""
+        for name, tensor in self.objective.state_dict().items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                what = f"the weights {name} are not finite after step {self.steps} of {self.steps}"
+                raise TrainingFailed(f"{what}; try a lower --lr, or --clip 1")
+
     def save(self, step: int) -> float:
         """Write a checkpoint and return how many seconds that took."""
         started = time.monotonic()
@@ -295,6 +306,7 @@ class Engine:
     def finish(self) -> None:
         """Leave the objective with the weights to keep."""
         self.optimizer.zero_grad()
+        self._check_weights()
         self.state.keep_average()
         self.objective.eval()
         wait_for_all()

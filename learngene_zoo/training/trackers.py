@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import Unavailable, WrongCall, unknown
 from learngene_zoo.runs.cache import number_in
+from learngene_zoo.runs.progress import mark_printed
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.text import in_notebook, printable
 
@@ -98,6 +99,7 @@ def _forget_after(path: Path, last_step: int) -> None:
 def say(run: Run, text: str) -> None:
     """One line on stderr, above the progress bar if there is one, if `run.lines` is set and in the first process only."""
     if run.lines and is_first():
+        mark_printed()
         print(printable(text), file=sys.stderr, flush=True)
 
 

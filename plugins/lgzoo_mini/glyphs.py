@@ -1,7 +1,8 @@
 """Glyphs as masks, and the task `glyphs`: which of 300 letters of seven alphabets, as if written on paper. Omniglot's counterpart.
 
-A mask is drawn beforehand with one of matplotlib's DejaVu faces, which give real outlines on every machine. It is square and its
-glyph fills it, so that the size gives nothing away: what is left is the shape. `signs`, `numbers` and `motion` use masks too.
+A mask was drawn with one of the DejaVu faces in matplotlib (`faces.py`) and lies in `glyphs.npz` (`glyphs.LICENSE.txt`).
+It is square and its glyph fills it, so that the size gives nothing away: what is left is the shape. `signs`, `numbers`
+and `motion` use masks too.
 
 The task has up to seven faces, turned, stretched, sheared and shifted; mostly dark ink on light paper. The 116 held-out
 letters are of six other alphabets, so that `source` shows no letter of the target task.
@@ -16,12 +17,10 @@ Shapes: N pictures, M masks, B pixels of a mask's side; the rest as in `canvas`.
 """
 
 import unicodedata
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -53,49 +52,28 @@ FACES = {
 TASK_FACES = ("Sans", "Sans Bold", "Sans Oblique", "Serif", "Serif Bold", "Mono", "Mono Bold")
 SIDE = 32  # pixels of a letter's mask: about as large as it is painted
 CALM = 0.6  # how much less target letters move
+MASKS = Path(__file__).with_suffix(".npz")
 
 
 @cache
-def _font(face: str) -> Any:
-    import matplotlib
-    from matplotlib.ft2font import FT2Font
-
-    font = FT2Font(str(Path(matplotlib.get_data_path(), "fonts", "ttf", f"{FACES[face]}.ttf")))
-    font.set_size(BOX, 72)
-    return font
-
-
-@cache
-def covered(face: str) -> frozenset[str]:
-    """The characters this face has a glyph for."""
-    return frozenset(map(chr, _font(face).get_charmap()))
+def _masks() -> dict[Drawing, torch.Tensor]:
+    """The mask of every face and text that the suite draws, uint8 (BOX, BOX) each."""
+    with np.load(MASKS, allow_pickle=False) as stored:
+        drawings = zip(stored["faces"].tolist(), stored["texts"].tolist(), strict=True)
+        return dict(zip(drawings, torch.from_numpy(stored["masks"]), strict=True))
 
 
 def in_faces(text: str, faces: Sequence[str]) -> list[Drawing]:
     """The text in each face that has all its characters."""
-    return [(face, text) for face in faces if covered(face).issuperset(text)]
+    return [(face, text) for face in faces if (face, text) in _masks()]
 
 
 def mask(face: str, text: str) -> torch.Tensor:
-    """The alpha mask of a short text, uint8 (BOX, BOX), as large as fits. All zero if nothing is drawn."""
-    font = _font(face)
-    with warnings.catch_warnings():  # matplotlib warns of scripts it cannot shape; single letters need no shaping
-        warnings.simplefilter("ignore")
-        font.set_text(text)
-    font.draw_glyphs_to_bitmap(antialiased=True)
-    ink = np.asarray(font.get_image())
-    rows, columns = np.nonzero(ink)
-    square = torch.zeros(BOX, BOX, dtype=torch.uint8)
-    if not len(rows):
-        return square
-    ink = ink[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1]
-    scale = (BOX - 2 * MARGIN) / max(ink.shape)
-    height, width = (max(1, round(side * scale)) for side in ink.shape)
-    pixels = torch.from_numpy(ink.astype(np.float32))[None, None]
-    fitted = functional.interpolate(pixels, size=(height, width), mode="bilinear", antialias=True, align_corners=False)
-    top, left = (BOX - height) // 2, (BOX - width) // 2
-    square[top : top + height, left : left + width] = fitted[0, 0].round().clamp(0, 255).to(torch.uint8)
-    return square
+    """The alpha mask of a short text, uint8 (BOX, BOX), as large as fits.
+
+    Raises `KeyError` for a text that no task of the suite draws in that face: add it to `faces.list_drawings`.
+    """
+    return _masks()[face, text]
 
 
 def drawn(drawing: Drawing, side: int) -> torch.Tensor:

@@ -75,7 +75,7 @@ def test_a_strangers_suite_is_listed_shown_and_named(site: Path) -> None:
     install(site, "faces", ["smiles", "frowns"])
     assert catalogue.suites_of("smiles") == ["faces"]
     assert catalogue.suite("faces").tasks == ("smiles", "frowns")
-    listed = CliRunner().invoke(main, ["list", "tasks"])
+    listed = CliRunner().invoke(main, ["list", "tasks", "--all"])
     assert "frowns" in listed.stdout
     assert "smiles" in CliRunner().invoke(main, ["show", "faces"]).stdout
     with pytest.raises(AssertionError, match="nothing is opened"):
@@ -235,10 +235,24 @@ LAWS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+LAWS += [
+    ({"of_split": {"count": -1}}, "breaks the law 'every split opens, and knows its labels': train of noise raised"),
+    ({"open_split": lambda name: [1, 2]}, "'every split opens, and knows its labels': train of noise raised Attrib"),
+]
+
+
 @pytest.mark.parametrize(("changes", "words"), LAWS)
 def test_a_broken_law_is_named(registered: Callable[..., Suite], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(AssertionError, match=f"the suite noises .*{words}"):
         check_suite(registered(**changes))
+
+
+def test_an_error_of_a_suite_is_told_with_the_promise_that_it_breaks(
+    registered: Callable[..., Suite],
+) -> None:
+    suite = replace(registered(), open=lambda entry, offline: {}["photos"])
+    with pytest.raises(AssertionError, match="'every task opens, or is Unavailable': noise raised KeyError: 'photos'"):
+        check_suite(suite)
 
 
 def test_a_suite_must_be_registered_and_cheap_to_list(site: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from itertools import pairwise, product
 
@@ -227,3 +228,25 @@ def test_grain_is_part_of_the_picture(family: Generator) -> None:
         for value in (0, 255)
     )
     assert (loud.images.int() - quiet.images.int()).sum() > 0
+
+
+def test_the_stored_masks_are_what_matplotlib_draws() -> None:
+    ft2font = pytest.importorskip("matplotlib.ft2font")
+    from lgzoo_mini import faces
+
+    with np.load(glyphs.MASKS, allow_pickle=False) as stored:
+        drawings = list(zip(stored["faces"].tolist(), stored["texts"].tolist()))
+        freetype = stored["freetype"].item()
+    assert drawings == faces.list_drawings()
+    if freetype != ft2font.__freetype_version__:
+        pytest.skip(f"the masks are drawn by FreeType {freetype}")
+    for drawing in drawings[::20]:
+        assert torch.equal(faces.draw_mask(*drawing), mask(*drawing)), drawing
+
+
+def test_pictures_need_no_matplotlib(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for made in (glyphs._masks, glyphs.letters, numbers.marks, signs.layers, motion.things):
+        made.cache_clear()
+    for family in FAMILIES:
+        family.pictures(of_all_classes(family, 4), 0, np.arange(4))

@@ -1,0 +1,120 @@
+"""What long steps report on stderr: lines where nothing was printed for a while, and no bar without rich."""
+
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from learngene_zoo.runs import progress as progress_module
+from learngene_zoo.runs.progress import (
+    Activity,
+    mark_printed,
+    print_activities,
+    print_note,
+    progress,
+    report_activity,
+)
+
+
+@pytest.fixture
+def period(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Lines are printed every 50 ms instead of every 20 s."""
+    monkeypatch.setattr(progress_module, "PERIOD", 0.05)
+    return 0.05
+
+
+def test_a_long_step_prints_lines_about_itself_and_how_far_it_is(period: float, capsys: Any) -> None:
+    with print_activities(), report_activity("extract"):
+        for number in progress(range(3), "solving blocks", False):
+            time.sleep(0.3 if number == 1 else 0)
+    lines = capsys.readouterr().err.splitlines()
+    assert 2 <= len(lines) <= 6
+    assert set(lines) == {"extract: solving blocks 1/3, 0s"}
+
+
+def test_items_counted_outside_are_named_with_the_innermost_step(period: float, capsys: Any) -> None:
+    with print_activities(), report_activity("recommend"), report_activity("models", 97) as models:
+        models.done = 34
+        with report_activity("expanding"), report_activity("solving"):
+            time.sleep(0.12)
+    assert set(capsys.readouterr().err.splitlines()) == {"recommend: models 34/97: solving, 0s"}
+
+
+def test_a_quick_step_prints_nothing(capsys: Any) -> None:
+    with print_activities(), report_activity("evaluate"):
+        assert list(progress("abc", "letters", False)) == ["a", "b", "c"]
+        time.sleep(0.05)
+    assert capsys.readouterr().err == ""
+
+
+def test_nothing_is_printed_where_nobody_asked_or_a_bar_is_drawn(period: float, capsys: Any) -> None:
+    with report_activity("library"):
+        time.sleep(0.12)
+    with print_activities(is_wanted=False), report_activity("quiet"):
+        time.sleep(0.12)
+    with print_activities(), report_activity("training", 10, has_bar=True):
+        time.sleep(0.12)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_line_that_somebody_else_printed_delays_the_next(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(progress_module, "PERIOD", 0.4)
+    with print_activities(), report_activity("finetune"):
+        for _ in range(8):
+            time.sleep(0.1)
+            mark_printed()
+    assert capsys.readouterr().err == ""
+
+
+def test_lines_are_short_and_have_no_control_characters(period: float, capsys: Any) -> None:
+    with print_activities(), report_activity("reading \x1b[31m" + "x" * 500):
+        time.sleep(0.12)
+    line = capsys.readouterr().err.splitlines()[0]
+    assert line.isprintable()
+    assert len(line) < 80
+
+
+def test_without_rich_there_are_lines_in_place_of_the_bar(
+    period: float, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [*(name for name in sys.modules if name.split(".")[0] == "rich"), "rich"]:
+        monkeypatch.setitem(sys.modules, name, None)
+    for number in progress(range(2), "solving", True):
+        time.sleep(0.12 * number)
+    assert "solving 1/2, 0s" in capsys.readouterr().err
+
+
+def test_a_pass_that_is_left_early_is_forgotten(period: float, capsys: Any) -> None:
+    with print_activities():
+        for _ in progress(range(5), "left", False):
+            break
+        time.sleep(0.12)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_stderr_does_not_end_the_command(period: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        def write(self, text: str) -> None:
+            raise OSError("no space left")
+
+        def flush(self) -> None:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    with print_activities(), report_activity("export"):
+        time.sleep(0.12)
+
+
+def test_what_an_activity_says() -> None:
+    assert Activity("training", 40, 12, note="loss 0.5").describe() == "training 12/40, loss 0.5"
+    assert Activity("exporting").describe() == "exporting"
+
+
+def test_a_note_is_printed_once_per_command_and_only_there(capsys: Any) -> None:
+    print_note("nobody asked", "a")
+    for _ in range(2):
+        with print_activities():
+            print_note("grey of 12 bits", "a")
+            print_note("again", "a")
+    assert capsys.readouterr().err == "note: grey of 12 bits\n" * 2
