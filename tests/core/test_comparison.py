@@ -133,3 +133,20 @@ def test_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (row["first"], row["second"], row["images"]) == ("one", "other", 12)
     assert row["difference"] == pytest.approx(row["second_value"] - row["first_value"])
     assert row["first_params"] == model(0).cost().params
+
+
+def test_the_interval_of_miou_holds_95_of_100_resamplings() -> None:
+    """One model right on every pixel of half of the images, the other on none: the share of a binomial draw."""
+    right = np.arange(400) % 2 == 0
+    rows = [np.stack([np.where(hit, 100, 0), np.full(400, 100)], axis=1) for hit in (right & False, right)]
+    dense = replace(TASK, kind="segmentation", class_names=("all",))
+    values = (0.0, 0.5)
+    one, other = (
+        Judged(Evaluation(task="t", split="test", value=value, interval=(0, 1), images=400, correct=()), part)
+        for value, part in zip(values, rows)
+    )
+    gain = comparison._resampled(dense, one, other)
+    half = 1.96 * (0.5 * 0.5 / 400) ** 0.5
+    assert gain.value == 0.5
+    assert gain.high - 0.5 == pytest.approx(half, rel=0.08)
+    assert 0.5 - gain.low == pytest.approx(half, rel=0.08)

@@ -14,8 +14,9 @@ from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descen
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.intervals import Gain
 from learngene_zoo.method import Budget, Member
-from learngene_zoo.recommendation import ranked, spread
+from learngene_zoo.recommendation import Candidate, in_order, ranked, spread
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task
@@ -131,3 +132,25 @@ def test_the_line_that_it_prints_builds_what_it_ranked_first(tmp_path: Path, mon
     smallest = min(lifecycle.plan("pool-mini"), key=lambda member: member.cost())
     opened = lifecycle.expand("pool-mini", **smallest.settings, task="digits", run=RUN)
     assert load_descendant(tmp_path / "descendant").spec == opened.spec
+
+
+@pytest.mark.parametrize(
+    ("difference", "is_tied"),
+    [
+        (Gain(0.0, 0.0, 0.0), True),
+        (Gain(-0.05, -0.1, 0.0), True),
+        (Gain(-0.05, -0.2, 0.1), True),
+        (Gain(-0.2, -0.3, -0.1), False),
+        (Gain(0.2, 0.1, 0.3), False),
+    ],
+)
+def test_a_candidate_is_tied_while_its_interval_holds_no_difference(difference: Gain, is_tied: bool) -> None:
+    found = Candidate(learngene="gene", member=Member(spec=SPEC), probe=0.5, interval=(0.4, 0.6), difference=difference)
+    assert found.tied == is_tied
+
+
+def test_of_equally_good_descendants_the_cheapest_is_first() -> None:
+    right = np.array([True, True, False])
+    probes = [(name, Member(spec=SPEC.with_(layers=layers)), right) for name, layers in (("b", 5), ("a", 3), ("c", 1))]
+    better = ("d", Member(spec=SPEC.with_(layers=9)), np.array([True, True, True]))
+    assert [one.learngene for one in in_order([*probes, better])] == ["d", "c", "a", "b"]

@@ -343,3 +343,35 @@ def test_masks_make_a_segmentation_task(tmp_path: Path) -> None:
     write_tar(path, [file for file in masked(0, 60) if file[0] != "30.seg.png"])
     with pytest.raises(BadData, match=r"x\.tar: 30 has no mask; add 30\.seg\.png"):
         list(loader(open_task(f"wds:{path}"), drop_last=False).epoch(0))
+
+
+class Pipe(io.BytesIO):
+    """Bytes that come once, as those of a download."""
+
+    def seekable(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("kind", [io.BytesIO, Pipe])
+@pytest.mark.parametrize(
+    ("bytes_left", "last", "reason"),
+    [
+        (1024 * 20 + 700, "0010.png", "it ends too early"),  # in a picture
+        (1024 * 20 + 100, "0009.cls", "truncated header"),
+        (1024 * 20, "0009.cls", "empty header"),
+    ],
+)
+def test_a_cut_tar_gives_what_is_whole_and_says_where_it_ends(
+    tmp_path: Path, kind: type[io.BytesIO], bytes_left: int, last: str, reason: str
+) -> None:
+    """A sample here is two files of two blocks of 512 bytes each, and given when the next one begins."""
+    whole = write_tar(tmp_path / "x.tar", pairs(0, 60)).read_bytes()
+    found: list[str] = []
+
+    def read_all() -> None:
+        for group in tars.groups(kind(whole[:bytes_left]), "x.tar", lambda number, kind: True):
+            found.append(group.key)
+
+    with pytest.raises(BadData, match=rf"x.tar is damaged or cut short after {last} \({reason}\)"):
+        read_all()
+    assert found == [f"{number:04}" for number in range(10 if last == "0010.png" else 9)]

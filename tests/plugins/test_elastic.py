@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,10 +21,10 @@ from lgzoo_closed_form.agreement import Agreement, principal, scaled, silenced
 from lgzoo_closed_form.calibration import Calibration, form_of
 from lgzoo_closed_form.curvature import LARGE, SMALL, consistency, crops, curvatures, features
 from lgzoo_closed_form.cutting import Kept, cut
-from lgzoo_closed_form.elastic import ELASTIC, FIFTIETHS, Begin, Evolution, Order, Search, Sensitivity
+from lgzoo_closed_form.elastic import ELASTIC, FIFTIETHS, Begin, Evolution, Order, Search, Sensitivity, ranking
 from lgzoo_closed_form.pruned import beginnings, shown_to
 from lgzoo_closed_form.sizes import Counts, uneven_spec
-from lgzoo_closed_form.xnes import minimised, worths
+from lgzoo_closed_form.xnes import Found, minimised, worths
 
 SPEC = load_family("vit").examples[0].with_(layers=4, width=48, heads=3, classes=0)
 ANCESTRY = tiny_ancestry(spec=SPEC)
@@ -372,3 +373,33 @@ def test_other_models_are_ranked(changes: dict[str, object]) -> None:
     small = lg.expand(made, keep=0.5)
     assert cost(small.spec).params < 0.8 * cost(spec).params
     assert small.model()(torch.zeros(1, 3, 16, 16)).isfinite().all()
+
+
+def test_the_ranking_is_measured_as_it_was_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many small crops of each image; the start is the first that is tried, and what is reached the best."""
+    asked: dict[str, object] = {}
+
+    def curvatures_of(*arguments: Any, **named: Any) -> Any:
+        asked["images"] = len(arguments[2])
+        asked["small"] = named["small"]
+        return curvatures(*arguments, **named)
+
+    def minimised_at_once(loss: Any, start_N: torch.Tensor, **named: Any) -> Found:
+        asked.update(named)
+        asked["start"] = start_N
+        return Found(best=start_N.double(), losses=[0.5, 0.25, 0.75])
+
+    monkeypatch.setattr("lgzoo_closed_form.curvature.curvatures", curvatures_of)
+    monkeypatch.setattr("lgzoo_closed_form.xnes.minimised", minimised_at_once)
+    search = Search(
+        sensitivity=Sensitivity(images=5, crops=3),
+        evolution=Evolution(
+            evaluations=9, spread=0.4, first=1.5, last=0.5, sparsities=(0.5,), compared=6, components=4
+        ),
+    )
+    _, details = ranking(search, ANCESTRY, tiny_task(), Run(seed=1))
+    assert (details["start"], details["reached"]) == (0.5, 0.75)  # cosines: 1 less the losses
+    start = asked.pop("start")
+    assert asked == {"images": 5, "small": 3, "evaluations": 9, "spread": 0.4, "seed": derive_seed(1, "evolution")}
+    lines = torch.tensor([1.5, 7 / 6, 5 / 6, 0.5])  # of four blocks, then of three heads in each
+    torch.testing.assert_close(start, torch.cat([lines, lines.repeat_interleave(3)]))

@@ -286,3 +286,15 @@ def test_what_sweet_stores() -> None:
 def test_squares_fill_whole_matrices() -> None:
     with pytest.raises(WrongCall, match=r"mlp\.fc1\.weight is a matrix of 40 x 32; squares as wide as the stream, 32"):
         METHODS.load("sweet").presets["paper"].outline([tiny_ancestry().spec.with_(mlp_ratio=1.25)])
+
+
+@pytest.mark.parametrize(("asked", "rank"), [(None, 32), (5, 5), (32, 32), (40, 32), (4000, 32)])
+def test_no_product_has_more_columns_than_its_matrix_has_rank(asked: int | None, rank: int) -> None:
+    """Of a width of 32 every matrix has a rank of at most 32; those of the MLP are not square."""
+    factors, scalers = Products(rank=asked).draws(SPEC.with_(width=32, heads=2), fan_in)
+    shapes = matrices(SPEC)
+    assert {min(shape) for shape in shapes.values()} == {32}
+    for kind, (rows, columns) in shapes.items():
+        assert factors[f"{kind}.u"][0] == (rows, rank)
+        assert factors[f"{kind}.v"][0] == (columns, rank)
+        assert scalers[kind][0] == (rank,)

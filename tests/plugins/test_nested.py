@@ -228,3 +228,19 @@ def test_a_slice_of_a_slice_is_a_slice() -> None:
     twice = sliced(sliced(whole, WHOLE, middle, range(4)), middle, small, range(4))
     once = sliced(whole, WHOLE, small, range(4))
     assert all(torch.equal(twice[name], once[name]) for name in once)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.75, 1.0])
+def test_the_teacher_has_its_share_of_the_loss_and_the_labels_have_the_rest(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smoke, weights = NESTED.presets["smoke"], list[Any]()
+
+    def weighed(*arguments: Any) -> None:
+        weights.append(arguments[4])
+        raise InterruptedError
+
+    monkeypatch.setattr("lgzoo_baselines.nested_slices.Distilled", weighed)
+    with pytest.raises(InterruptedError):
+        replace(smoke, each=replace(smoke.each, share=share))([tiny_ancestry()], [tiny_task()], Run())
+    assert weights == [(1 - share, share)]

@@ -223,3 +223,11 @@ def test_a_cell_may_name_heads_and_the_ratio_of_the_mlp() -> None:
     smaller, whole = (size_of(replace(cell, size=size), made, tiny_task())[0] for size in ({"heads": 1}, {}))
     assert (smaller.heads, smaller.mlp_ratio) == (1, SPEC.mlp_ratio)
     assert whole.heads == SPEC.heads
+
+
+@pytest.mark.parametrize(("criterion", "trained", "frozen"), [("energy", 0, 7), ("magnitude", 0, 7), ("taylor", 7, 0)])
+def test_only_slopes_cost_what_training_costs(criterion: str, trained: int, frozen: int) -> None:
+    rank = Rank(each=Scoring(criterion=criterion, calibration=Calibration(images=24)))  # type: ignore[arg-type]
+    for there, seen in ((1000, 24), (10, 10)):
+        (work,) = rank.work([SPEC.with_(layers=7)], [there])
+        assert (work.images, work.trained, work.frozen) == (seen, trained, frozen)

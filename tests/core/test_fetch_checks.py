@@ -1,0 +1,24 @@
+"""A file that git itself stores must have git's checksum as well as the manifest's."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import SimpleNamespace
+
+from learngene_zoo.artifacts import fetch
+from learngene_zoo.artifacts.manifest import FileRecord
+
+
+def test_a_file_outside_lfs_has_the_checksum_that_the_hub_lists(tmp_path: Path) -> None:
+    file, data = tmp_path / "config.json", b'{"a": 1}\n'
+    file.write_bytes(data)
+    record = FileRecord(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data))
+    own = hashlib.sha1(b"blob 9\0" + data).hexdigest()
+    assert fetch._is_right(file, record, SimpleNamespace(lfs=None, blob_id=own))  # type: ignore[arg-type]
+    other = SimpleNamespace(lfs=None, blob_id="0" * 40)
+    assert not fetch._is_right(file, record, other)  # type: ignore[arg-type]
+    stored = SimpleNamespace(lfs={"sha256": record.sha256}, blob_id="0" * 40)
+    assert fetch._is_right(file, record, stored)  # type: ignore[arg-type]
+    file.write_bytes(b'{"a": 2}\n')
+    assert not fetch._is_right(file, record, stored)  # type: ignore[arg-type]

@@ -1,0 +1,67 @@
+"""Latencies: the median of what comes after the warm-up, of a model and of its exported file in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from learngene_zoo import latency, runtimes
+from learngene_zoo.runs.run import Run
+
+WARM_UP, REPEATS = 5, 30
+
+
+class Clock:
+    """Seconds that pass only when somebody spends them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def spend(self, seconds: list[float]) -> Callable[..., torch.Tensor]:
+        """Return a function whose calls take these seconds, one after the other."""
+        waiting = iter(seconds)
+
+        def call(*images: torch.Tensor) -> torch.Tensor:
+            self.now += next(waiting)
+            return torch.zeros(1)
+
+        return call
+
+
+class Model(nn.Module):
+    """A module that does what it is given."""
+
+    def __init__(self, call: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.call = call
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.call(images)
+
+
+def slow_at_first(unit: float) -> list[float]:
+    """A warm-up that takes 100 units a call, then 1, 2, ..., 30 units: the median is 15.5."""
+    return [100 * unit] * WARM_UP + [unit * number for number in range(1, REPEATS + 1)]
+
+
+def test_the_warm_up_of_a_model_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(latency, "time", clock)
+    model = Model(clock.spend(slow_at_first(1.0)))
+    assert latency.seconds_of(model, 3, 8, Run(threads=1, device="cpu")) == pytest.approx(15.5)
+
+
+def test_a_model_and_its_file_are_timed_in_turns_without_the_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(runtimes, "time", clock)
+    model, runner = (clock.spend(slow_at_first(unit)) for unit in (1.0, 0.1))
+    found = runtimes._latencies(Model(model), runner, torch.zeros(1, 3, 8, 8))
+    assert found == pytest.approx((15.5, 1.55))

@@ -1,0 +1,80 @@
+"""What an exported file must agree in with its module, and what it says about preprocessing."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from learngene_zoo import runtimes
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.families.spec import View
+from learngene_zoo.families.vit.spec import ViTSpec
+
+
+class Logits(nn.Module):
+    """Two logits of an image; the largest of all is `largest`."""
+
+    def __init__(self, largest: float) -> None:
+        super().__init__()
+        self.largest = largest
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([[self.largest, 0.0]]).repeat(len(images), 1)
+
+
+@pytest.mark.parametrize("largest", [0.25, 1.0, 20.0])
+@pytest.mark.parametrize(("dtype", "accepted"), [("fp32", 1e-4), ("fp16", 2e-2)])
+def test_a_difference_is_accepted_up_to_a_share_of_the_largest_logit(
+    largest: float, dtype: str, accepted: float
+) -> None:
+    """Of 1e-4 in fp32 and 2e-2 in fp16; logits below 1 count as 1."""
+    model, images = Logits(largest), torch.zeros(5, 3, 4, 4)
+    for share, is_accepted in ((0.9, True), (1.2, False)):
+        far = share * accepted * max(1.0, largest)
+
+        def runner(shown: torch.Tensor, far: float = far) -> torch.Tensor:
+            return model(shown) + torch.tensor([0.0, far])
+
+        if is_accepted:
+            found = runtimes._difference(model, runner, images, dtype)  # type: ignore[arg-type]
+            assert found == pytest.approx(far)
+        else:
+            with pytest.raises(TrainingFailed, match="logits differ from the model's by up to"):
+                runtimes._difference(model, runner, images, dtype)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_wrong", [lambda count: count == 1, lambda count: count == 2, lambda count: count > 2])
+@pytest.mark.parametrize("wrong", [1.0, float("nan"), float("inf")])
+def test_a_file_that_is_wrong_at_one_size_of_a_batch_is_refused(is_wrong, wrong: float) -> None:
+    """One image, two (as it was traced), and more."""
+    model = Logits(1.0)
+
+    def runner(shown: torch.Tensor) -> torch.Tensor:
+        return model(shown) + wrong * is_wrong(len(shown)) if is_wrong(len(shown)) else model(shown)
+
+    with pytest.raises(TrainingFailed, match="nothing was written"):
+        runtimes._difference(model, runner, torch.zeros(max(runtimes.BATCHES), 3, 4, 4), "fp32")
+
+
+def test_logits_of_another_shape_are_refused() -> None:
+    with pytest.raises(TrainingFailed, match="are not those of the model for 1 images"):
+        runtimes._difference(Logits(1.0), lambda shown: torch.zeros(1, 3), torch.zeros(5, 3, 4, 4), "fp32")
+
+
+def test_a_file_says_everything_that_preprocessing_needs() -> None:
+    spec = ViTSpec(layers=1, width=16, heads=2, image_size=16, patch_size=8, classes=2)
+    mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+    view = View(crop_pct=0.5, interpolation="bilinear", crop_mode="squash")
+    made = assemble(spec, {}, seed=0, scheme="fan_in", mean=mean, std=std, view=view)
+    assert json.loads(runtimes.metadata(made)["preprocessing"]) == {
+        "input_size": [3, 16, 16],
+        "interpolation": "bilinear",
+        "crop_pct": 0.5,
+        "crop_mode": "squash",
+        "mean": list(mean),
+        "std": list(std),
+    }
