@@ -108,6 +108,8 @@ class Task:
     notes: tuple[str, ...] = ()  # what users of the data should know
     open_split: Callable[[str], Split] = field(repr=False, compare=False)
     open_stream: Callable[[str], Stream] | None = field(default=None, repr=False, compare=False)  # see tasks.loader
+    # What says whether its files or labels changed, of data that can: `tasks.stamps.stamp_task` calls it.
+    stamp: Callable[[], str] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for text in (self.name, self.source, self.licence, *self.class_names):
