@@ -10,11 +10,11 @@ from typing import Any
 from machine import write
 from pages import DOCS, ROOT, replace_between
 
+from learngene_zoo.bench.averages import Average, average
 from learngene_zoo.bench.cell import Cell, label
 from learngene_zoo.bench.contrasts import Unit, Values, stronger, weighted
 from learngene_zoo.bench.pictures import parameter_axis
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.statistics import Average, average
 from learngene_zoo.bench.tables import Table, duration, markdown, markdown_table
 from learngene_zoo.plotting import COLOURS, GREY, legend, mark, save, settle, style, subplots
 from learngene_zoo.text import counted, human_count
@@ -33,9 +33,10 @@ class Gain:
     value: float
     low: float | None
     high: float | None
+    spread: str = ""  # the range over tasks and seeds, where there are too few of either for an interval
 
     def __str__(self) -> str:
-        ends = "" if self.low is None or self.high is None else f" [{self.low:+.1f}, {self.high:+.1f}]"
+        ends = self.spread if self.low is None or self.high is None else f" [{self.low:+.1f}, {self.high:+.1f}]"
         return f"{self.value:+.1f}{ends}"
 
     @property
@@ -92,7 +93,11 @@ class Measured:
         both = ours.keys() & theirs.keys()
         pairs = [{unit: side[unit] for unit in ours if unit in both} for side in (ours, theirs)]
         found: Average | None = average({(task, seed): value for (task, _, seed), value in weighted(pairs).items()})
-        return None if found is None else Gain(value=found.value, low=found.low, high=found.high)
+        if found is None:
+            return None
+        if found.interval == "range":  # of fewer than three tasks or seeds
+            return Gain(value=found.value, low=None, high=None, spread=f" ({found.low:+.1f} to {found.high:+.1f})")
+        return Gain(value=found.value, low=found.low, high=found.high)
 
     def over(self, arm: str, arms: Sequence[str], place: Place) -> Gain | None:
         """The gain of an arm over the strongest of others at one place."""

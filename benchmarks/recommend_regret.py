@@ -19,7 +19,7 @@ from statistics import fmean
 from inheritance_page import OURS, SCRATCH, Measured, Name
 from recommend_probes import Option, Probes
 
-from learngene_zoo.bench.statistics import average
+from learngene_zoo.bench.averages import average
 from learngene_zoo.bench.tables import Table
 from learngene_zoo.recommendation import in_order
 

@@ -178,7 +178,7 @@ def _cells(found: Finding | None, claim: Claim) -> list[str]:
     if claim.compare.kind == "exact":
         return [found.what, sum_text(found), "exact", ""]
     detectable = "" if found.detectable is None else f"{found.detectable:.1f}"
-    return [found.what, f"{found.value:+.2f}", interval_text(found), detectable]
+    return [found.what, f"{found.value:+.1f}", interval_text(found), detectable]
 
 
 if __name__ == "__main__":

@@ -35,10 +35,11 @@ from grids import finished
 from pages import DOCS, ROOT, replace_between
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import open_ancestry, sha256
+from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.card import END, NOTES, Place, descendant_card, learngene_card, notes_of
 from learngene_zoo.artifacts.descendant import Descendant, load_descendant
 from learngene_zoo.artifacts.records import CardRecord, Cost, Worth
+from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
 from learngene_zoo.artifacts.sources import BUNDLED_CARD
 from learngene_zoo.bench import demo

@@ -1,6 +1,16 @@
 """`python -m learngene_zoo` is `lgzoo`; so is `torchrun --nproc_per_node 2 -m learngene_zoo`."""
 
-from learngene_zoo.cli.main import main
+import sys
+
+
+def run() -> None:
+    """Run the command line; Ctrl-C while it is still being imported ends it as it does later."""
+    try:
+        from learngene_zoo.cli.main import main
+    except KeyboardInterrupt:
+        sys.exit(130)
+    main(prog_name="lgzoo")
+
 
 if __name__ == "__main__":
-    main(prog_name="lgzoo")
+    run()

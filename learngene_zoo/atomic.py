@@ -1,19 +1,16 @@
 """Files and folders that are written whole or not at all, and replaced in one atomic exchange.
 
-A draft lies beside its place, in a name that says which process writes it. It is flushed to disk and then takes its place: by
-`renameat2` with RENAME_EXCHANGE where the system has it, so that there is no moment without a whole artifact; elsewhere by two
-renames, which the next call finishes: names alone tell what is what. Drafts that a killed process left are removed by the next call
-that writes to the same place.
+A draft lies beside its place, in a folder whose name says which process writes it and which is marked as a draft. It is flushed to
+disk and then takes its place: by `renameat2` with RENAME_EXCHANGE where the system has it, so that there is no moment without a
+whole artifact; elsewhere by two renames, which the next call finishes. Drafts that a killed process left are removed by the next
+call that writes to the same place. What is replaced or removed carries a mark that only we write (`ownership`), never only a name.
 """
 
 import ctypes
 import errno
 import hashlib
-import json
 import os
-import re
 import secrets
-import shutil
 import socket
 import sys
 import zlib
@@ -22,12 +19,21 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-from learngene_zoo.errors import Refused, Unavailable, explained
+from learngene_zoo.errors import Exists, Refused, Unavailable, explained
+from learngene_zoo.ownership import (
+    DRAFT,
+    find_foreign,
+    is_marked_draft,
+    is_whole,
+    remove_draft,
+    remove_marked,
+    write_draft_mark,
+    write_marker,
+)
 
-DRAFT = ".lgzoo-draft"  # the marker in a folder that is being written: its first file, and the first that goes
 _ARTIFACT = ("config.json", "model.safetensors", "README.md", "manifest.json", "report.html")
 _PART = ("record.json", "checkpoint.json", "state.safetensors")
-OURS = frozenset({*_ARTIFACT, *_PART, DRAFT})  # what a folder that we write may hold
+_DIGESTED = sorted({*_ARTIFACT, *_PART})  # what `digest_of` hashes, in every version
 _ENDING = ".draft"
 _OLD = ".old"  # follows a draft's name in that of what it replaces
 _EXCHANGE = 2  # RENAME_EXCHANGE of linux/fs.h
@@ -43,13 +49,13 @@ def claim(path: Path, force: bool) -> Path:
     place = resolved(path)
     recover(place)
     if place.exists() and not force:
-        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+        raise Exists(path)
     check_folder(path)
     if place == Path.cwd() or place in Path.cwd().parents:
         raise Refused(f"{path} contains the current folder; choose another place with -o")
-    foreign = foreign_in(place) if place.exists() else ""
+    foreign = find_foreign(place) if place.exists() else ""
     if foreign:
-        raise Refused(f"{path} holds {foreign}, which lgzoo did not write; move it, or choose another place with -o")
+        raise Refused(f"{path} holds {foreign}; nothing was changed: move it, or choose another place with -o")
     return place
 
 
@@ -63,10 +69,9 @@ def new_folder(path: Path, force: bool = False, before: Callable[[Path], None] |
     place = claim(path, force)
     draft = _draft(place)
     try:
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        draft.mkdir()
-        (draft / DRAFT).touch()
+        _make_draft(draft)
         yield draft
+        write_marker(draft)
         for file in sorted(draft.rglob("*")):
             _flush(file)
         if before is not None:
@@ -77,26 +82,26 @@ def new_folder(path: Path, force: bool = False, before: Callable[[Path], None] |
     except OSError as error:
         raise Unavailable(f"{path} could not be written: {explained(error)}; nothing was changed") from error
     finally:
-        shutil.rmtree(draft, ignore_errors=True)
+        _discard(draft)
 
 
 @contextmanager
 def new_file(path: Path, force: bool = False) -> Iterator[Path]:
-    """A temporary file of the same suffix to fill; on leaving it is flushed to disk and renamed to `path`, on an error removed.
+    """A temporary file of the same name to fill; on leaving it is flushed to disk and renamed to `path`, on an error removed.
 
     Raises `Refused` if `path` exists and `force` is not set, or is a folder; `Unavailable` if it cannot be written.
     """
     place = resolved(path)
+    _sweep(place)
     if place.exists() and not force:
-        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+        raise Exists(path)
     if place.is_dir():
         raise Refused(f"{path} is a folder, not a file; choose another place with -o")
-    _sweep(place)
-    draft = _draft(place)
-    draft = draft.with_name(draft.name + place.suffix)
+    folder = _draft(place)
+    draft = folder / place.name
     try:
         nearest_parent(place)
-        draft.parent.mkdir(parents=True, exist_ok=True)
+        _make_draft(folder)
         yield draft
         _flush(draft)
         os.replace(draft, place)
@@ -104,7 +109,20 @@ def new_file(path: Path, force: bool = False) -> Iterator[Path]:
     except OSError as error:
         raise Unavailable(f"{path} could not be written: {explained(error)}; nothing was changed") from error
     finally:
-        draft.unlink(missing_ok=True)
+        _discard(folder)
+
+
+def _make_draft(draft: Path) -> None:
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    draft.mkdir()
+    write_draft_mark(draft)
+
+
+def _discard(draft: Path) -> None:
+    """Remove what lies under the name of a draft: the draft, or what it replaced."""
+    with suppress(OSError):
+        remove_draft(draft)
+        remove_marked(draft)
 
 
 def replace(draft: Path, place: Path) -> None:
@@ -115,58 +133,52 @@ def replace(draft: Path, place: Path) -> None:
         return
     if _exchange(draft, place):
         _flush(place.parent)
-        shutil.rmtree(draft, ignore_errors=True)
+        remove_marked(draft)
         return
     old = draft.with_name(draft.name + _OLD)
     os.replace(place, old)
     os.replace(draft, place)
     _flush(place.parent)
-    shutil.rmtree(old, ignore_errors=True)
+    remove_marked(old)
 
 
 def recover(place: Path) -> None:
     """Finish a replacement that was interrupted between its two renames, and remove what dead processes left beside `place`."""
     left = _left(place)
-    moved = next((entry for entry in left if entry.name.endswith(_ENDING + _OLD) and entry.is_dir()), None)
+    moved = next((entry for entry in left if entry.name.endswith(_ENDING + _OLD) and is_whole(entry)), None)
     if moved is not None and not place.exists():
         draft = moved.with_name(moved.name.removesuffix(_OLD))
-        os.replace(draft if draft in left and not (draft / DRAFT).exists() else moved, place)
+        is_ready = draft in left and not (draft / DRAFT).exists() and is_whole(draft)
+        os.replace(draft if is_ready else moved, place)
     _sweep(place)
 
 
 def _sweep(place: Path) -> None:
     """Remove drafts of `place` whose writers have ended."""
     for entry in _left(place):
-        if entry.is_dir():
-            shutil.rmtree(entry, ignore_errors=True)
-        else:
-            with suppress(OSError):
-                entry.unlink()
+        _discard(entry)
 
 
 def _left(place: Path) -> list[Path]:
-    """Drafts of `place` whose writers have ended, and what such a writer moved away: files, and folders of ours."""
+    """Drafts of `place` whose writers have ended, and what such a writer moved away: folders that carry a mark of ours."""
     prefix = f".{place.name}."
     with suppress(OSError):
         beside = [entry for entry in place.parent.iterdir() if entry.name.startswith(prefix) and _ENDING in entry.name]
         ended = [entry for entry in beside if _dead(entry.name.removeprefix(prefix).partition(_ENDING)[0])]
-        return [entry for entry in sorted(ended) if not entry.is_symlink() and _is_ours(entry)]
+        return [entry for entry in sorted(ended) if _is_ours(entry)]
     return []
 
 
 def _is_ours(entry: Path) -> bool:
-    """Whether we made a draft, whose name nobody else gives, or moved something of ours away."""
-    return _OWN_NAME.search(entry.name) is not None or not foreign_in(entry) if entry.is_dir() else entry.is_file()
+    """Whether a folder with the name of a draft is one, or something of ours that a draft replaced."""
+    with suppress(OSError):
+        return not entry.is_symlink() and entry.is_dir() and (is_marked_draft(entry) or not find_foreign(entry))
+    return False
 
 
 def is_draft(name: str) -> bool:
     """Whether a file or folder of this name is one that is being written, or that a killed process left."""
     return name.startswith(".") and _ENDING in name
-
-
-_OWN_NAME = re.compile(
-    rf"\.[0-9a-f]{{8}}-\d+-\d+-[0-9a-f]{{6}}\{_ENDING}$"
-)  # what `_draft` adds to the name of a folder
 
 
 def _draft(place: Path) -> Path:
@@ -248,7 +260,7 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
-# Where may be written: only what we wrote is ever replaced or removed, and a folder is ours by what it holds.
+# Where may be written.
 
 
 def shown(path: Path) -> str:
@@ -299,51 +311,22 @@ def check_folder(path: Path) -> None:
         raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
 
 
-def foreign_in(folder: Path) -> str:
-    """The name of something in a folder that lgzoo does not write there; empty if all of it is ours, or nothing is there."""
-    entries = list(folder.iterdir())
-    names = {entry.name for entry in entries}
-    members = _members(folder)
-    strange = sorted(
-        entry.name
-        for entry in entries
-        if not (entry.name in members and _is_model(entry) if entry.is_dir() else entry.name in OURS)
-    )
-    if strange:
-        return strange[0]
-    if "config.json" in names and DRAFT not in names:
-        return "" if _is_artifact(folder / "config.json") else "a config.json of something else"
-    return "" if not names or names & {"record.json", "checkpoint.json", DRAFT} else min(names)
-
-
-def _members(folder: Path) -> set[str]:
-    """The folders of the descendants that were fetched with this learngene, as the manifest beside them names them."""
-    try:
-        files = json.loads((folder / "manifest.json").read_bytes())["files"]
-        return {path.partition("/")[0] for path in files if "/" in path}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return set()
-
-
-def _is_model(folder: Path) -> bool:
-    """Whether a folder holds a descendant and nothing else."""
-    plain = all(entry.name in OURS and not entry.is_dir() for entry in folder.iterdir())
-    return plain and not folder.is_symlink() and _is_artifact(folder / "config.json")
-
-
-def _is_artifact(config: Path) -> bool:
-    """Whether a config.json is a learngene's or a descendant's; one that cannot be read is not known to be."""
-    try:
-        data = json.loads(config.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(data, dict) and ("learngene" in data or {"method", "spec", "format"} <= set(data))
+def check_file(path: Path, force: bool) -> None:
+    """Raise as `new_file` does if a file cannot be written at `path`, before it is computed."""
+    place = resolved(path)
+    if place.exists() and not force:
+        raise Exists(path)
+    if place.is_dir():
+        raise Refused(f"{path} is a folder, not a file; choose another place with -o")
+    parent = nearest_parent(place)
+    if not os.access(parent, os.W_OK):
+        raise Unavailable(f"no permission to write into {parent}; choose another place with -o")
 
 
 def digest_of(folder: Path) -> str:
     """A hash of the names and contents of what we wrote into a folder."""
     digest = hashlib.sha256()
-    for name in sorted(OURS - {DRAFT}):
+    for name in _DIGESTED:
         if (folder / name).is_file():
             with open(folder / name, "rb") as file:
                 digest.update(f"{name} {hashlib.file_digest(file, 'sha256').hexdigest()}\n".encode())

@@ -1,8 +1,8 @@
 """Every error a user can cause, as one family. A message says what was got, what was expected and what to do."""
 
 import errno
+import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class ZooError(Exception):
@@ -33,6 +33,14 @@ class Refused(ZooError):
     """Continuing would overwrite or mix up something that exists already."""
 
 
+class Exists(Refused):
+    """Something is at the place of a result. The command line adds the call that writes beside it."""
+
+    def __init__(self, path: object) -> None:
+        super().__init__(f"{path} already exists; choose another place with -o, or replace it with --force")
+        self.path = str(path)
+
+
 class Unavailable(ZooError):
     """Something outside this program is missing: a download, a package, disk space."""
 
@@ -60,10 +68,81 @@ def explained(error: OSError) -> str:
 
 
 def nearest(got: str, known: Iterable[str]) -> str | None:
-    """The known name that was most probably meant, whatever its case; None if none is near."""
-    names = {name.lower(): name for name in sorted(known, reverse=True)}
-    close = get_close_matches(got.lower(), names, n=1, cutoff=0.5)
-    return names[close[0]] if close else None
+    """Return the known name that was most probably meant; None if no name is near.
+
+    First comes the shortest name that begins with what was typed (`deit_tiny` for
+    `deit_tiny_patch16_224`), then the one that has all of its words, then the one that differs by a
+    slip or two of the fingers (`sings` for `signs`), last one that contains it.
+    """
+    typed = _plain(got)
+    names = {_plain(name): name for name in sorted(known, reverse=True)}
+    if typed in names:
+        return names[typed]
+    ordered = sorted(names, key=lambda name: (len(name), name))
+    for is_near in (_begins_with, _has_words, None, _contains):
+        close = [name for name in ordered if is_near(name, typed)] if is_near else _misspelt(typed, ordered)
+        if close:
+            return names[close[0]]
+    return None
+
+
+LEAST_LETTERS = 3  # that a part of a name has, to be taken for the name
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")
+
+
+def _begins_with(name: str, typed: str) -> bool:
+    return len(typed) >= LEAST_LETTERS and name.startswith(typed)
+
+
+def _has_words(name: str, typed: str) -> bool:
+    words = re.findall(r"[^\W_]+", typed)
+    return len(typed) >= LEAST_LETTERS and bool(words) and set(words) <= set(re.findall(r"[^\W_]+", name))
+
+
+def _contains(name: str, typed: str) -> bool:
+    return len(typed) >= LEAST_LETTERS and typed in name and 3 * len(typed) >= len(name)
+
+
+def _misspelt(typed: str, names: Iterable[str]) -> list[str]:
+    """Return the names that `typed` is a misspelling of, or of their beginning; the nearest first."""
+    found = []
+    for name in names:
+        limit = _most_slips(typed, name)
+        if abs(len(name) - len(typed)) <= limit:
+            slips = count_slips(typed, name)
+        elif len(typed) > 2 * limit + 1 and len(name) > len(typed):
+            slips = count_slips(typed, name[: len(typed)]) + 1  # the rest was left out
+        else:
+            continue
+        if slips <= limit:
+            found.append((slips, sorted(typed) != sorted(name), typed[0] != name[0], len(name), name))
+    return [name for *_, name in sorted(found)]
+
+
+def _most_slips(typed: str, name: str) -> int:
+    """Return how many slips are believable: more in long names, fewer where the first letter differs."""
+    if not typed or not name or len(typed) < LEAST_LETTERS:
+        return 0
+    most = 1 if len(typed) < 4 else 2 if len(typed) < 10 else 3
+    return most if typed[0] == name[0] else min(most, len(typed) // 4)
+
+
+def count_slips(one: str, other: str) -> int:
+    """Return how many letters are left out, added, changed or exchanged with their neighbour."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        last, row, older = row, [i], before
+        for j, wanted in enumerate(other, 1):
+            slips = min(last[j] + 1, row[j - 1] + 1, last[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and (letter, one[i - 2]) == (other[j - 2], wanted):
+                slips = min(slips, older[j - 2] + 1)
+            row.append(slips)
+        before = last
+    return row[-1]
 
 
 def unknown(kind: str, got: str, known: Iterable[str]) -> WrongCall:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 Z95 = 1.959964
+Runs = Sequence[Sequence[bool]]  # one sequence per seed, one flag per image: whether it was right
 
 
 class Gain(NamedTuple):
@@ -15,22 +16,23 @@ class Gain(NamedTuple):
     high: float
 
 
-def paired_gain(ours: Sequence[Sequence[bool]], theirs: Sequence[Sequence[bool]]) -> Gain:
+def paired_gain(ours: Runs, theirs: Runs) -> Gain:
     """The difference in accuracy of two models on the same images; one sequence per seed, one flag per image.
 
     The unit is the image: each one's difference is averaged over seeds first. The interval is the normal one of a paired
-    mean; it generalises over images of the same kind, not over trainings.
+    mean; it generalises over images of the same kind, not over trainings. Its variance is at least that of two images of
+    which each model gets one right alone (Agresti and Min 2005 add these two): models that agree on a few images may differ
+    on others. No end lies beyond -1 or 1.
     """
     images = len(ours[0])
-    means = ([sum(flags) / len(runs) for flags in zip(*runs, strict=True)] for runs in (ours, theirs))
-    differences = [a - b for a, b in zip(*means, strict=True)]
+    differences = [a - b for a, b in zip(_means(ours), _means(theirs), strict=True)]
     mean = sum(differences) / images
     variance = sum((difference - mean) ** 2 for difference in differences) / max(images - 1, 1)
-    half = Z95 * math.sqrt(variance / images)
-    return Gain(mean, mean - half, mean + half)
+    half = Z95 * math.sqrt(max(variance, 2 / images) / images)
+    return Gain(mean, max(-1.0, mean - half), min(1.0, mean + half))
 
 
-def proportion(right: int, total: int) -> tuple[float, float]:
+def proportion(right: float, total: float) -> tuple[float, float]:
     """Wilson's 95 % interval of an accuracy: `right` of `total` images are classified correctly."""
     if total == 0:
         return 0.0, 1.0
@@ -38,3 +40,22 @@ def proportion(right: int, total: int) -> tuple[float, float]:
     centre = (share + squared / (2 * total)) / (1 + squared / total)
     half = Z95 * math.sqrt(share * (1 - share) / total + squared / (4 * total**2)) / (1 + squared / total)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def pooled_proportion(runs: Runs) -> tuple[float, float]:
+    """Return Wilson's 95 % interval of an accuracy that is averaged over seeds, on the same images.
+
+    The unit is the image, as in `paired_gain`: the flags of one image in several runs are averaged first. These means vary
+    less than flags do, so they count as more images, as many as give flags the same standard error. Of one run it is
+    `proportion`.
+    """
+    means = _means(runs)
+    images, share = len(means), sum(means) / len(means)
+    variance = sum((mean - share) ** 2 for mean in means) / images
+    effective = images * share * (1 - share) / variance if variance > 0 else images
+    return proportion(share * effective, effective)
+
+
+def _means(runs: Runs) -> list[float]:
+    """The share of the runs that are right, by image."""
+    return [sum(flags) / len(runs) for flags in zip(*runs, strict=True)]

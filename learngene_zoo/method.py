@@ -366,7 +366,7 @@ def named_sizes(
     settings = [setting.name for setting in settings_of(expander)]
     for name in rest:
         if name not in settings:
-            known = [*SYNONYMS, *settings, *(f.name for kind in (Target, Budget) for f in fields(kind))]
+            known = {*SYNONYMS, *settings, *(f.name for kind in (Target, Budget) for f in fields(kind))}
             raise unknown("size or setting", name, known)
     return replace(target, **named), replace(budget, **bounds), with_settings(expander, rest)
 

@@ -26,6 +26,7 @@ INK, QUIET, LINE, PAPER = "#1a1b1e", "#5d6168", "#c9ced3", "#ffffff"  # text; se
 GREY = "#8a8a8a"  # readable on white and on black
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "D", "s", "^")
+FOOT = 0.6  # inches that `subplots` adds below the panels, for a legend of two lines
 TITLE, TEXT, SMALL = 13.0, 10.0, 9.0  # font sizes in points
 # What a page sets in place of these colours: see `svg_text`.
 _PAGE = {INK: "currentColor", QUIET: "var(--quiet)", LINE: "var(--line)", PAPER: "var(--paper)"} | {
@@ -90,7 +91,7 @@ def axes_at(figure: Figure, left: float, bottom: float, width: float, height: fl
 
 def subplots(rows: int, columns: int, size: tuple[float, float]) -> tuple[Figure, list[Axes]]:
     """A figure with a grid of panels of `size` inches each, row by row, laid out by matplotlib; see `settle`."""
-    made = new_figure(size[0] * columns, size[1] * rows + 0.6)
+    made = new_figure(size[0] * columns, size[1] * rows + FOOT)
     made.set_layout_engine("constrained")
     found = [panel for row in made.subplots(rows, columns, squeeze=False) for panel in row]
     for panel in found:
@@ -133,15 +134,26 @@ def legend_below(figure: Figure, axes: Axes, handles: Sequence[Artist], **option
 
 
 def legend(figure: Figure, panels: Sequence[Axes], columns: int) -> None:
-    """One legend below all panels, with every name once."""
+    """One legend below all panels, with every name once, in as many columns as the figure is wide enough for.
+
+    The figure grows by the height of the legend's lines, so that the panels keep theirs.
+    """
     found: dict[str, Any] = {}
     for panel in panels:
         for handle, name in zip(*panel.get_legend_handles_labels()):
             found.setdefault(name, handle)
-    columns = max(1, min(columns, len(found)))
-    figure.legend(
-        list(found.values()), list(found), loc="outside lower center", ncols=columns, handlelength=3.2, frameon=False
-    )
+    if not found:
+        return
+    for count in range(max(1, min(columns, len(found))), 0, -1):
+        made = figure.legend(
+            list(found.values()), list(found), loc="outside lower center", ncols=count, handlelength=3.2, frameon=False
+        )
+        box = made.get_window_extent(figure.canvas.get_renderer())  # type: ignore[attr-defined]
+        if count == 1 or box.width <= figure.bbox.width:
+            break
+        made.remove()
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + max(0.0, box.height / figure.dpi - FOOT))
 
 
 def settle(figure: Figure) -> Figure:

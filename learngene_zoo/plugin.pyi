@@ -5,7 +5,6 @@ from learngene_zoo.artifacts.ancestry import Ancestry as Ancestry
 from learngene_zoo.artifacts.ancestry import inherited_weights as inherited_weights
 from learngene_zoo.artifacts.ancestry import open_ancestry as open_ancestry
 from learngene_zoo.artifacts.ancestry import reopen_ancestry as reopen_ancestry
-from learngene_zoo.artifacts.ancestry import sha256 as sha256
 from learngene_zoo.artifacts.descendant import Descendant as Descendant
 from learngene_zoo.artifacts.descendant import assemble as assemble
 from learngene_zoo.artifacts.descendant import fingerprint_of as fingerprint_of
@@ -16,6 +15,7 @@ from learngene_zoo.artifacts.own_data import find_origin as find_origin
 from learngene_zoo.artifacts.own_data import name_option as name_option
 from learngene_zoo.artifacts.records import LearngeneConfig as LearngeneConfig
 from learngene_zoo.artifacts.records import TaskRecord as TaskRecord
+from learngene_zoo.artifacts.shards import sha256 as sha256
 from learngene_zoo.artifacts.shelf import Learngene as Learngene
 from learngene_zoo.artifacts.timm_model import TimmModel as TimmModel
 from learngene_zoo.atomic import nearest_parent as nearest_parent
@@ -87,6 +87,7 @@ from learngene_zoo.settings import settings_of as settings_of
 from learngene_zoo.settings import to_json as to_json
 from learngene_zoo.settings import with_settings as with_settings
 from learngene_zoo.storage import StateDict as StateDict
+from learngene_zoo.storage import parse_json as parse_json
 from learngene_zoo.storage import read_json as read_json
 from learngene_zoo.storage import write_json as write_json
 from learngene_zoo.tasks.catalogue import Suite as Suite

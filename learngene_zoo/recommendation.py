@@ -29,6 +29,7 @@ class Candidate:
     member: Member
     probe: float  # share of the pictures that a linear probe names rightly, each left out in turn
     interval: tuple[float, float]  # 95 %, over the pictures
+    images: int  # how many pictures
     difference: Gain  # the probe less that of the first candidate, on the same pictures
 
     @property
@@ -75,12 +76,14 @@ def in_order(probes: Iterable[tuple[str, Member, np.ndarray]]) -> list[Candidate
 
 def _candidate(name: str, member: Member, right_N: np.ndarray, best_N: np.ndarray) -> Candidate:
     right, total = int(np.sum(right_N)), len(right_N)
+    is_first = right_N is best_N  # it does not differ from itself, on these or any other images
     return Candidate(
         learngene=name,
         member=member,
         probe=right / total,
         interval=proportion(right, total),
-        difference=paired_gain([list(right_N)], [list(best_N)]),
+        images=total,
+        difference=Gain(0.0, 0.0, 0.0) if is_first else paired_gain([list(right_N)], [list(best_N)]),
     )
 
 

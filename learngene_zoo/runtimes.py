@@ -1,4 +1,4 @@
-"""Descendants in other runtimes: one `.onnx` or `.pt2` file that opens without this package and without timm.
+"""Models in other runtimes: one `.onnx` or `.pt2` file that opens without this package and without timm.
 
 The file takes `pixel_values` of shape (batch, channels, size, size), normalised fp32 images, and gives `logits`: (batch,
 classes), or (batch, classes, size, size) of a dense model. The batch is dynamic. Labels, preprocessing and origin are in
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import nn
 
+from learngene_zoo.artifacts.exported import LOGITS, PIXELS, start_session
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.runs.progress import report_activity
@@ -31,6 +32,7 @@ from learngene_zoo.training.evaluate import check_head, evaluate_each
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.runs.run import Run
     from learngene_zoo.tasks.task import Task
 
@@ -38,7 +40,7 @@ Format = Literal["onnx", "pt2"]
 Dtype = Literal["fp32", "fp16", "int8"]
 Runner = Callable[[torch.Tensor], torch.Tensor]  # images_BCHW -> logits, both fp32 on the CPU
 
-PIXELS, LOGITS, BATCH = "pixel_values", "logits", "batch"
+BATCH = "batch"
 BATCHES = (1, 2, 5)  # sizes that are compared with the module
 # The largest difference that is accepted, relative to the largest logit: many times what was measured.
 TOLERANCES: Mapping[Dtype, float] = {"fp32": 1e-4, "fp16": 2e-2}
@@ -64,7 +66,7 @@ class Exported:
 
 
 def export_descendant(
-    descendant: Descendant,
+    descendant: Descendant | TimmModel,
     path: Path,
     *,
     dtype: Dtype = "fp32",
@@ -134,11 +136,7 @@ def opened(path: Path, threads: int | None = None) -> Runner:
     if path.suffix == ".pt2":
         program: Runner = torch.export.load(path).module()
         return program
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or torch.get_num_threads()
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session = start_session(path, threads)
 
     def run(images_BCHW: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(session.run([LOGITS], {PIXELS: images_BCHW.numpy()})[0])
@@ -146,13 +144,22 @@ def opened(path: Path, threads: int | None = None) -> Runner:
     return run
 
 
-def metadata(descendant: Descendant) -> dict[str, str]:
-    """What an exported file says about itself: text under each name, JSON where it is more than a word."""
-    images = descendant.config()["pretrained_cfg"]
-    names = ("input_size", "interpolation", "crop_pct", "crop_mode", "mean", "std")
+def metadata(descendant: Descendant | TimmModel) -> dict[str, str]:
+    """What an exported file says about itself: text under each name, JSON where it is more than a word.
+
+    `preprocessing` says all that is needed to present images to it; nothing is left to a reader's defaults.
+    """
+    images = descendant.input_format
     facts: dict[str, Json] = {
         "labels": list(descendant.class_names),
-        "preprocessing": {name: images[name] for name in names if name in images},
+        "preprocessing": {
+            "input_size": [images.channels, images.image_size, images.image_size],
+            "interpolation": images.view.interpolation,
+            "crop_pct": images.view.crop_pct,
+            "crop_mode": images.view.crop_mode,
+            "mean": list(images.mean),
+            "std": list(images.std),
+        },
         "task": descendant.task or "",
         "license": descendant.licence,
         "method": descendant.provenance.get("method", ""),
@@ -173,21 +180,34 @@ class _Served(nn.Module):
         return logits.float()
 
 
-def write_file(descendant: Descendant, path: Path, dtype: Dtype) -> None:
-    """Write the file, unchecked, over whatever is at `path`."""
-    numbers = torch.float16 if dtype == "fp16" else torch.float32
-    served = _Served(descendant.model(), numbers).eval()
+def write_file(descendant: Descendant | TimmModel, path: Path, dtype: Dtype) -> None:
+    """Write the file, unchecked, over whatever is at `path`. Raises `Unavailable` for a model that torch cannot export."""
     with _silent():
-        dynamic = {PIXELS: {0: torch.export.Dim(BATCH, min=1)}}
-        program = torch.export.export(served, (_images(descendant, 2),), dynamic_shapes=dynamic)
+        program = _trace(descendant, torch.float16 if dtype == "fp16" else torch.float32)
         if check_format(path, dtype) == "pt2":
-            with path.open("wb") as file:  # given a path, torch would write the draft's name into the archive
-                torch.export.save(program, file, extra_files={"metadata.json": json.dumps(metadata(descendant))})
+            # Into memory first: torch's writer ends the process if the disk is full.
+            archive = io.BytesIO()
+            torch.export.save(program, archive, extra_files={"metadata.json": json.dumps(metadata(descendant))})
+            path.write_bytes(archive.getbuffer())
         else:
             _write_onnx(program, descendant, path, quantised=dtype == "int8")
 
 
-def _write_onnx(program: torch.export.ExportedProgram, descendant: Descendant, draft: Path, quantised: bool) -> None:
+def _trace(descendant: Descendant | TimmModel, numbers: torch.dtype) -> torch.export.ExportedProgram:
+    """Return the model as a program for any batch."""
+    served = _Served(descendant.model(), numbers).eval()
+    try:
+        return torch.export.export(
+            served, (_images(descendant, 2),), dynamic_shapes={PIXELS: {0: torch.export.Dim(BATCH, min=1)}}
+        )
+    except Exception as error:  # torch's tracer raises what the model's own code makes of it
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+        raise Unavailable(f"torch cannot export this model for any batch: {reason}") from error
+
+
+def _write_onnx(
+    program: torch.export.ExportedProgram, descendant: Descendant | TimmModel, draft: Path, quantised: bool
+) -> None:
     import onnx
 
     torch.onnx.export(
@@ -238,11 +258,9 @@ def _silent() -> Iterator[None]:
         logging.disable(level)
 
 
-def _images(descendant: Descendant, count: int) -> torch.Tensor:
-    spec = descendant.spec
-    return torch.randn(
-        count, spec.channels, spec.image_size, spec.image_size, generator=torch.Generator().manual_seed(0)
-    )
+def _images(descendant: Descendant | TimmModel, count: int) -> torch.Tensor:
+    channels, size = descendant.input_format.channels, descendant.input_format.image_size
+    return torch.randn(count, channels, size, size, generator=torch.Generator().manual_seed(0))
 
 
 def _difference(model: nn.Module, runner: Runner, images_BCHW: torch.Tensor, dtype: Dtype) -> float:
@@ -263,7 +281,7 @@ def _difference(model: nn.Module, runner: Runner, images_BCHW: torch.Tensor, dty
 
 
 def _measured(
-    descendant: Descendant, model: nn.Module, runner: Runner, task: Task, max_drop: float, run: Run
+    descendant: Descendant | TimmModel, model: nn.Module, runner: Runner, task: Task, max_drop: float, run: Run
 ) -> dict[str, Any]:
     def answers(images_BCHW: torch.Tensor) -> Iterator[torch.Tensor]:
         yield model(images_BCHW)

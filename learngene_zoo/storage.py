@@ -8,8 +8,10 @@ import math
 import os
 import re
 import stat
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 StateDict = Mapping[str, "torch.Tensor"]  # tensors by name; never mutated by whoever receives one
 MOST_JSON_BYTES = 16 * 2**20
 MOST_DEPTH = 64
+MOST_NAME = 500  # characters of a tensor's name
 WEIGHTS = "model.safetensors"
 CONFIG = "config.json"
 
@@ -35,23 +38,24 @@ def write_json(path: Path, data: Json) -> None:
     )  # a file's name may be no text; elsewhere texts are checked
 
 
-def read_json(path: Path, before: str = "") -> dict[str, Any]:
-    """The object in a JSON file; `before` as in `parse_json`. Raises `BadFile`."""
+def read_json(path: Path, before: str = "", where: object = None) -> dict[str, Any]:
+    """Return the object in a JSON file; `before` as in `parse_json`. Raises `BadFile`, which names the file or `where`."""
+    where = where or path
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):  # a pipe would be waited for
-            raise BadFile(f"{path} is not a file; create or download it again")
+            raise BadFile(f"{where} is not a file; create or download it again")
         if about.st_size > MOST_JSON_BYTES:
-            raise BadFile(f"{path} is larger than {MOST_JSON_BYTES >> 20} MiB; expected a configuration")
+            raise BadFile(f"{where} is larger than {MOST_JSON_BYTES >> 20} MiB; expected a configuration")
         data = parse_json(path.read_bytes(), before)
     except FileNotFoundError:
-        raise BadFile(f"{path} does not exist; give the folder that contains it") from None
+        raise BadFile(f"{where} does not exist; give the folder that contains it") from None
     except OSError as error:
-        raise BadFile(f"{path} cannot be read: {error.strerror}") from error
+        raise BadFile(f"{where} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise BadFile(f"{path} is not valid JSON: {error}; create or download it again") from error
+        raise BadFile(f"{where} is not valid JSON: {error}; create or download it again") from error
     if not isinstance(data, dict):
-        raise BadFile(f"{path} is not a JSON object; create or download it again")
+        raise BadFile(f"{where} is not a JSON object; create or download it again")
     return data
 
 
@@ -59,7 +63,8 @@ def parse_json(data: bytes, before: str = "") -> Json:
     """JSON in UTF-8 that can be written again and printed.
 
     Raises `ValueError` for what is not JSON, and for what Python would accept beyond it: NaN and infinity, numbers that a
-    computer's do not hold, halves of characters, and more than `MOST_DEPTH` lists and objects within each other. With
+    computer's do not hold, halves of characters, a key that an object has twice, and more than `MOST_DEPTH` lists and
+    objects within each other. With
     `before` it is for whoever uses few values and checks these, six times as fast: what follows that key of the outermost
     object may be missing, and no value is looked at by itself.
     """
@@ -85,9 +90,19 @@ def _until(data: bytes, key: str) -> bytes:
 
 def _parsed(data: bytes) -> Json:
     try:
-        return json.loads(data.decode("utf-8-sig"), parse_constant=_no_number)  # type: ignore[no-any-return]
+        text = data.decode("utf-8-sig")
+        return json.loads(text, parse_constant=_no_number, object_pairs_hook=_build_object)  # type: ignore[no-any-return]
     except RecursionError:
         raise ValueError(f"more than {MOST_DEPTH} lists and objects within each other") from None
+
+
+def _build_object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    """Return a JSON object. Raises `ValueError` for a key that it has twice: two readers would take different values."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {twice!r:.80} occurs twice in one object")
+    return found
 
 
 def _no_number(word: str) -> None:
@@ -146,32 +161,54 @@ class Tensors(Mapping[str, "torch.Tensor"]):
         if not path.is_file():
             raise BadFile(f"{path} does not exist; create or download it again")
         try:
-            self._file = safe_open(path, framework="pt")
-            self._names = dict.fromkeys(self._file.keys())
+            file = safe_open(path, framework="pt")
+            self._places = {name: (file, name) for name in file.keys()}  # noqa: SIM118  it is no mapping
+            _check_header(path)
         except (SafetensorError, OSError, ValueError) as error:
             raise BadFile(f"{path} is not a readable safetensors file: {error}; create or download it again") from error
 
     def __getitem__(self, name: str) -> torch.Tensor:
-        if name not in self._names:
-            raise KeyError(name)
-        tensor = self._file.get_tensor(name)
+        file, stored_name = self._places[name]
+        tensor = file.get_tensor(stored_name)
         if tensor.is_floating_point() and not _finite(tensor):
             raise BadFile(f"{self.path}: the tensor {name} has values that are not finite; create it again")
         return tensor
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._places)
+
+    def select(self, names: Mapping[str, str]) -> Tensors:
+        """Return the tensors of these stored names, under the new names that are their keys; none is read."""
+        chosen = copy(self)
+        chosen._places = {new: self._places[stored] for new, stored in names.items()}
+        return chosen
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, from the header alone."""
-        return {name: tuple(self._file.get_slice(name).get_shape()) for name in self._names}
+        return {name: tuple(file.get_slice(stored).get_shape()) for name, (file, stored) in self._places.items()}
 
     def floating(self, name: str) -> bool:
         """Whether a tensor holds floating point numbers, from the header alone."""
-        return self._file.get_slice(name).get_dtype() in ("F16", "BF16", "F32", "F64")
+        file, stored_name = self._places[name]
+        return file.get_slice(stored_name).get_dtype() in ("F16", "BF16", "F32", "F64")
+
+
+def _check_header(path: Path) -> None:
+    """Raises `ValueError` if the header of a safetensors file names a tensor twice, or one by more than `MOST_NAME` characters.
+
+    safetensors itself takes the last of two tensors of one name, if both lie at the same bytes.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MOST_JSON_BYTES:
+            raise ValueError(f"its header is larger than {MOST_JSON_BYTES >> 20} MiB")
+        header = _parsed(file.read(length))
+    longest = max(map(len, header), default=0) if isinstance(header, dict) else 0
+    if longest > MOST_NAME:
+        raise ValueError(f"the name of a tensor has {longest:,} characters; expected at most {MOST_NAME}")
 
 
 def _finite(tensor: torch.Tensor) -> bool:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shlex
+import shutil
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from html import escape
 from itertools import zip_longest
-from textwrap import wrap
 from typing import Any
 
 from learngene_zoo.errors import WrongCall
@@ -41,6 +40,16 @@ def _shown(letter: str) -> str:
 def is_text(text: str) -> bool:
     """Whether UTF-8 can say it: names of files may hold bytes that no letter has."""
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
+
+
+MOST_LETTERS = 500  # of a name that data chooses: of a class, a method, an arm
+MOST_OF_PATH = 4096  # of one that may be a path: of a task, an ancestry model
+
+
+def check_name(text: str, kind: str, most: int = MOST_LETTERS) -> None:
+    """Check that a name is short enough to be laid out. Raises `WrongCall`."""
+    if len(text) > most:
+        raise WrongCall(f"the {kind} {text[:30]!r}... has {len(text):,} characters; expected at most {most}")
 
 
 def json_text(value: Any, indent: int | None = None) -> str:
@@ -76,7 +85,8 @@ def spreadsheet(value: Any) -> Any:
 
 
 GAP = "   "
-LEAST = 8  # columns are folded to this width at least
+PROSE = 40  # columns of sentences are folded to this width at least
+WIDTH = 80  # characters of a line where no terminal says another number
 
 
 def text_table(
@@ -85,26 +95,93 @@ def text_table(
     right: Collection[int] = (),
     title: str = "",
     width: int | None = None,
+    drops: Sequence[str] = (),
 ) -> str:
-    """A heading, a rule and a line per row.
+    """Return a heading, a rule and the lines of every row.
 
-    right: numbers of the columns that are aligned to the right. width: fold cells so that lines have at most this many
-    characters, as far as that is possible; None: never, and columns are as wide as their widest cell.
+    right: numbers of the columns that are aligned to the right; their cells are never folded.
+    width: lines have at most this many characters (None: as many as they need). No word is broken
+    and the first column, which names the row, is neither folded nor left out: other columns are
+    left out first, as `choose_columns` says, then the cells of the others are folded.
     """
-    widths = [max(map(len, cells)) for cells in zip(columns, *rows)]
-    while width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > LEAST:
-        widths[widths.index(max(widths))] -= 1
-    lines = [line for row in [columns, *rows] for line in _folded(row, widths, right)]
-    heading = len(_folded(columns, widths, right))
+    kept = choose_columns(columns, rows, right, width, drops)
+    right = [place for place, index in enumerate(kept) if index in right]
+    columns, rows = [columns[index] for index in kept], [[row[i] for i in kept] for row in rows]
+    widths = _fit_widths(columns, rows, right, width)
+    heading, *parts = (_fold_row(row, widths, right) for row in [columns, *rows])
     rule = "─" * (sum(widths) + len(GAP) * (len(widths) - 1))
-    return "\n".join([*([title] if title else []), *lines[:heading], rule, *lines[heading:]])
+    folded = [line for part in parts for line in part]
+    return "\n".join([*([title] if title else []), *heading, rule, *folded])
 
 
-def _folded(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
-    """The lines of one row."""
-    cells = [wrap(text, width) if len(text) > width else [text] for text, width in zip(row, widths)]
+def choose_columns(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: Collection[int] = (),
+    width: int | None = None,
+    drops: Sequence[str] = (),
+) -> list[int]:
+    """Return the numbers of the columns that fit into lines of `width` characters.
+
+    `drops` names those that may be missed, the least important first; after them the last column
+    goes. The first two always stay.
+    """
+    kept = list(range(len(columns)))
+    if width is None:
+        return kept
+    cells = list(zip(columns, *rows))
+    wide = [_least_width(column, index, right) for index, column in enumerate(cells)]
+    narrow = [_least_width(column, index, right, prose=1) for index, column in enumerate(cells)]
+    named = [columns.index(name) for name in drops if name in columns]
+    others = [index for index in reversed(kept) if index > 1 and index not in named]
+    lost: list[int] = []
+    for indices, least in ((named, wide), (others, narrow)):
+        for index in indices:
+            if _line_width(least[i] for i in kept) > width:
+                kept.remove(index)
+                lost.append(index)
+    for index in reversed(lost):  # a narrow one may fit once a wide one has gone
+        if _line_width(wide[i] for i in [*kept, index]) <= width:
+            kept.append(index)
+    return sorted(kept)
+
+
+def _line_width(widths: Iterable[int]) -> int:
+    widths = list(widths)
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _least_width(cells: Sequence[str], index: int, right: Collection[int], prose: int = PROSE) -> int:
+    """Return the width to which a column may be folded; `cells` begins with its heading."""
+    heading, *texts = cells
+    word = max(map(len, _split_words(heading)), default=0)
+    longest = max(map(len, texts), default=0)
+    if index == 0 or index in right:
+        return max(word, longest)
+    words = max((len(part) for text in texts for part in _split_words(text)), default=0)
+    return max(word, words, min(prose, longest))
+
+
+def _fit_widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int], width: int | None
+) -> list[int]:
+    """Return the width of every column: as its widest cell, or less where lines would be too long."""
+    cells = list(zip(columns, *rows))
+    widths = [max(map(len, column)) for column in cells]
+    least = [_least_width(column, index, right, prose=1) for index, column in enumerate(cells)]
+    while width is not None and _line_width(widths) > width:
+        spare = [index for index in range(len(widths)) if widths[index] > least[index]]
+        if not spare:
+            break
+        widths[max(spare, key=lambda index: widths[index])] -= 1
+    return widths
+
+
+def _fold_row(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
+    """Return the lines of one row."""
+    cells = [wrap_words(text, width) for text, width in zip(row, widths)]
     aligned = [
-        [part.rjust(width) if index in right else part.ljust(width) for part in cell] or [" " * width]
+        [part.rjust(width) if index in right else part.ljust(width) for part in cell]
         for index, (cell, width) in enumerate(zip(cells, widths))
     ]
     blank = [" " * width for width in widths]
@@ -114,9 +191,34 @@ def _folded(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -
     ]
 
 
-def terminal_width() -> int | None:
-    """Characters of a line of the terminal that stdout is; None if it is none."""
-    return os.get_terminal_size().columns if sys.stdout.isatty() else None
+def wrap_words(text: str, width: int) -> list[str]:
+    """Return the lines of `text`, at most `width` characters long where no word is longer.
+
+    A line ends at a space, or within a path or a list after a slash or a comma; words are not broken.
+    """
+    if len(text) <= width:
+        return [text]
+    lines = [""]
+    for word in re.findall(r"\S+\s*", text):
+        parts = [word] if len(word.rstrip()) <= width else _PART.findall(word)
+        for part in parts:
+            if lines[-1] and len((lines[-1] + part).rstrip()) > width:
+                lines.append("")
+            lines[-1] += part
+    return [line.rstrip() for line in lines]
+
+
+_PART = re.compile(r"[^\s/,]*[/,]+\s*|[^\s/,]+\s*")
+
+
+def _split_words(text: str) -> list[str]:
+    """Return the parts of a text that `wrap_words` keeps whole."""
+    return [part.rstrip() for part in _PART.findall(text)]
+
+
+def terminal_width() -> int:
+    """Return the characters of a line: $COLUMNS, else the terminal's, else 80."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns
 
 
 def counted(count: int, noun: str) -> str:

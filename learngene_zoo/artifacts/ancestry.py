@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+||||||| f833ce7
+import hashlib
+from collections.abc import Callable
+=======
+import math
+from collections.abc import Callable, Mapping
+>>>>>>> main
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+<<<<<<< HEAD
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option
+||||||| f833ce7
+=======
+from learngene_zoo.artifacts.layouts import choose_tensors, strip_wrappers
+>>>>>>> main
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
+from learngene_zoo.artifacts.shards import hash_weights, open_tensors
 from learngene_zoo.artifacts.sources import Found, find, spec_at, split_source
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import family_of, host, table_of
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec
 from learngene_zoo.settings import Json, to_json
+<<<<<<< HEAD
 from learngene_zoo.storage import StateDict, Tensors, fingerprint_of_state
+||||||| f833ce7
+from learngene_zoo.storage import StateDict, Tensors, fingerprint_of_state
+from learngene_zoo.text import shell_word
+=======
+from learngene_zoo.storage import StateDict, fingerprint_of_state
+from learngene_zoo.text import shell_word
+>>>>>>> main
 
 if TYPE_CHECKING:
     from learngene_zoo.families.tensors import Model
@@ -95,7 +116,7 @@ def open_ancestry(
         source=source,
         spec=spec,
         revision=found.revision,
-        sha256=sha256(found.weights),
+        sha256=hash_weights(found.weights),
         licence=found.licence,
         mean=mean,
         std=std,
@@ -196,30 +217,67 @@ def _tensors(found: Found) -> tuple[StateDict, tuple[str, ...]]:
     """Every tensor, with its shape checked against the spec and its numbers checked to be finite; and what was left out."""
     from learngene_zoo.families.tensors import check_state
 
-    tensors = Tensors(found.weights)
-    read = found.renamed(tensors, found.spec) if found.renamed else tensors
-    stored, left_out = host(family_of(found.spec)).trimmed(read)
-    state = stored
-    if found.foreign_names:
-        try:
-            check_state(stored, found.spec, str(found.weights))
-        except BadFile:
-            state = _converted(stored, found)
-    check_state(state, found.spec, str(found.weights))
-    return {name: state[name] for name in state}, left_out
+    tensors, where = open_tensors(found.weights), str(found.weights)
+    if found.renamed:
+        renamed, left_out = found.renamed(tensors.select(strip_wrappers(tensors, where)), found.spec)
+        state, trimmed = host(family_of(found.spec)).trimmed(renamed)
+        check_state(state, found.spec, where)
+    else:
+        names, left_out = choose_tensors(tensors, where)
+        stored, trimmed = host(family_of(found.spec)).trimmed(tensors.select(names))
+        state, changes = _convert(stored, found)
+        left_out += changes
+    return {name: state[name] for name in state}, (*left_out, *trimmed)
 
 
-def _converted(stored: StateDict, found: Found) -> StateDict:
-    """Tensors by timm's names, converted from one of the other layouts that timm knows."""
-    from learngene_zoo.families.tensors import empty
+def _convert(stored: StateDict, found: Found) -> tuple[StateDict, tuple[str, ...]]:
+    """The tensors by timm's names, from any layout that timm knows, and in words what was done to the positions.
+
+    Raises `BadFile` for tensors that are not those of the model.
+    """
+    from learngene_zoo.families.tensors import check_state, shapes, shapes_in
+
+    where = str(found.weights)
+    try:
+        check_state(stored, found.spec, where)
+        return stored, ()
+    except BadFile as error:
+        plain = error
+    own, expected = shapes_in(stored), shapes(found.spec)
+    patches = str(table_of(found.spec).named("patches"))
+    if own.get(patches, ())[2:] not in ((), expected[patches][2:]):
+        raise plain  # timm would resample the patches to those of another model
+    state = _converted(stored, found, plain)
+    if state.keys() == own.keys() - {"mask_token"}:  # names that were timm's, so what was wrong with them is said
+        _raise_unless_fitting(state, found, plain)
+    check_state(state, found.spec, where)
+    return state, _describe_resampling(own, shapes_in(state), str(table_of(found.spec).named("positions")))
+
+
+def _raise_unless_fitting(state: StateDict, found: Found, plain: BadFile) -> None:
+    from learngene_zoo.families.tensors import shapes, shapes_in
+
+    if shapes_in(state) != shapes(found.spec):
+        raise plain
+
+
+def _converted(stored: StateDict, found: Found, plain: BadFile) -> StateDict:
+    """Tensors by timm's names, converted from one of the other layouts that timm knows. Raises `plain` for timm's own names."""
+    from learngene_zoo.families.tensors import empty, shapes
 
     try:
         return host(family_of(found.spec)).converted(dict(stored), empty(found.spec), found.architecture)
     except Exception as error:  # timm guesses the layout by a name or two, and can then fail anywhere
+        if set(stored) & set(shapes(found.spec)):
+            raise plain from error
         raise BadFile(f"{found.weights} is not in a layout that timm can convert: {error!r}") from error
 
 
-def sha256(path: Path) -> str:
-    """The checksum of a file, as 64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _describe_resampling(
+    before: Mapping[str, tuple[int, ...]], after: Mapping[str, tuple[int, ...]], positions: str
+) -> tuple[str, ...]:
+    """In words, that the positions of a grid of patches became those of another; nothing if the grid is the same."""
+    if len(before.get(positions, ())) != 3 or positions not in after:
+        return ()
+    old, new = (math.isqrt(shapes[positions][1]) for shapes in (before, after))
+    return () if old == new else (f"positions of {old} x {old} patches (resampled to {new} x {new})",)

@@ -1,28 +1,56 @@
-"""Ancestry models in the format of transformers: ViT, DeiT, DINOv2 and DINOv2 with registers, as `facebook/dinov2-small` is.
+"""Ancestry models in the format of transformers: ViT, DeiT, DINOv2 (with registers too), I-JEPA, MAE and MSN.
 
-Their config.json says `model_type` where timm's says `architecture`. Each is a model that timm has as well, so it is read as that one:
-`RENAMES` turns names of tensors into timm's, and queries, keys and values become one matrix. Of other kinds (CLIP, SigLIP, DINOv3) the
-twin in timm is named instead. What the format has and timm's model has not, poolers and mask tokens, is left out.
+Their config.json says `model_type` where timm's says `architecture`. Each is a model that timm has as well, so it is read as
+that one: `RENAMES` turns names of tensors into timm's, and queries, keys and values become one matrix. Of other kinds (CLIP,
+SigLIP, DINOv3) the twin in timm is named instead. What timm's model has no place for (poolers, mask tokens, decoders, the second
+head of a distilled DeiT) is left out, and named. Keys that would change the function are read, or refused by name.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from learngene_zoo.artifacts.foreign_images import images_in
+from learngene_zoo.artifacts.layouts import describe_tensors
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import StateDict
 
-BASE = "vit_base_patch16_224"  # the model of timm that these are, with other arguments
+# The models of timm that these are, with other arguments: by whether the MLPs are SwiGLU, and the epsilon of the norms.
+BASES = {
+    (False, 1e-6): "vit_base_patch16_224",
+    (False, 1e-5): "vit_base_patch16_clip_224",
+    (True, 1e-6): "vit_giant_patch14_dinov2",
+}
 PREPROCESSOR = "preprocessor_config.json"
 IMAGENET = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 HALVES = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
 # The kinds that are read, and the normalisation of those whose repository does not say it.
-KINDS = {"vit": HALVES, "deit": IMAGENET, "dinov2": IMAGENET, "dinov2_with_registers": IMAGENET}
+KINDS = {
+    "vit": HALVES,
+    "deit": IMAGENET,
+    "dinov2": IMAGENET,
+    "dinov2_with_registers": IMAGENET,
+    "ijepa": HALVES,
+    "vit_mae": IMAGENET,
+    "vit_msn": IMAGENET,
+}
+_DINOV2 = ("dinov2", "dinov2_with_registers")
+_ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "silu": "silu",
+    "swish": "silu",
+}
+# Keys that say that the model is another function than its kind's; refused unless they say nothing.
+_REFUSED = ("quantization_config", "auto_map", "pruned_heads", "add_cross_attention")
 # Of the kinds that are not read, the beginnings of names of repositories and their twins in timm.
 TWINS = {
     "facebook/dinov3-vits16-": "vit_small_patch16_dinov3.lvd1689m",
@@ -39,7 +67,7 @@ TWINS = {
 }
 # From names of tensors to timm's, one rule after the other; of files written by transformers 4 and 5.
 RENAMES = (
-    (r"^(vit|deit|dinov2|dinov2_with_registers)\.", ""),
+    (r"^(vit|deit|dinov2|dinov2_with_registers|ijepa)\.", ""),
     (r"^embeddings\.cls_token$", "cls_token"),
     (r"^embeddings\.distillation_token$", "dist_token"),
     (r"^embeddings\.register_tokens$", "reg_token"),
@@ -54,9 +82,13 @@ RENAMES = (
     (r"\.layernorm_after\.", ".norm2."),
     (r"\.layer_scale([12])\.lambda1$", r".ls\1.gamma"),
     (r"^layernorm\.", "norm."),
-    (r"^classifier\.", "head."),
+    (r"\.mlp\.weights_in\.", ".mlp.fc1."),
+    (r"\.mlp\.(weights_out|down_proj)\.", ".mlp.fc2."),
+    (r"^(cls_)?classifier\.", "head."),
 )
-LEFT_OUT = re.compile(r"(^|\.)(pooler|mask_token|distillation_classifier|cls_classifier)(\.|$)")
+LEFT_OUT = re.compile(r"(^|\.)(pooler|mask_token|distillation_classifier)(\.|$)|^decoder\.")
+# Tensors that are one in timm's model: its name, and those of its parts.
+_JOINED = {".attn.qkv.": (".attn.q.", ".attn.k.", ".attn.v."), ".mlp.fc1.": (".mlp.gate_proj.", ".mlp.up_proj.")}
 
 
 def spec_of(config: Mapping[str, Json], where: str) -> Spec:
@@ -69,33 +101,84 @@ def spec_of(config: Mapping[str, Json], where: str) -> Spec:
             f"{where} is a {kind!r:.40} model in the format of transformers, of which {', '.join(KINDS)} are read; {advice} "
             "(lgzoo list ancestries)"
         )
-    if config.get("hidden_act", "gelu") != "gelu" or config.get("use_swiglu_ffn"):
-        raise WrongCall(f"{where}: only MLPs with GELU are read in the format of transformers; use timm's own weights")
+    for key in _REFUSED:
+        if config.get(key):
+            raise WrongCall(
+                f"{where} has {key}, which is not read; use timm's own weights, or save the model without it"
+            )
     width, registers = config.get("hidden_size", 768), config.get("num_register_tokens", 4)
-    wide = config.get("intermediate_size", 3072) if kind in ("vit", "deit") else None
-    if not all(isinstance(size, int) and size > 0 for size in (width, wide or 1, registers or 1)):
+    wide = 3072 if kind in _DINOV2 else config.get("intermediate_size", 3072)
+    if not all(
+        type(size) is int and size > 0 for size in (width, wide, registers + 1 if registers == 0 else registers)
+    ):
         raise BadFile(f"{where}: hidden_size, intermediate_size and num_register_tokens must be whole numbers above 0")
+    gated = kind in _DINOV2 and config.get("use_swiglu_ffn") is True
     arguments = {
         "depth": config.get("num_hidden_layers", 12),
         "embed_dim": width,
         "num_heads": config.get("num_attention_heads", 12),
-        "mlp_ratio": wide / width if wide else config.get("mlp_ratio", 4),
+        "mlp_ratio": _mlp_ratio(config, width, gated, where),
         "img_size": config.get("image_size", 224),
-        "patch_size": config.get("patch_size", 16),
+        "patch_size": config.get("patch_size", 14 if kind == "dinov2" else 16),
         "in_chans": config.get("num_channels", 3),
         "num_classes": len(_labels(config)),
         "qkv_bias": config.get("qkv_bias", True),
-        **({} if wide else {"init_values": 1.0}),
+        "act_layer": "silu" if gated else _activation(config, where),
+        "pre_norm": False,
+        "init_values": 1.0 if kind in _DINOV2 else 0.0,
         **({"reg_tokens": registers, "no_embed_class": True} if kind == "dinov2_with_registers" else {}),
+        **({"class_token": False, "global_pool": "avg", "fc_norm": False} if kind == "ijepa" else {}),
     }
-    return timm_config.spec_in({"architecture": BASE, "model_args": arguments}, where)
+    return timm_config.spec_in(
+        {"architecture": BASES[gated, _epsilon(config, gated, where)], "model_args": arguments}, where
+    )
+
+
+def _epsilon(config: Mapping[str, Json], gated: bool, where: str) -> float:
+    """The epsilon of timm's norms: the stated one, or 1e-6 for any below, as timm's own conversions have it."""
+    stated = config.get("layer_norm_eps", 1e-6 if config["model_type"] in (*_DINOV2, "vit_msn") else 1e-12)
+    if type(stated) not in (int, float) or not 0 <= stated < 1:
+        raise BadFile(f"{where}: layer_norm_eps is {stated!r:.40}; expected a small number")
+    epsilon = max(float(stated), 1e-6)
+    if (gated, epsilon) not in BASES:
+        known = ", ".join(f"{known:g}" for is_gated, known in BASES if is_gated == gated)
+        raise WrongCall(
+            f"{where}: layer_norm_eps is {stated:g}; timm's models of this kind have {known}, so it is not read"
+        )
+    return epsilon
+
+
+def _activation(config: Mapping[str, Json], where: str) -> str:
+    stated = config.get("hidden_act", "gelu")
+    if stated not in _ACTIVATIONS:
+        known = ", ".join(_ACTIVATIONS)
+        raise WrongCall(
+            f"{where}: hidden_act is {stated!r:.40}, which is not read; read are {known}: use timm's own weights"
+        )
+    return _ACTIVATIONS[stated]
+
+
+def _mlp_ratio(config: Mapping[str, Json], width: int, gated: bool, where: str) -> float:
+    """The ratio from which timm computes the hidden width of the MLPs that transformers computes."""
+    if config["model_type"] not in _DINOV2:
+        hidden = config.get("intermediate_size", 3072)
+    else:
+        ratio = config.get("mlp_ratio", 4)
+        if type(ratio) not in (int, float) or not 0 < ratio < 1_000:
+            raise BadFile(f"{where}: mlp_ratio is {ratio!r:.40}; expected a number above 0")
+        hidden = int(width * ratio)
+        # Two thirds, rounded up to a multiple of 8, for each half.
+        hidden = 2 * ((int(hidden * 2 / 3) + 7) // 8 * 8) if gated else hidden
+    return hidden / width if int(width * (hidden / width)) == hidden else math.nextafter(hidden / width, math.inf)
 
 
 def _labels(config: Mapping[str, Json]) -> list[str]:
     """The classes of its head; none if it has none, or one that timm's model has not (DINOv2's sees two kinds of tokens)."""
-    if config["model_type"] not in ("vit", "deit") or "ForImageClassification" not in str(config.get("architectures")):
+    if config["model_type"] in _DINOV2 or "ForImageClassification" not in str(config.get("architectures")):
         return []
-    named = config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
+    count = config.get("num_labels", 2)
+    usual = {str(number): f"LABEL_{number}" for number in range(count if type(count) is int and count < 10**6 else 2)}
+    named = config.get("id2label") or usual
     try:
         return [str(named[str(number)]) for number in range(len(named))]
     except (TypeError, KeyError):
@@ -108,32 +191,52 @@ def images_of(
     config: Mapping[str, Json], where: str, beside: Callable[[str], Mapping[str, Json] | None]
 ) -> Mapping[str, Any]:
     """timm's image settings; `beside` reads another file of the repository, None if it has none of that name."""
-    said = beside(PREPROCESSOR) or {}
-    usual, names = KINDS[config["model_type"]], _labels(config)
+    names = _labels(config)
     named = names if not all(name.startswith("LABEL_") for name in names) else []
-    mean, std = said.get("image_mean", usual["mean"]), said.get("image_std", usual["std"])
-    stated = {"mean": mean, "std": std, "num_classes": len(names), **({"label_names": named} if named else {})}
+    stated = {
+        **KINDS[config["model_type"]],
+        **images_in(beside(PREPROCESSOR) or {}, where.replace("config.json", PREPROCESSOR)),
+    }
+    stated |= {"num_classes": len(names), **({"label_names": named} if named else {})}
     return timm_config.image_settings({"pretrained_cfg": stated}, where)
 
 
-def renamed(stored: Mapping[str, Any], spec: Spec) -> StateDict:
-    """The tensors by timm's names. Those that timm's model has no place for are left out; whether all are there is checked after."""
-    import torch
-
-    found = {_name(name): stored[name] for name in stored if not LEFT_OUT.search(name)}
-    joint: dict[str, Any] = {}
-    for name in [name for name in found if ".attn.q." in name]:
-        parts = [found.pop(name.replace(".attn.q.", f".attn.{part}."), None) for part in "qkv"]
-        if all(part is not None for part in parts):
-            joint[name.replace(".attn.q.", ".attn.qkv.")] = torch.cat(parts)
-    state = {**found, **joint}
+def renamed(config: Mapping[str, Json], stored: Mapping[str, Any], spec: Spec) -> tuple[StateDict, tuple[str, ...]]:
+    """The tensors by timm's names, and in words what is left out; whether all are there is checked after."""
+    dropped = [name for name in stored if LEFT_OUT.search(name)]
     if not spec.classes:
-        state = {name: tensor for name, tensor in state.items() if not name.startswith("head.")}
+        dropped += [name for name in stored if _name(name).startswith("head.")]
+    state = _join({_name(name): stored[name] for name in stored if name not in set(dropped)})
     if "reg_token" in state and "pos_embed" in state and "cls_token" in state:
         # timm's model with registers has no position of the class token: it is part of that token.
         positions = state["pos_embed"]
         state |= {"cls_token": state["cls_token"] + positions[:, :1], "pos_embed": positions[:, 1:]}
-    return state
+    return state, tuple(_describe_changes(config, dropped))
+
+
+def _join(found: dict[str, Any]) -> dict[str, Any]:
+    """The tensors with those of `_JOINED` as one; parts of which one is missing stay as they are, and are refused later."""
+    import torch
+
+    joint = dict(found)
+    for whole, parts in _JOINED.items():
+        for name in [name for name in joint if parts[0] in name]:
+            names = [name.replace(parts[0], part) for part in parts]
+            if all(part in joint for part in names):
+                joint[name.replace(parts[0], whole)] = torch.cat([joint.pop(part) for part in names])
+    return joint
+
+
+def _describe_changes(config: Mapping[str, Json], dropped: list[str]) -> list[str]:
+    """One line for what is left out, and one for what differs from the model in transformers."""
+    bare = [
+        name.partition(".")[2] if name.startswith(("vit.", "deit.", "dinov2", "ijepa.")) else name for name in dropped
+    ]
+    words = [describe_tensors([name.removeprefix("embeddings.") for name in bare])] if dropped else []
+    if any("distillation_classifier" in name for name in dropped):
+        words.append("the average of two heads (the head is cls_classifier)")
+    stated = config.get("layer_norm_eps", 1e-6)
+    return [*words, f"layer_norm_eps {stated:g} (1e-06 in timm)"] if stated < 1e-6 else words
 
 
 def _name(name: str) -> str:

@@ -16,6 +16,8 @@ from typing import Any
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, explained
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ETAG = re.compile(rf'(?:W/)?"?(?:{_COMMIT.pattern}|{_SHA256.pattern})"?')
 _WORD = r"[A-Za-z0-9][\w.-]*"
 _REFERENCE = re.compile(rf"(?P<name>{_WORD}/{_WORD})(?:/(?P<inside>{_WORD}))?(?:@(?P<revision>{_WORD}(?:/{_WORD})*))?")
 _CACHED = re.compile(rf"(?:^|/)models--([^/]*?)--([^/]+)/snapshots/({_COMMIT.pattern})(?:/|$)(.*)")
@@ -200,6 +202,7 @@ def asking(repository: Repository, failed: str, *, offline: bool = False, progre
     Meanwhile the client logs nothing, because its warnings quote signed addresses, and it shows bars only with `progress`. Without
     bars, one warning says that the Hub takes long.
     """
+    _guard_client()
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
     from huggingface_hub.utils import logging as client_log
 
@@ -213,6 +216,8 @@ def asking(repository: Repository, failed: str, *, offline: bool = False, progre
         disable_progress_bars()
     try:
         yield
+    except _Untrusted as error:
+        raise Unavailable(f"{failed}: {error}") from error
     except ZooError:
         raise
     except Exception as error:  # it lets errors of its transport, of JSON and of missing keys through
@@ -222,6 +227,58 @@ def asking(repository: Repository, failed: str, *, offline: bool = False, progre
         client_log.set_verbosity(before)
         if hidden:
             enable_progress_bars()
+
+
+def _guard_client() -> None:
+    """Have every client that huggingface_hub opens from now on pass its answers to `check_answer`."""
+    from huggingface_hub import set_client_factory
+    from huggingface_hub.utils import _http
+
+    make = getattr(_http, "_GLOBAL_CLIENT_FACTORY", _http.default_client_factory)
+    if hasattr(make, "checks_answers"):
+        return
+
+    def make_client() -> Any:
+        client = make()
+        hooks = client.event_hooks
+        client.event_hooks = {**hooks, "response": [*hooks.get("response", ()), check_answer]}
+        return client
+
+    make_client.checks_answers = True  # type: ignore[attr-defined]
+    set_client_factory(make_client)
+
+
+def check_answer(answer: Any) -> None:
+    """Raises `Unavailable` for headers that the Hub never sends and its client would trust.
+
+    The client takes the ETag for the name of a file in its cache, the commit and Xet's hash for parts of paths, and a
+    redirect for an address to ask.
+    """
+    headers = answer.headers
+    commit, xet = headers.get("X-Repo-Commit"), headers.get("X-Xet-Hash")
+    if commit is not None and not _COMMIT.fullmatch(commit):
+        raise _untrusted(f"X-Repo-Commit is {commit!r:.80}; expected a commit of 40 hexadecimal digits")
+    if xet is not None and not _SHA256.fullmatch(xet):
+        raise _untrusted(f"X-Xet-Hash is {xet!r:.80}; expected 64 hexadecimal digits")
+    linked = headers.get("X-Linked-Etag")
+    etag = linked or (headers.get("ETag") if commit is not None and answer.status_code < 400 else None)
+    if etag is not None and not _ETAG.fullmatch(etag):
+        raise _untrusted(
+            f"{'X-Linked-Etag' if linked else 'ETag'} is {etag!r:.80}; expected a checksum of 40 or 64 hexadecimal digits"
+        )
+    scheme = re.match(r"\s*([a-zA-Z][\w+.-]*):", headers.get("Location", ""))
+    if scheme and scheme[1].lower() not in ("http", "https"):
+        raise _untrusted(f"it redirects to an address that begins with {scheme[1]:.40}:; expected https://")
+
+
+class _Untrusted(Unavailable):
+    """An answer that no Hub gives; `asking` says what it was about."""
+
+
+def _untrusted(reason: str) -> _Untrusted:
+    return _Untrusted(
+        f"the answer is not that of a Hub, so it was not used: {reason}; check HF_ENDPOINT and proxies, or tell its owners"
+    )
 
 
 def translated(error: Exception, repository: Repository, failed: str, offline: bool = False) -> ZooError:

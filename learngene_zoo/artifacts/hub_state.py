@@ -26,7 +26,7 @@ class Change:
     """What publishing does to one file of a repository."""
 
     file: str
-    change: Literal["add", "replace", "delete", "same"]
+    change: Literal["add", "replace", "delete", "same", "unknown"]  # unknown: it was not compared
     bytes: int
 
 

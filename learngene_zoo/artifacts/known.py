@@ -6,7 +6,6 @@ imports nothing. Any other source opens as well; these are only the ones that ar
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from learngene_zoo.errors import ZooError
-from learngene_zoo.storage import CONFIG, read_json
+from learngene_zoo.storage import CONFIG, parse_json, read_json
 
 TABLE = Path(__file__).with_name("known.json")
 # By whom or how they were trained, and timm's tags of them (regular expressions, whole).
@@ -53,7 +52,7 @@ def known() -> list[Known]:
 
 @cache
 def _table() -> tuple[Known, ...]:
-    return tuple(Known(**row) for row in json.loads(TABLE.read_bytes()))
+    return tuple(Known(**row) for row in parse_json(TABLE.read_bytes()))
 
 
 def _bundled() -> Iterator[Known]:

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall
 from learngene_zoo.settings import Bounds, Json, check_bounds, from_json, to_json
-from learngene_zoo.storage import read_json
+from learngene_zoo.storage import CONFIG, WEIGHTS, read_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 MOST_FILES = 10_000
-_PATH = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*", re.ASCII)
+README = "README.md"
+# Beside config, weights and card: what an export writes, and pictures.
+EXTRAS = (".onnx", ".pt2", ".png", ".svg")
+MOST_LETTERS = 100  # of the name of a file or a folder
+_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*", re.ASCII)
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)  # that no file of Windows can be called
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +76,7 @@ def manifest_of(files: Mapping[str, FileRecord]) -> Manifest:
 
 def read_manifest(path: Path, where: str) -> Manifest:
     """Raises `BadFile` for a manifest that is damaged or names a path outside of its folder, `Unavailable` for a later format."""
-    data = read_json(path)
+    data = read_json(path, where=where)
     if data.get("format") != FORMAT:
         raise Unavailable(
             f"{where}: format is {data.get('format')!r:.40}; this version reads format {FORMAT}; upgrade learngene-zoo"
@@ -79,12 +84,44 @@ def read_manifest(path: Path, where: str) -> Manifest:
     found = from_json(Manifest, data, where)
     if len(found.files) > MOST_FILES:
         raise BadFile(f"{where} names {len(found.files)} files; at most {MOST_FILES} are allowed")
-    outside = next((name for name in found.files if not _PATH.fullmatch(name) or name == MANIFEST), None)
-    if outside is not None:
-        raise BadFile(f"{where} names {outside!r:.80}, which is not a file of an artifact")
+    for name in found.files:
+        reason = describe_fault(name)
+        if reason:
+            raise BadFile(f"{where} names {name!r:.80}, which is not a file of an artifact: {reason}")
+    same = find_same_path(found.files)
+    if same is not None:
+        raise BadFile(f"{where} names {same[0]!r:.80} and {same[1]!r:.80}, which are one file on some systems")
     if _digest(found.files) != found.digest:
         raise BadFile(f"{where} is damaged: its digest is not that of what it says")
     return found
+
+
+def describe_fault(path: str) -> str:
+    """Return why `publish` would not write a file of this path; empty if it would.
+
+    It writes config, weights, card and `EXTRAS`, at the top or in the folder of a member, by names that every system has.
+    """
+    folder, slash, name = path.rpartition("/")
+    for part in (folder, name) if slash else (name,):
+        if len(part) > MOST_LETTERS:
+            return f"the name has {len(part):,} characters; at most {MOST_LETTERS} are allowed"
+        if not _NAME.fullmatch(part) or part.endswith(".") or _DEVICES.fullmatch(part):
+            return "expected a name of letters, digits, '.', '_' and '-', in one folder at most"
+    if name not in (CONFIG, WEIGHTS, README) and not (name.endswith(EXTRAS) and name not in EXTRAS):
+        return f"expected {CONFIG}, {WEIGHTS}, {README} or a file that ends in {', '.join(EXTRAS)}"
+    return ""
+
+
+def find_same_path(paths: Collection[str]) -> tuple[str, str] | None:
+    """Return two paths that a file system without upper and lower case takes for one, or for a file and a folder."""
+    folders = {path.rpartition("/")[0] for path in paths} - {""}
+    entries = [(path, "file") for path in [MANIFEST, *paths]] + [(folder, "folder") for folder in folders]
+    seen: dict[str, str] = {}
+    for name, _ in sorted(entries):
+        before = seen.setdefault(name.lower(), name)
+        if before is not name:
+            return before, name
+    return None
 
 
 def _digest(files: Mapping[str, FileRecord]) -> str:

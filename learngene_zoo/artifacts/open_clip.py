@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from learngene_zoo.artifacts.layouts import describe_tensors
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.spec import Spec
@@ -97,9 +98,11 @@ def images_of(config: Mapping[str, Json], where: str) -> Mapping[str, Any]:
     return timm_config.image_settings({"pretrained_cfg": stated}, where)
 
 
-def trunk(stored: Tensors, spec: Spec) -> StateDict:
-    """The vision tower's tensors by timm's names; of the others none is read. Raises `BadFile` if there are none."""
+def trunk(stored: Tensors, spec: Spec) -> tuple[StateDict, tuple[str, ...]]:
+    """The vision tower's tensors by timm's names, and in words what is left out. Raises `BadFile` if there are none."""
     names = [name for name in stored if name.startswith(TRUNK)]
     if not names:
         raise BadFile(f"{stored.path} has no tensors of a vision tower of timm's ({TRUNK}...); download it again")
-    return {name.removeprefix(TRUNK): stored[name] for name in names}
+    others = [name for name in stored if not name.startswith(TRUNK)]
+    left_out = (describe_tensors(others),) if others else ()
+    return {name.removeprefix(TRUNK): stored[name] for name in names}, left_out

@@ -17,21 +17,28 @@ from typing import TYPE_CHECKING
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.card import Place, descendant_card, learngene_card, notes_of
 from learngene_zoo.artifacts.hub import Repository, parse_repository
-from learngene_zoo.artifacts.manifest import MANIFEST, FileRecord, Manifest, manifest_of
+from learngene_zoo.artifacts.manifest import (
+    EXTRAS,
+    MANIFEST,
+    README,
+    FileRecord,
+    Manifest,
+    describe_fault,
+    find_same_path,
+    manifest_of,
+)
 from learngene_zoo.artifacts.records import LearngeneConfig
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import Refused, WrongCall
+from learngene_zoo.ownership import MARKER
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
-README = "README.md"
 REPORT = "report.html"  # of a training; it shows pictures of its data, so it is not published
 BRANCH = "main"  # what is published to
-# Beside config, weights and card: what an export writes, and pictures.
-EXTRAS = (".onnx", ".pt2", ".png", ".svg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +105,7 @@ def publication(
         note = f"`{name}` is this folder: `lgzoo fetch {_reference(replace(repository, inside=name))} -o {name}`."
         within = replace(place, learngene=repository.name, timm=f"local-dir:{name}", note=note)
         files |= _files(model.folder, f"{name}/", descendant_card(model.config(), within))
+    _check_paths(files)
     configs = [
         to_json(one.config if isinstance(one, Learngene) else one.config()) for one in (opened, *inside.values())
     ]
@@ -113,6 +121,17 @@ def publication(
         manifest=manifest,
         paths=sorted(set(machine_paths(configs))),
     )
+
+
+def _check_paths(files: Mapping[str, Path | bytes]) -> None:
+    """Raises `Refused` for a file that `fetch` would refuse by its name."""
+    for path in files:
+        reason = describe_fault(path)
+        if reason:
+            raise Refused(f"{path!r:.120} cannot be published: {reason}; rename it")
+    same = find_same_path(files)
+    if same is not None:
+        raise Refused(f"{same[0]} and {same[1]} are one file on some systems; rename one of them")
 
 
 def licence_of(artifact: Learngene | Descendant) -> str:
@@ -165,7 +184,7 @@ def _files(folder: Path, prefix: str, card: str) -> dict[str, Path | bytes]:
     """The files of one folder; its card is rendered anew, with the notes that people wrote into the old one."""
     files: dict[str, Path | bytes] = {CONFIG: folder / CONFIG, WEIGHTS: folder / WEIGHTS}
     for entry in sorted(folder.iterdir()):
-        if entry.name in (README, MANIFEST, REPORT, *files):
+        if entry.name in (README, MANIFEST, REPORT, MARKER, *files):
             continue
         if entry.suffix not in EXTRAS or entry.is_symlink() or not entry.is_file():
             raise Refused(

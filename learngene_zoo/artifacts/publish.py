@@ -49,6 +49,11 @@ def changes(wanted: Publication) -> list[Change]:
         return (look_for(api, wanted) or EMPTY).changes(wanted)
 
 
+def list_files(wanted: Publication) -> list[Change]:
+    """Return what would be published, compared with nothing: no network is needed."""
+    return [Change(file=path, change="unknown", bytes=content.bytes) for path, content in sorted(wanted.files.items())]
+
+
 def publish(
     folder: str | Path,
     repository: str,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import LIMITS, USUAL_VIEW, Spec, View
 from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, from_json
-from learngene_zoo.text import is_text
+from learngene_zoo.text import MOST_OF_PATH, check_name, is_text
 from learngene_zoo.version import __version__
 
 FORMAT = 1
@@ -39,6 +39,7 @@ class AncestryRecord:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        check_name(self.source, "source of an ancestry model", MOST_OF_PATH)
         for name, digits in (("revision", 40), ("sha256", 64)):
             value = getattr(self, name)
             if value is not None and not re.fullmatch(f"[0-9a-f]{{{digits}}}", value):
@@ -63,6 +64,8 @@ class TaskRecord:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        for name in ("name", "source"):
+            check_name(getattr(self, name), f"{name} of a task", MOST_OF_PATH)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,9 @@ class Purpose:
         check_bounds(self)
         if self.class_names and len(self.class_names) != self.classes:
             raise WrongCall(f"{len(self.class_names)} class names for {self.classes} classes")
+        check_name(self.task, "task", MOST_OF_PATH)
+        for text in self.class_names:
+            check_name(text, "class")
         for text in (self.task, *self.class_names):
             if not is_text(text):
                 raise WrongCall(f"{text!r:.80} is not text in UTF-8")
@@ -99,6 +105,9 @@ class Measured:
 
     def __post_init__(self) -> None:
         check_bounds(self)
+        check_name(self.task, "task", MOST_OF_PATH)
+        for arm in (*self.accuracy, *self.gains):
+            check_name(arm, "arm")
         for arm, value in self.accuracy.items():
             if not 0 <= value <= 1:
                 raise WrongCall(f"the accuracy of {arm!r:.40} on {self.task!r:.40} is {value!r:.40}; expected 0 to 1")
@@ -165,6 +174,9 @@ class LearngeneConfig:
     # The names in its file, written when it is saved; none where an earlier version wrote it.
     tensors: tuple[str, ...] = field(default=(), compare=False)
 
+    def __post_init__(self) -> None:
+        check_name(self.method, "method")
+
     @property
     def licence(self) -> str:
         """The licence of the ancestry models; "unknown" if any of theirs is."""
@@ -218,6 +230,10 @@ class Provenance:
     device: str = ""  # that it was trained on
     trained_on: TaskRecord | None = None
     metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name(self.method, "method")
+        check_name(self.task or "", "task", MOST_OF_PATH)
 
 
 def read_provenance(data: Mapping[str, Json], where: str) -> Provenance:

@@ -15,7 +15,9 @@ from typing import Any
 
 from learngene_zoo.artifacts import foreign, open_clip
 from learngene_zoo.artifacts.hub import HubFile, Repository, fetch_from_hub, licence_on_card
-from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, unknown
+from learngene_zoo.artifacts.layouts import choose_tensors
+from learngene_zoo.artifacts.shards import INDEX, is_index, read_shapes, read_weight_map
+from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import families
 from learngene_zoo.families.spec import Spec
@@ -23,8 +25,10 @@ from learngene_zoo.families.timm_config import architecture
 from learngene_zoo.settings import to_json
 from learngene_zoo.storage import CONFIG, WEIGHTS, StateDict, Tensors, read_json, refuse_pickle
 
+_WEIGHTS = (WEIGHTS, INDEX)  # names of the files of weights
 BUNDLED_CARD = "ancestry-mini"  # its name on the shelf
-Renamed = Callable[[Tensors, Spec], StateDict]  # turns tensors of another package's names into those of timm's
+# Turns tensors of another package's names into those of timm's, and says in words what is left out.
+Renamed = Callable[[Tensors, Spec], tuple[StateDict, tuple[str, ...]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +40,6 @@ class Found:
     weights: Path
     licence: str = "unknown"
     revision: str | None = None
-    foreign_names: bool = False  # whether the weights can be in another layout that timm converts
     renamed: Renamed | None = None  # if the weights have another package's names
     architecture: str = ""  # timm's name, if it is known
 
@@ -61,7 +64,14 @@ def find(source: str, offline: bool, accept: Callable[[Spec], object]) -> Found:
     accept(said.spec)
     images = said.images()
     licence = str(images.get("license", "unknown"))
-    return Found(spec=said.spec, images=images, weights=weights, licence=licence, renamed=said.renamed)
+    return Found(
+        spec=said.spec,
+        images=images,
+        weights=weights,
+        licence=licence,
+        renamed=said.renamed,
+        architecture=said.architecture,
+    )
 
 
 def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> Found:
@@ -74,7 +84,6 @@ def _find_timm(name: str, offline: bool, accept: Callable[[Spec], object]) -> Fo
         weights=found.weights.path,
         licence=found.licence,
         revision=found.weights.commit,
-        foreign_names=True,
         architecture=name.partition(".")[0],
     )
 
@@ -84,9 +93,9 @@ def pretrained_of_timm(name: str, *, offline: bool) -> Pretrained:
 
     Raises `WrongCall` for a name that timm does not have, `Unavailable` if it has no weights, `BadFile` if they are a pickle.
     """
+    timm_config.check_timm_name(name)
     import timm
 
-    timm_config.check_timm_name(name)
     cfg = timm.models.get_pretrained_cfg(name)
     if cfg is None or not cfg.hf_hub_id:
         tags = ", ".join(timm.list_pretrained(f"{name.partition('.')[0]}.*")) or "none"
@@ -110,13 +119,24 @@ def _find_hub(repository: Repository, offline: bool, accept: Callable[[Spec], ob
     return Found(
         spec=said.spec,
         images=said.images(),
-        weights=_first_on_hub(folder.repository, said.weights, offline).path,
+        weights=find_weights_on_hub(folder.repository, said.weights, offline=offline),
         licence=licence_on_card(folder.repository, offline=offline),
         revision=folder.repository.revision,
-        foreign_names=True,
         renamed=said.renamed,
-        architecture=str((config or {}).get("architecture", "")),
+        architecture=said.architecture,
     )
+
+
+def find_weights_on_hub(repository: Repository, names: Sequence[str] = _WEIGHTS, *, offline: bool) -> Path:
+    """Return the weights file of a repository at its commit; if it is an index, every shard is fetched too.
+
+    Raises as `fetch_from_hub` does.
+    """
+    weights = _first_on_hub(repository, names, offline).path
+    if is_index(weights):
+        for shard in sorted(set(read_weight_map(weights).values())):
+            fetch_from_hub(repository, shard, offline=offline)
+    return weights
 
 
 def _on_hub(repository: Repository, offline: bool) -> tuple[_HubFolder, Mapping[str, Any] | None]:
@@ -150,6 +170,17 @@ def spec_at(source: str, *, offline: bool = False) -> Spec:
         folder, config = _on_hub(_repository(name), offline)
         return _described(config, folder).spec
     return _local_config(_local_path(scheme, name))[0].spec
+
+
+def check_source(source: str) -> None:
+    """Raise for what certainly names no ancestry model, without opening one or importing torch."""
+    scheme, name = split_source(source)
+    if scheme == "path":
+        path = Path(_local_path(scheme, name))
+        if not path.exists() and not Path(name.rpartition("#")[0] or name).exists():
+            raise _nothing_at(name)
+    elif scheme == "timm" and architecture(name) is None:
+        timm_config.check_timm_name(name)
 
 
 def split_source(source: str) -> tuple[str, str]:
@@ -191,7 +222,10 @@ def _local_config(reference: str) -> tuple[_Description, Path]:
     file, hash_sign, name = reference.rpartition("#")
     if hash_sign and not Path(reference).exists():
         weights = _existing(Path(file))
-        return _Description(spec=architecture(name) or timm_config.architecture_of_timm(name)), weights
+        if weights.is_dir():
+            weights = find_local_weights(weights)
+        spec = _with_head_of(weights, architecture(name) or timm_config.architecture_of_timm(name))
+        return _Description(spec=spec, architecture=name.partition(".")[0]), weights
     path = _existing(Path(reference))
     folder = _Folder(path if path.is_dir() else path.parent)
     config = folder.json(CONFIG)
@@ -203,7 +237,18 @@ def _local_config(reference: str) -> tuple[_Description, Path]:
     if config and "method" in config and "architecture" not in config:
         raise BadFile(f"{path} is a learngene, not an ancestry model")
     said = _described(config, folder)
-    return said, _existing_weights(path, said.weights) if path.is_dir() else path
+    return said, find_local_weights(path, said.weights) if path.is_dir() else path
+
+
+def _with_head_of(weights: Path, spec: Spec) -> Spec:
+    """The spec of an architecture with the classes that a file of weights has: none, if it has no head."""
+    shapes = read_shapes(weights)
+    names, _ = choose_tensors(shapes, str(weights))
+    for name, axis in (("head.weight", 0), ("visual.head.proj.weight", 0), ("visual.proj", 1)):
+        shape = shapes[names[name]] if name in names else ()
+        if len(shape) == 2:
+            return spec.with_(classes=shape[axis])
+    return spec.with_(classes=0)
 
 
 @dataclass(frozen=True)
@@ -247,8 +292,9 @@ class _Description:
 
     spec: Spec
     images: Callable[[], Mapping[str, Any]] = dict
-    weights: Sequence[str] = (WEIGHTS,)  # their possible names
+    weights: Sequence[str] = _WEIGHTS  # their possible names
     renamed: Renamed | None = None
+    architecture: str = ""  # timm's name, if it is known
 
 
 def _is_foreign(config: Mapping[str, Any]) -> bool:
@@ -270,9 +316,13 @@ def _described(config: Mapping[str, Any] | None, folder: _Folder | _HubFolder) -
             )
     if _is_foreign(config):
         images = partial(foreign.images_of, config, where, folder.json)
-        return _Description(spec=foreign.spec_of(config, where), images=images, renamed=foreign.renamed)
+        return _Description(
+            spec=foreign.spec_of(config, where), images=images, renamed=partial(foreign.renamed, config)
+        )
     return _Description(
-        spec=timm_config.spec_in(config, where), images=partial(timm_config.image_settings, config, where)
+        spec=timm_config.spec_in(config, where),
+        images=partial(timm_config.image_settings, config, where),
+        architecture=str(config["architecture"]).partition(".")[0],
     )
 
 
@@ -281,13 +331,13 @@ def _existing(path: Path) -> Path:
         raise _nothing_at(str(path))
     if path.is_file():
         refuse_pickle(path)
-        if path.suffix != ".safetensors":
+        if path.suffix != ".safetensors" and not is_index(path):
             raise BadFile(f"{path} is not a safetensors file; expected a folder or a .safetensors file")
     return path
 
 
-def _existing_weights(folder: Path, names: Sequence[str]) -> Path:
-    """The weights file of a folder; if it is missing, the error names a pickle that is there instead."""
+def find_local_weights(folder: Path, names: Sequence[str] = _WEIGHTS) -> Path:
+    """Return the weights file of a folder; if it is missing, the error names a pickle that is there instead."""
     found = next((folder / name for name in names if (folder / name).is_file()), None)
     if found is None:
         for file in sorted(folder.iterdir()):
@@ -304,5 +354,6 @@ def _nothing_at(name: str) -> WrongCall:
         return WrongCall(f"no file or folder {name}; did you mean timm:{name}?")
     if name.count("/") == 1 and not name.startswith((".", "/")):
         return WrongCall(f"no file or folder {name}; did you mean hf-hub:{name}?")
-    close = str(unknown("ancestry", name, [f"timm:{known}" for kind in families() for known in kind.architectures]))
-    return WrongCall(close if "did you mean" in close else f"no file or folder {name} to open as an ancestry model")
+    close = nearest(name, [known for kind in families() for known in kind.architectures])
+    hint = f"; did you mean timm:{close}?" if close else " to open as an ancestry model"
+    return WrongCall(f"no file or folder {name}{hint}")

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from learngene_zoo.artifacts.ancestry import sha256
 from learngene_zoo.artifacts.hub import SCHEME, fetch_from_hub, licence_on_card, parse_repository
+from learngene_zoo.artifacts.layouts import strip_wrappers
 from learngene_zoo.artifacts.records import FORMAT, check_format, read_provenance
+from learngene_zoo.artifacts.shards import hash_weights, open_tensors
 from learngene_zoo.artifacts.shelf import find
-from learngene_zoo.artifacts.sources import pretrained_of_timm
+from learngene_zoo.artifacts.sources import find_local_weights, find_weights_on_hub, pretrained_of_timm
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import InputFormat
@@ -29,7 +30,6 @@ from learngene_zoo.storage import (
     CONFIG,
     WEIGHTS,
     StateDict,
-    Tensors,
     fingerprint_of_state,
     read_json,
     refuse_pickle,
@@ -184,22 +184,18 @@ def open_timm_model(source: str, *, offline: bool = False) -> TimmModel:
     repository = parse_repository(name)
     config_file = fetch_from_hub(repository, CONFIG, offline=offline)
     pinned = replace(repository, revision=config_file.commit)
-    weights = fetch_from_hub(pinned, WEIGHTS, offline=offline)
-    made = _of_config(read_json(config_file.path), weights.path, f"{CONFIG} of {repository}")
-    return _with_origin(made, source, weights.commit, weights.path, licence_on_card(pinned, offline=offline))
+    weights = find_weights_on_hub(pinned, offline=offline)
+    made = _of_config(read_json(config_file.path), weights, f"{CONFIG} of {repository}")
+    return _with_origin(made, source, pinned.revision, weights, licence_on_card(pinned, offline=offline))
 
 
 def load_timm_model(folder: Path) -> TimmModel:
     """Open a folder in timm's layout. Raises `BadFile` if it cannot be trusted."""
     where, config = str(folder / CONFIG), read_json(folder / CONFIG)
-    weights = folder / WEIGHTS
-    if not weights.is_file():
-        for file in sorted(folder.iterdir()):
-            refuse_pickle(file)
-        raise BadFile(f"{weights} does not exist; the folder has no weights")
+    weights = find_local_weights(folder)
     made = replace(_of_config(config, weights, where), folder=folder)
     ours = config.get("learngene")
-    if not isinstance(ours, dict):
+    if not isinstance(ours, dict) or is_of_transformers(config):
         return _with_origin(made, str(folder), None, weights, str(made.images.get("license", "unknown")))
     check_format(ours, where)
     read_provenance(ours, f"{where}: learngene")
@@ -210,7 +206,7 @@ def load_timm_model(folder: Path) -> TimmModel:
 
 
 def _with_origin(made: TimmModel, source: str, revision: str | None, weights: Path, licence: str) -> TimmModel:
-    origin = {"source": source, "revision": revision, "sha256": sha256(weights)}
+    origin = {"source": source, "revision": revision, "sha256": hash_weights(weights)}
     return replace(made, provenance={"method": "timm", "licence": licence, "origin": origin})
 
 
@@ -246,10 +242,13 @@ def _opened(name: str, arguments: Mapping[str, Json], cfg: Mapping[str, Any], we
     if size[1] != size[2]:
         raise BadFile(f"{where}: input_size is {list(size)}; only square images are supported")
     refuse_pickle(weights)
-    dict(Tensors(weights))  # every tensor is read here, so that its numbers are checked
+    stored = open_tensors(weights)
+    state = dict(
+        stored.select(strip_wrappers(stored, str(weights)))
+    )  # every tensor is read here, so that its numbers are checked
     classes = int(cfg.get("num_classes", 1000))
     known = {key: value for key, value in cfg.items() if key in IMAGES}
-    source = {**known, "num_classes": classes, "file": str(weights), "custom_load": False}
+    source = {**known, "num_classes": classes, "state_dict": state, "custom_load": False}
     try:
         with torch.random.fork_rng(devices=[]):
             made = timm.create_model(
@@ -317,9 +316,15 @@ def load_model(folder: Path) -> Descendant | TimmModel:
     if (folder / CONFIG).is_file():
         config = read_json(folder / CONFIG)
         ours = config.get("learngene", {"method": "timm"})
-        if "architecture" in config and isinstance(ours, dict) and ours.get("method") == "timm":
+        of_timm = is_of_transformers(config) or (isinstance(ours, dict) and ours.get("method") == "timm")
+        if "architecture" in config and of_timm:
             return load_timm_model(folder)
     return load_descendant(folder)
+
+
+def is_of_transformers(config: Mapping[str, Json]) -> bool:
+    """Whether a config.json of timm's was written by transformers, which keeps our key but not what it says."""
+    return config.get("model_type") == "timm_wrapper"
 
 
 def _is_ours(source: str, offline: bool) -> bool:
@@ -330,5 +335,7 @@ def _is_ours(source: str, offline: bool) -> bool:
     if repository.inside:
         return True
     config = read_json(fetch_from_hub(repository, CONFIG, offline=offline).path)
+    if is_of_transformers(config):
+        return False
     ours = config.get("learngene", config if "method" in config else None)
     return isinstance(ours, dict) and ("spec" in ours)

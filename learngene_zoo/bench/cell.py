@@ -63,13 +63,14 @@ class Cell:
     extraction_seed: int | None = None  # None: `seed`
     training_seed: int | None = None  # None: derived from `seed` and the task
     version: int = 1  # of the suite that draws the task's test images
+    data: Mapping[str, str] = field(default_factory=dict)  # the stamps of the user's own data that it reads, by task
 
     @property
     def key(self) -> str:
         """What tells this cell from every other: a hash of everything that changes its numbers."""
         values = to_json(self)
         # These fields came later: without them, older results keep their keys.
-        added: dict[str, Json] = {"size": {}, "extraction_seed": None, "training_seed": None, "version": 1}
+        added: dict[str, Json] = {"size": {}, "extraction_seed": None, "training_seed": None, "version": 1, "data": {}}
         return fingerprint({name: value for name, value in values.items() if name not in added or value != added[name]})
 
     @property
@@ -77,7 +78,8 @@ class Cell:
         """The extraction that its descendant comes from."""
         tasks = self.arm.tasks_for(self.task)
         arm = replace(self.arm, name="", control=None, expand={}, tasks=tasks, leave_out=False)
-        return Extraction(arm=arm, seed=self.seed if self.extraction_seed is None else self.extraction_seed)
+        seed = self.seed if self.extraction_seed is None else self.extraction_seed
+        return Extraction(arm=arm, seed=seed, data={name: self.data[name] for name in tasks if name in self.data})
 
     @property
     def at(self) -> Size:
@@ -97,11 +99,13 @@ class Extraction:
 
     arm: Arm  # without a name, a control and the expander's settings
     seed: int
+    data: Mapping[str, str] = field(default_factory=dict)  # the stamps of the user's own data among its tasks
 
     @property
     def key(self) -> str:
         """The name of its folder."""
-        return f"{self.arm.method}-{fingerprint([to_json(self.arm), self.seed])}"
+        stamps = [dict(self.data)] if self.data else []  # without them, older extractions keep their keys
+        return f"{self.arm.method}-{fingerprint([to_json(self.arm), self.seed, *stamps])}"
 
     def folder(self, out: Path) -> Path:
         """Where its learngene is saved."""

@@ -181,7 +181,7 @@ def _line(found: Finding, claim: Claim) -> str:
     if claim.compare.kind == "exact":
         text = f"{found.what}: {sum_text(found)}"
     else:
-        text = f"{found.what}: {found.value:+.2f} points {interval_text(found)}"
+        text = f"{found.what}: {found.value:+.1f} points {interval_text(found)}"
         here = interval_text(replace(found, low=found.low_here, high=found.high_here))
         text += f", over seeds only {here}" if claim.scope == "tasks" else ""
     if claim.compare.kind == "ordering" and found.p is not None:
@@ -198,12 +198,12 @@ def interval_text(found: Finding) -> str:
     """The interval of a finding, in points."""
     if found.low is None or found.high is None:
         return "[no interval: one unit]"
-    return f"[{found.low:+.2f}, {found.high:+.2f}]"
+    return f"[{found.low:+.1f}, {found.high:+.1f}]"  # finer than the error of the draws it would be no number
 
 
 def _without(found: Finding) -> str:
     (low, least), (high, most) = extremes(found.without)
-    return f"{found.what}: {least:+.2f} (without {low}) to {most:+.2f} (without {high})"
+    return f"{found.what}: {least:+.1f} (without {low}) to {most:+.1f} (without {high})"
 
 
 def _rates(verdict: Verdict) -> Iterator[str]:
@@ -224,6 +224,6 @@ def _table(verdict: Verdict) -> list[str]:
     rows = []
     for task in tasks:
         means = [f"{means[task]:.1f}" if task in means else "" for means in verdict.means.values()]
-        rows.append([task, *means, *(f"{one.tasks[task]:+.2f}" if task in one.tasks else "" for one in found)])
+        rows.append([task, *means, *(f"{one.tasks[task]:+.1f}" if task in one.tasks else "" for one in found)])
     columns = ["task", *verdict.means, *differences]
     return ["", *text_table(columns, rows, right=range(1, len(columns))).splitlines()]

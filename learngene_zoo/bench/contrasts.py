@@ -14,7 +14,7 @@ from learngene_zoo.artifacts.ancestry import ancestry_spec
 from learngene_zoo.bench.claim_file import Claim, Decision, Sum
 from learngene_zoo.bench.grid import named
 from learngene_zoo.bench.results import Row, unpacked
-from learngene_zoo.bench.statistics import Estimate, estimate, leave_one_out
+from learngene_zoo.bench.statistics import MANY_DRAWS, Estimate, estimate, leave_one_out
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import cost
 from learngene_zoo.intervals import paired_gain
@@ -58,8 +58,10 @@ def finding(
     decides: bool = True,
 ) -> Finding:
     """The estimate of a table (a list over seeds per task), compared with the claim's smallest effect."""
-    found = estimate(list(table.values()), scope=claim.scope, step=step)
-    (low, high), (low_here, high_here) = found.ends, estimate(list(table.values()), scope="seeds", step=step).ends
+    rows = list(table.values())
+    found = estimate(rows, scope=claim.scope, step=step, draws=MANY_DRAWS)
+    here = found if claim.scope == "seeds" else estimate(rows, scope="seeds", step=step, draws=MANY_DRAWS)
+    (low, high), (low_here, high_here) = found.ends, here.ends
     return Finding(
         what=what,
         value=found.value,
@@ -81,9 +83,11 @@ def outcome(found: Estimate, smallest: float) -> Decision:
     """What an interval says of a gain, where `smallest` is the smallest that matters, in points.
 
     Negligible if it lies within -smallest to smallest, holds if it lies above smallest, refuted if it lies below 0; else
-    undecided: it has room for a gain that matters, and for none.
+    undecided: it has room for a gain that matters, and for none. So it is where the Monte Carlo error of the interval's ends
+    could change the decision.
     """
-    return decided(*found.interval(), smallest)
+    inner, outer = (decided(*ends, smallest) for ends in (found.interval(), found.outer_interval))
+    return inner if inner == outer else "undecided"
 
 
 def decided(low: float, high: float, smallest: float) -> Decision:

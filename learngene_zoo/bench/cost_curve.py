@@ -16,8 +16,8 @@ from typing import Literal
 
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cell import Arm, Cell
+from learngene_zoo.bench.condition import SCRATCH
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.summary import SCRATCH
 from learngene_zoo.bench.tables import Table
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Json

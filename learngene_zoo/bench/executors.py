@@ -10,7 +10,8 @@ import multiprocessing
 import signal
 import sys
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -130,7 +131,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.answers, theirs = context.Pipe()
         self.process = context.Process(target=serve, args=(theirs, out, run), daemon=True)
-        self.process.start()
+        with _hold_interrupts():
+            self.process.start()
         theirs.close()  # else its death would leave our end open
 
     def death(self) -> Failure:
@@ -152,6 +154,22 @@ class Worker:
         if self.process.is_alive():
             self.process.kill()
             self.process.join()
+
+
+@contextmanager
+def _hold_interrupts() -> Iterator[None]:
+    """Let Ctrl-C arrive after this only; a process that is started meanwhile never sees it.
+
+    So one that is still importing prints no traceback: its parent ends it.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def serve(jobs: Connection, out: Path, run: Run) -> None:

@@ -14,6 +14,7 @@ from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.method import METHODS, Member, Target
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
+from learngene_zoo.tasks.stamps import stamp_tasks
 
 SCRATCH = (
     Arm(name="scratch timm", method="scratch", expand={"init": "timm"}),
@@ -106,6 +107,7 @@ def cells(
     plain = [{"layers": depth, **width} for depth in dict.fromkeys(layers) for width in named_widths]
     # Apart: of either kind some size must be built, else what was asked for is a mistake.
     competitors = [*_competitors(arms, plain, offline, say), *_competitors(arms, sizes, offline, say)]
+    stamps = _stamp_own_data([*tasks, *(task for arm in arms for task in arm.tasks)], offline)
     return [
         Cell(
             arm=arm,
@@ -114,6 +116,7 @@ def cells(
             recipe=scheduled(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
             split=split,
             version=catalogue.version_of(task),
+            data={name: stamps[name] for name in (task, *arm.tasks_for(task)) if name in stamps},
             **size._asdict(),
         )
         for seed in dict.fromkeys(seeds)
@@ -122,6 +125,12 @@ def cells(
         for budget in dict.fromkeys(epochs)
         for arm, size in at_one_size
     ]
+
+
+def _stamp_own_data(references: Sequence[str], offline: bool) -> dict[str, str]:
+    """Return the stamps of those tasks that are the user's own data: cells of changed data are computed again."""
+    own = [name for name in dict.fromkeys(references) if catalogue.is_own_data(name)]
+    return stamp_tasks(catalogue.open_task(name, offline=offline) for name in own)
 
 
 def scheduled(recipe: Recipe, epochs: int) -> Recipe:
@@ -240,7 +249,7 @@ BudgetName = Literal["quick", "standard", "full"]
 BUDGETS: dict[BudgetName, GridBudget] = {
     # Minutes on two cores: to see that everything works, and a first result. No extraction sees these tasks by default.
     "quick": GridBudget(
-        layers=(6,), epochs=(4,), seeds=2, images=1000, tasks=("figures", "textures", "numbers"), most_tasks=3
+        layers=(6,), epochs=(3,), seeds=3, images=800, tasks=("figures", "textures", "numbers"), most_tasks=3
     ),
     # An afternoon on two cores.
     "standard": GridBudget(layers=(6, 9, 12), epochs=(1, 4, 16), seeds=3, images=1000),

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from learngene_zoo.bench.cell import Cell
 from learngene_zoo.bench.search import Augment, Choice, Space, Trial
 from learngene_zoo.errors import WrongCall
+from learngene_zoo.text import counted
 
 TUNING_SEED = 1000  # far from those of a grid itself
+MIN_IMAGES = 100  # validation images from which choosing a rate pays: benchmarks/tuning_images.py
 
 
 @dataclass(frozen=True)
 class GridTuning:
-    """How the arms of a grid are tuned: at its middle size, with its longest budget and its first learngene."""
+    """How the arms of a grid are tuned: at its middle size, with its longest budget and its first learngene.
+
+    On none of the tasks that are too `small`; if all are, no arm is tuned.
+    """
 
     cells: Sequence[Cell]
     rates: tuple[float, ...]
@@ -22,6 +27,7 @@ class GridTuning:
     opening: int | None = 1  # tasks of the grid that are used from the beginning; None: all
     joining: int = 1  # tasks that may join (see `search`); without a limit tuning may cost more than the grid
     widen: bool = True
+    small: Mapping[str, int] = field(default_factory=dict)  # tasks with too few validation images to choose on
 
     def __post_init__(self) -> None:
         if any(cell.seed == TUNING_SEED for cell in self.cells):
@@ -34,7 +40,9 @@ class GridTuning:
         """What is tried. Arms that are not trained are not tuned."""
         trained = [cell for cell in self.cells if cell.recipe.epochs > 0]
         arms = tuple(dict.fromkeys(cell.arm.name for cell in trained))
-        tasks = tuple(dict.fromkeys(cell.task for cell in trained))
+        tasks = tuple(dict.fromkeys(cell.task for cell in trained if cell.task not in self.small))
+        if not tasks:
+            arms = ()
         opening = tasks[: self.opening]
         further = tasks[len(opening) :][: self.joining]
         rates, augments = tuple(dict.fromkeys(self.rates)), tuple(dict.fromkeys(self.augments))
@@ -60,6 +68,12 @@ class GridTuning:
         return replace(bare, extraction_seed=cell.extraction.seed)
 
 
+def find_small(cells: Iterable[Cell], count_images: Callable[[str], int]) -> dict[str, int]:
+    """Return the tasks with fewer validation images than choosing takes, each with its number of them."""
+    counts = {task: count_images(task) for task in dict.fromkeys(cell.task for cell in cells)}
+    return {task: count for task, count in counts.items() if count < MIN_IMAGES}
+
+
 def with_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[Cell]:
     """The cells with the chosen rate and augmentation of each arm."""
     found = []
@@ -72,6 +86,23 @@ def with_choices(cells: Iterable[Cell], choices: Mapping[str, Choice]) -> list[C
     return found
 
 
+def describe_tuning(cells: Sequence[Cell], choices: Mapping[str, Choice], small: Mapping[str, int] = {}) -> list[str]:
+    """Return a line for each arm that was tuned, one for all arms that learnt nothing, or one that none was tuned."""
+    if not choices:
+        return [untuned(cells, small)]
+    lost: dict[tuple[str, ...], list[Choice]] = {}
+    for choice in choices.values():
+        if not choice.tasks:
+            lost.setdefault(choice.at_chance, []).append(choice)
+    lines = [told(choice) for choice in choices.values() if choice.tasks]
+    return lines + [_describe_lost(group, tasks) for tasks, group in lost.items()]
+
+
+def _describe_lost(group: Sequence[Choice], tasks: Iterable[str]) -> str:
+    arms, rates = (", ".join(dict.fromkeys(words)) for words in zip(*((c.arm, f"{c.lr:g}") for c in group)))
+    return f"{arms}: no better than a constant answer on {', '.join(tasks)} at any rate, so the middle one ({rates}) is kept"
+
+
 def told(choice: Choice) -> str:
     """What was chosen for an arm, from what, and on which tasks."""
     rates = ", ".join(f"{rate} {mean:.1f}" for rate, mean in choice.means.items())
@@ -79,14 +110,14 @@ def told(choice: Choice) -> str:
     if choice.augments:
         augments = ", ".join(f"{name} {mean:.1f}" for name, mean in choice.augments.items())
         text += f", augmentation {choice.augment} ({augments})"
-    if not choice.tasks:
-        return f"{text}; no better than a constant answer on {', '.join(choice.at_chance)}, so the middle rate is kept"
     text += f"; tuned on {', '.join(choice.tasks)}"
     return f"{text}; its best rate is at the edge of the grid" if choice.edge else text
 
 
-def untuned(cells: Sequence[Cell]) -> str:
-    """What is said of a grid in which nothing was chosen."""
+def untuned(cells: Sequence[Cell], small: Mapping[str, int] = {}) -> str:
+    """What is said of a grid in which nothing was chosen, because of the tasks that are too small or because nobody asked."""
     recipes = dict.fromkeys((cell.recipe.lr, cell.recipe.augment) for cell in cells)
     shown = " and ".join(f"learning rate {rate:g}, augmentation {augment}" for rate, augment in recipes)
-    return f"No arm was tuned: {shown} for all."
+    counts = ", ".join(f"{task} has {counted(count, 'validation image')}" for task, count in small.items())
+    why = f" {counts}; choosing a rate pays from {MIN_IMAGES} on (--tune chooses all the same)." if small else ""
+    return f"No arm was tuned: {shown} for all.{why}"

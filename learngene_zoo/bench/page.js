@@ -1,6 +1,6 @@
 const scales = { K: 1e3, M: 1e6, G: 1e9, T: 1e12, us: 1e-6, ms: 1e-3, s: 1, m: 60, h: 3600 };
 function value(text) {
-  text = text.replace(/\[.*$/, "").trim();
+  text = text.replace(/[[(].*$/, "").trim();
   const parts = [...text.matchAll(/([-+]?[0-9][0-9.]*) ?(us|ms|[KMGTsmh])?(?![a-z])/g)];
   if (!parts.length || !/^[-+0-9]/.test(text)) return text === "-" ? null : text.toLowerCase();
   return parts.reduce((sum, part) => sum + Number(part[1]) * (scales[part[2]] || 1), 0);

@@ -13,14 +13,16 @@ from pathlib import Path
 from string import Template
 
 from learngene_zoo.bench import tables
+from learngene_zoo.bench.condition import SCRATCH
 from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, cost_tables
 from learngene_zoo.bench.pictures import caption
-from learngene_zoo.bench.summary import SCRATCH, Summary
+from learngene_zoo.bench.summary import Summary
 from learngene_zoo.bench.tables import Table
+from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.settings import Json
 from learngene_zoo.text import counted, html, json_text
 
-AVERAGE = "average"
+_ENDS = r"\[[-+0-9., ]+\]|\([-+0-9.]+ to [-+0-9.]+\)"  # how `tables.shown` writes an interval, and a range
 MOST_FAILURES = 12  # shown without a click
 
 
@@ -43,12 +45,17 @@ NO_GRID = Grid(cost=False, settings={}, arms=(), versions={}, keys=())
 def page(summary: Summary, grid: Grid, pictures: Mapping[str, str], costs: Sequence[Bill] = ()) -> str:
     """The whole page. `pictures` are `<svg>` elements by name, `costs` a cost curve's."""
     failures = tables.failures(summary)
+    said = [*summary.same, *tables.explanations(summary), *tables.lacking(summary)]
     sections = {
-        "At a glance": [*_tables(tables.compact(summary)), *map(_note, tables.lacking(summary))],
+        "At a glance": [*_tables(tables.compact(summary), stacked=True), *map(_note, said)],
+        "Methods against each other": [
+            *_tables([tables.pairs(summary)]),
+            *_tables([tables.pairs_by_task(summary)], open_at_most=0),
+        ],
         "Cost curve": [_figure("cost", pictures), *_tables(cost_tables(costs)), _list(ASSUMPTIONS)] if costs else [],
         "Accuracy against parameters": _first_open(pictures, "pareto"),
         "Learning curves": _first_open(pictures, "curves"),
-        "Task by task": _tables(tables.by_task(summary), open_at_most=1),
+        "Task by task": _tables(tables.by_task(summary), open_at_most=1, stacked=True),
         "One task left out": _tables([tables.without_one(summary)]),
         "What it costs": _tables([tables.costs(summary)]),
         "How the arms were tuned": [_list(grid.tuning)] if grid.tuning else [],
@@ -60,7 +67,9 @@ def page(summary: Summary, grid: Grid, pictures: Mapping[str, str], costs: Seque
     methods = dict.fromkeys(line.arm for line in summary.lines if line.control is None and line.method != SCRATCH)
     title = html(f"lgzoo bench: {', '.join(methods) or SCRATCH}")
     parts = {"title": title, "policy": _policy(), "facts": html(_facts(summary)), "sections": "\n".join(shown)}
-    return Template(_beside("page.html")).substitute(parts, css=_beside("page.css"), js=_beside("page.js"))
+    return Template(_beside("page.html")).substitute(
+        parts, css=PAGE_COLOURS + _beside("page.css"), js=_beside("page.js")
+    )
 
 
 def _policy() -> str:
@@ -104,29 +113,28 @@ def _collapsed(title: str, inside: str) -> str:
     return f"<details><summary>{html(title)}</summary>\n{inside}\n</details>"
 
 
-def _tables(found: Iterable[Table | None], open_at_most: int = 100) -> list[str]:
-    """Tables with their titles; further ones are collapsed."""
+def _tables(found: Iterable[Table | None], open_at_most: int = 100, stacked: bool = False) -> list[str]:
+    """Tables with their titles; further ones are collapsed. `stacked`: intervals stand below their numbers."""
     shown = [table for table in found if table]
-    drawn = [f"<h3>{html(table.title)}</h3>\n{_table(table)}" for table in shown[:open_at_most]]
-    return [*drawn, *(_collapsed(table.title, _table(table)) for table in shown[open_at_most:])]
+    drawn = [f"<h3>{html(table.title)}</h3>\n{_table(table, stacked)}" for table in shown[:open_at_most]]
+    return [*drawn, *(_collapsed(table.title, _table(table, stacked)) for table in shown[open_at_most:])]
 
 
-def _table(table: Table) -> str:
-    """A table that its column heads sort; a row of averages stays at the bottom."""
+def _table(table: Table, stacked: bool) -> str:
+    """A table that its column heads sort."""
     classes = ["text" if index < table.texts else "number" for index in range(len(table.columns))]
     heads = "".join(
         f'<th scope="col" class="{kind}"><button type="button">{html(name)}</button></th>'
         for kind, name in zip(classes, table.columns)
     )
-    body = "\n".join(_row(row, classes) for row in table.rows if row[0] != AVERAGE)
-    foot = "".join(_row(row, classes) for row in table.rows if row[0] == AVERAGE)
-    end = f"<tfoot>{foot}</tfoot>" if foot else ""
-    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody>{end}</table></div>'
+    body = "\n".join(_row(row, classes) for row in table.rows)
+    kind = ' class="stacked"' if stacked else ""
+    return f'<div class="scroll"><table{kind}><thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table></div>'
 
 
 def _row(row: Sequence[str], classes: Sequence[str]) -> str:
-    # An interval is shown in a quieter colour.
-    cells = (re.sub(r" (\[[^]]*\])$", r' <span class="interval">\1</span>', html(text)) for text in row)
+    # An interval or a range is shown in a quieter colour.
+    cells = (re.sub(rf" ({_ENDS})$", r' <span class="interval">\1</span>', html(text)) for text in row)
     return f"<tr>{''.join(f'<td class={kind}>{cell}</td>' for kind, cell in zip(classes, cells))}</tr>"
 
 

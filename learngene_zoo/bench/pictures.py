@@ -6,17 +6,20 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from learngene_zoo.bench.averages import Average
+from learngene_zoo.bench.condition import SCRATCH
 from learngene_zoo.bench.cost_curve import UNITS, Bill, CostUnit, matches
-from learngene_zoo.bench.statistics import Average
-from learngene_zoo.bench.summary import SCRATCH, Line, Summary
-from learngene_zoo.plotting import COLOURS, GREY, INK, PAPER, legend, settle, style, subplots
+from learngene_zoo.bench.summary import Line, Summary
+from learngene_zoo.bench.tables import short_task
+from learngene_zoo.plotting import COLOURS, GREY, INK, PAPER, legend, settle, shortened, style, subplots
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 MOST_COLUMNS = 4  # panels of learning curves side by side
-LEAST_SEEDS = 3  # of an interval that is drawn
+MOST_ARMS = 8  # arms with their controls in one picture: of more arms, controls are left out
+MOST_LETTERS = 36  # of a name in a picture
 MOST_SIZES = 4  # sizes with learning curves; of more the smallest, the middle and the largest are drawn
 LEAST_SHOWN, MOST_SHOWN = 12, 60  # descendants on the axis of a cost curve
 SCALES: dict[CostUnit, tuple[float, str]] = {"seconds": (60.0, "minutes"), "images": (1000.0, "thousand images")}
@@ -59,10 +62,12 @@ def _look(colour: str, dashes: Any, marker: str, *, hollow: bool, width: float) 
 def pictures(summary: Summary) -> dict[str, Figure]:
     """Every picture of a summary by its name: one Pareto view per metric, one of curves per size and metric."""
     looks = looks_of(list(dict.fromkeys((line.arm, line.method, line.control) for line in summary.lines)))
+    with_controls = len(looks) <= MOST_ARMS
+    drawn = [line for line in summary.lines if with_controls or line.control is None]
     found = {}
-    for metric in dict.fromkeys(line.condition.metric for line in summary.lines):
+    for metric in dict.fromkeys(line.condition.metric for line in drawn):
         # An average that lacks a task cannot be compared with the others.
-        lines = [line for line in summary.lines if line.condition.metric == metric and not line.lacks]
+        lines = [line for line in drawn if line.condition.metric == metric and not line.lacks]
         suffix = "" if metric == "accuracy" else f"-{_word(metric)}"
         found[f"pareto{suffix}"] = pareto([line for line in lines if line.task is None], looks)
         for name, own in _by_size(lines).items():
@@ -117,7 +122,7 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look])
         own = sorted((line for line in lines if line.arm == arm), key=lambda line: line.params)
         # Arms of one size have equal numbers of parameters: moving each by 1 % keeps their intervals apart.
         xs = [line.params * 1.012 ** (index - (len(arms) - 1) / 2) for line in own]
-        panel.plot(xs, [100 * line.value.value for line in own], label=arm, zorder=3, **looks[arm])
+        panel.plot(xs, [100 * line.value.value for line in own], label=_name(arm), zorder=3, **looks[arm])
         for x, line in zip(xs, own):
             ends = _drawn_interval(line.value)
             if ends:
@@ -132,8 +137,8 @@ def _pareto_panel(panel: Axes, lines: Sequence[Line], looks: Mapping[str, Look])
 
 
 def _drawn_interval(found: Average) -> tuple[float, float] | None:
-    """The interval in per cent. That of two seeds has one degree of freedom and would fill the panel: it is not drawn."""
-    if found.low is None or found.high is None or found.seeds < LEAST_SEEDS:
+    """The interval in per cent. A range is no interval: it is not drawn."""
+    if found.low is None or found.high is None or found.interval == "range":
         return None
     return 100 * found.low, 100 * found.high
 
@@ -176,14 +181,18 @@ def curves(lines: Sequence[Line], looks: Mapping[str, Look]) -> Figure:
             if own:
                 _curve(panel, own, budgets, looks[arm], arm)
         panel.set_xticks(range(len(budgets)), [str(epochs) for epochs in budgets])
-        panel.set_title(_short(task) if task else f"average of {len(tasks)} tasks", weight="normal" if task else "bold")
+        panel.set_title(
+            short_task(task) if task else f"average of {len(tasks)} tasks", weight="normal" if task else "bold"
+        )
+        if panel in panels[::columns]:
+            panel.set_ylabel(f"{_name(lines[0].condition.metric)}, %")
         panel.set_ylim(bottom=max(0.0, panel.get_ylim()[0]), top=min(100.0, panel.get_ylim()[1]))
     for panel in panels[len(shown) :]:
         panel.remove()
     for panel in panels[max(0, len(shown) - columns) : len(shown)]:
         panel.set_xlabel("epochs of training")
     condition = lines[0].condition
-    figure.supylabel(f"{_label(lines[0])}, {condition.size or f'{condition.layers} layers'}", fontsize=9.5)
+    figure.suptitle(_name(f"{condition.in_words}, {condition.split} images"), fontsize=10)
     legend(figure, panels[: len(shown)], 2 * columns if columns > 1 else 3)
     return settle(figure)
 
@@ -193,22 +202,23 @@ def _curve(panel: Axes, own: dict[int, Line], budgets: Sequence[int], look: Look
     found = {**({0: before} if before and 0 not in own else {}), **{n: line.value for n, line in own.items()}}
     xs = [budgets.index(epochs) for epochs in sorted(found)]
     values = [found[epochs] for epochs in sorted(found)]
-    panel.plot(xs, [100 * one.value for one in values], label=arm, zorder=3, **{**look, "markersize": 4})
-    bands = [ends for ends in map(_drawn_interval, values) if ends]
-    if len(bands) == len(xs):
-        lows, highs = zip(*bands)
-        panel.fill_between(
-            xs, lows, highs, color=look["color"], alpha=0.08 if look["color"] == GREY else 0.12, linewidth=0
-        )
+    panel.plot(xs, [100 * one.value for one in values], label=_name(arm), zorder=3, **{**look, "markersize": 4})
+    drawn = [(x, *ends) for x, ends in zip(xs, map(_drawn_interval, values)) if ends]
+    if len(drawn) > 1:
+        places, lows, highs = zip(*drawn)
+        alpha = 0.08 if look["color"] == GREY else 0.12
+        panel.fill_between(places, lows, highs, color=look["color"], alpha=alpha, linewidth=0)
+    for x, low, high in drawn if len(drawn) == 1 else ():
+        panel.plot([x, x], [low, high], color=look["color"], linewidth=1.1, alpha=0.8, zorder=2)
 
 
-def _short(task: str) -> str:
-    """A task's name; of a path its last part."""
-    return task.rstrip("/").rpartition("/")[2] if ":" in task else task
+def _name(text: str) -> str:
+    """A name that others chose, in a line that fits a picture."""
+    return shortened(text, MOST_LETTERS)
 
 
 def _label(line: Line) -> str:
-    return f"{line.condition.metric} on {line.condition.split} images, %"
+    return f"{_name(line.condition.metric)} on {line.condition.split} images, %"
 
 
 @style()
@@ -247,7 +257,7 @@ def _cost_panel(
         if index in solid[2::2]:  # lines may coincide: of two neighbours one is dashed, and drawn over the other
             line["linestyle"] = (0, (4, 2.5))
         totals = [getattr(bill.total(count, epochs), unit) / scale for count in (0, most)]
-        panel.plot((0, most), totals, label=bill.arm, zorder=3 if line["linestyle"] == "-" else 4, **line)
+        panel.plot((0, most), totals, label=_name(bill.arm), zorder=3 if line["linestyle"] == "-" else 4, **line)
     panel.set_xlim(0, most)
     panel.locator_params(axis="x", integer=True)
     panel.set_ylim(bottom=0)
@@ -258,9 +268,9 @@ def caption(name: str) -> str:
     kind, _, rest = name.partition("-")
     if kind == "pareto":
         return (
-            "Models by their parameters, with the smallest and the largest budget: average over tasks, with 95 % intervals over "
-            "three or more seeds. "
-            "Arms of one size are drawn slightly apart; an average that lacks a task is not drawn."
+            "Models by their parameters, with the smallest and the largest budget: average over tasks, with 95 % intervals (of one "
+            "task over its images, of several over three or more seeds; ranges are not drawn). Arms of one size are drawn slightly "
+            "apart; an average that lacks a task is not drawn, nor are controls where there are more than eight arms."
         )
     if kind == "cost":
         return (
@@ -270,4 +280,4 @@ def caption(name: str) -> str:
     size = rest.rpartition("-")[2]
     layers, _, width = size.partition("x")
     shown = f"{layers} layers{f' of width {width}' if width else ''}" if layers.isdigit() else size.replace("_", " ")
-    return f"{shown}: average and every task; bands are 95 % intervals over three or more seeds."
+    return f"{shown}: average and every task; bands are 95 % intervals (of one task over its images; ranges are not drawn)."

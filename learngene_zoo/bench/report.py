@@ -18,7 +18,7 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.bench import tables
 from learngene_zoo.bench.cell import Arm, Cell, label
 from learngene_zoo.bench.cost_curve import ASSUMPTIONS, Bill, bills, cost_tables, flat_costs
-from learngene_zoo.bench.grid_tuning import told, untuned
+from learngene_zoo.bench.grid_tuning import describe_tuning
 from learngene_zoo.bench.page import NO_GRID, Grid, page
 from learngene_zoo.bench.pictures import caption, cost_picture, pictures
 from learngene_zoo.bench.results import RESULTS, read_rows, select
@@ -41,19 +41,20 @@ def note_grid(
     *,
     cost: bool = False,
     choices: Mapping[str, Choice] = MappingProxyType({}),
+    small: Mapping[str, int] = MappingProxyType({}),
     methods: Sequence[str] = (),
 ) -> None:
     """Write `grid.json`, before anything is measured: the cells of the grid, and what they have in common.
 
-    `cost` says that they are those of a cost curve; `choices` are how the arms were tuned; `methods` were to be compared, and
-    may build none of the sizes.
+    `cost` says that they are those of a cost curve; `choices` are how the arms were tuned, or none, because the tasks are too
+    `small`; `methods` were to be compared, and may build none of the sizes.
     """
     data = {
         "cost": cost,
         "methods": list(methods),
         "settings": _shared_settings(cells),
         "arms": [_arm(arm, cells) for arm in {cell.arm.name: cell.arm for cell in cells}.values()],
-        "tuning": [told(choice) for choice in choices.values()] or [untuned(cells)],
+        "tuning": describe_tuning(cells, choices, small),
         "versions": versions(),
         "keys": list(dict.fromkeys(cell.key for cell in cells)),
     }
@@ -126,6 +127,9 @@ def write_report(out: Path) -> list[Path]:
         "summary.csv": csv_text(lines),
         "summary.json": json_text(lines),
     }
+    if summary.pairs:
+        compared = [pair.to_flat() for pair in summary.pairs]
+        texts |= {"pairs.csv": csv_text(compared), "pairs.json": json_text(compared)}
     if costs:
         texts["cost.md"] = tables.markdown(cost_tables(costs)) + "".join(f"\n- {line}" for line in ASSUMPTIONS) + "\n"
         texts["cost.json"] = json_text(flat_costs(costs))
@@ -137,16 +141,23 @@ def write_report(out: Path) -> list[Path]:
         with new_file(path, force=True) as draft:
             write(draft)
     for stale in set((out / PICTURES).glob("*.png")) - set(files):
-        stale.unlink()
+        if stale.name.startswith(("pareto", "curves", "cost")):  # what somebody else put there stays
+            stale.unlink()
     return list(files)
 
 
 def _markdown(summary: Summary, tuning: Sequence[str]) -> str:
     """The tables of a summary, with the notes needed to read them."""
-    several = [*tables.compact(summary), *tables.by_task(summary)]
-    single = [tables.without_one(summary), tables.costs(summary), tables.failures(summary)]
+    several = [*tables.compact(summary), *filter(None, [tables.pairs(summary)]), *tables.by_task(summary)]
+    single = [
+        tables.pairs_by_task(summary),
+        tables.without_one(summary),
+        tables.costs(summary),
+        tables.failures(summary),
+    ]
     tuned = ["How the arms were tuned:\n\n" + "\n".join(f"- {markdown(line)}" for line in tuning)] if tuning else []
-    notes = [f"{tables.state(summary)}.", *tuned, *map(markdown, tables.lacking(summary)), *NOTES]
+    said = [*summary.same, *tables.explanations(summary), *tables.lacking(summary)]
+    notes = [f"{tables.state(summary)}.", *tuned, *map(markdown, said), *NOTES]
     return tables.markdown([*several, *filter(None, single)]) + "\n" + "\n\n".join(notes) + "\n"
 
 
@@ -154,8 +165,9 @@ def overview(out: Path) -> tuple[list[Table], list[str]]:
     """The tables to print after a bench, and the lines below them; with those of its cost curve, if it is one."""
     summary = read_summary(out)
     costs = read_costs(out, summary)
-    found = [*tables.compact(summary), *(cost_tables(costs) if costs else [])]
-    return found, [*tables.lacking(summary), *(ASSUMPTIONS if costs else ())]
+    found = [*tables.brief(summary), *(cost_tables(costs) if costs else [])]
+    said = [*summary.same, *tables.explanations(summary), *tables.lacking(summary)]
+    return found, [*said, *(ASSUMPTIONS if costs else ())]
 
 
 def csv_text(rows: Sequence[Mapping[str, Json]]) -> str:

@@ -19,9 +19,10 @@ from learngene_zoo.errors import BadFile, Refused, Unavailable, WrongCall, expla
 from learngene_zoo.families.spec import LIMITS
 from learngene_zoo.settings import Bounds, check_bounds, from_json, to_json
 from learngene_zoo.storage import parse_json
-from learngene_zoo.text import printable
+from learngene_zoo.text import MOST_OF_PATH, check_name, printable
 
 RESULTS = "results.jsonl"
+MOST_ERROR = 2000  # characters of an error that are kept
 _Count = Annotated[int, Bounds(least=0, most=10**18)]
 _Seconds = Annotated[float, Bounds(least=0, most=1e12)]
 _Share = Annotated[float | None, Bounds(least=0, most=1)]
@@ -48,6 +49,7 @@ class Row:
     split: str
     size: str = ""  # how the expander's settings name it, where layers alone do not
     version: _Count = 1  # of the suite that drew the test images
+    weights: str = ""  # digest of the model before its training; "" in rows of earlier versions
     error: str | None = None
     metric: str = "accuracy"  # or mIoU
     value: _Share = None
@@ -69,7 +71,10 @@ class Row:
         check_bounds(self)
         for name, value in vars(self).items():
             if isinstance(value, str):
-                object.__setattr__(self, name, printable(value))
+                object.__setattr__(self, name, printable(value[:MOST_ERROR] if name == "error" else value))
+        check_name(self.task, "task", MOST_OF_PATH)
+        for name in ("key", "arm", "method", "control", "split", "size", "metric", "machine", "finished"):
+            check_name(getattr(self, name) or "", name)
         digits = "" if self.correct is None else self.correct
         if set(digits) - set("0123456789abcdef") or len(digits) not in (0, -(-self.evaluated // 4)):
             raise WrongCall(f"correct is not one hexadecimal digit for every four of {self.evaluated} images")

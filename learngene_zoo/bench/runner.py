@@ -3,7 +3,7 @@
 A cell waits for its extraction, and fails with it. The time left is estimated from the jobs that are finished.
 """
 
-import shutil
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -14,9 +14,10 @@ from learngene_zoo.atomic import check_folder
 from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction, Size
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
-from learngene_zoo.bench.results import RESULTS, Results, Row, select
+from learngene_zoo.bench.results import RESULTS, Results, Row, read_rows, select
 from learngene_zoo.bench.trial import CHECKPOINTS, TRAINED, UNTRAINED, failed
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import Refused, WrongCall
+from learngene_zoo.ownership import MARKER, find_foreign_below, is_workspace, mark_workspace, remove_below
 from learngene_zoo.runs.run import Run, world
 from learngene_zoo.text import counted, human_count, human_seconds
 
@@ -83,6 +84,7 @@ def run_grid(
     if world() > 1:
         raise WrongCall("lgzoo bench runs in parallel with --workers or --ray; start it without torchrun")
     check_folder(out)
+    claim_workspace(out, anew)
     run = replace(run, folder=None, progress=False, lines=False, threads=run.threads or 1)
     with Results(out / RESULTS, anew) as results:
         if anew:
@@ -102,11 +104,49 @@ def run_grid(
         return select(results.rows(), by_key)
 
 
+def claim_workspace(out: Path, anew: bool) -> None:
+    """Mark a new or empty folder as that of a bench. Raises `Refused` for any other that is not marked as one.
+
+    What an earlier version left, without a mark, may be continued if all of its rows can be read, and is never removed.
+    """
+    if not is_workspace(out, _KIND):
+        rows = out / RESULTS
+        empty = {RESULTS} if rows.is_file() and not rows.stat().st_size else set()
+        found = [entry.name for entry in sorted(out.iterdir())] if out.is_dir() else []
+        strange = [name for name in found if name not in empty and not _is_lock(name)]
+        if strange and (anew or not rows.is_file() or not read_rows(rows)):
+            raise Refused(
+                f"{out} holds {strange[0]}, and no valid {MARKER} file that says that it is the folder of a bench; "
+                "move it, or choose another folder with -o"
+            )
+        if not strange:
+            out.mkdir(parents=True, exist_ok=True)
+            mark_workspace(out, _KIND)
+    for folder in _KEPT if anew else ():
+        foreign = find_foreign_below(out / folder, _is_name_of_bench)
+        if foreign:
+            raise Refused(f"{out} holds {folder}/{foreign}, which lgzoo did not write; move it, then start over")
+
+
 def _forget(out: Path) -> None:
-    """Remove everything that a bench keeps beside its results."""
-    for folder in (LEARNGENES, PARTS, UNTRAINED, TRAINED, CHECKPOINTS):
-        shutil.rmtree(out / folder, ignore_errors=True)
+    """Remove everything that a bench keeps beside its results, but lock files, on which others may wait."""
+    for folder in _KEPT:
+        remove_below(out / folder, lambda name: _is_name_of_bench(name) and not _is_lock(name))
     (out / ANCESTRIES).unlink(missing_ok=True)
+
+
+_KIND = "bench"
+_KEPT = (LEARNGENES, PARTS, UNTRAINED, TRAINED, CHECKPOINTS)
+_NAMES = re.compile(r"([\w.-]+-)?[0-9a-f]{16}(\.cost)?\.json|(cost|kept|shared|run|holder)\.json|metrics\.jsonl")
+
+
+def _is_name_of_bench(name: str) -> bool:
+    """Whether a bench gives files this name, in a folder that is marked as its own."""
+    return _NAMES.fullmatch(name) is not None or _is_lock(name)
+
+
+def _is_lock(name: str) -> bool:
+    return name.endswith(".lock")
 
 
 class _Conductor:

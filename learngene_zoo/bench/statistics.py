@@ -11,6 +11,9 @@ to its mode, and too small an error besides. So the interval is as wide on eithe
 studentised bootstrap (Hall 1988), whose draws are (mean of a resampled table - mean) / its own standard error. Of few values the
 bootstrap finds too short tails, so it is asked for half the tail, but never for more than 1.5 times Student's width, since a table
 that repeats one task has no error. benchmarks/interval_coverage.py measures what it covers.
+
+A quantile of a limited number of draws has an error of its own (Monte Carlo). `Estimate.outer_interval` has each end so far out
+among the draws that the exact one lies beyond it once in 40 times: a verdict must hold for it, too.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from learngene_zoo.intervals import Z95
 from learngene_zoo.seeds import derive_seed
 
 if TYPE_CHECKING:
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 Scope = Literal["tasks", "seeds"]
 
 DRAWS = 4000  # resamplings
+MANY_DRAWS = 100_000  # for verdicts
+CHUNK = 20_000  # resamplings at once: more would need much memory
 FAR = 1e9  # standard errors: a draw without an error
 PLANNED = 200  # simulated experiments of a plan
 WIDEST = 1.5  # times Student's width: the most that skewness adds on a side
@@ -46,18 +52,27 @@ class Estimate:
     freedom: float | None  # degrees of freedom of the error
     shape: np.ndarray = field(repr=False, compare=False)  # studentised draws, sorted
 
-    def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """The confidence interval of this level; infinite if the error is unknown."""
+    def interval(self, level: float = 0.95, *, margin: float = 0.0) -> tuple[float, float]:
+        """The confidence interval of this level; infinite if the error is unknown.
+
+        margin: how far out the draws' quantiles are taken, in standard deviations of the number of draws in a tail.
+        """
         if self.error is None or self.freedom is None:
             return -math.inf, math.inf
         tail, last = (1 - level) / 2, len(self.shape) - 1
         student = t_quantile(1 - tail, self.freedom)
-        places = (min(last, int(q * len(self.shape))) for q in (tail / 2, 1 - tail / 2))
-        lowest, highest = (float(self.shape[place]) if last >= 0 else 0.0 for place in places)
+        out = margin * math.sqrt(tail / 2 * (1 - tail / 2) * len(self.shape))
+        places = (q * len(self.shape) + away for q, away in zip((tail / 2, 1 - tail / 2), (-out, out)))
+        lowest, highest = (float(self.shape[min(last, max(0, int(n)))]) if last >= 0 else 0.0 for n in places)
         # What the draws exceed their mean by, the mean may exceed the truth by.
         below = max(student, min(highest, WIDEST * student))
         above = max(student, min(-lowest, WIDEST * student))
         return self.value - self.error * below, self.value + self.error * above
+
+    @property
+    def outer_interval(self) -> tuple[float, float]:
+        """The 95 % interval, each end moved out by the Monte Carlo error of the draws (at 1.96 standard deviations)."""
+        return self.interval(margin=Z95)
 
     @property
     def ends(self) -> tuple[float, float] | tuple[None, None]:
@@ -83,7 +98,9 @@ class Estimate:
         return self.value - self.interval()[0] + t_quantile(POWER, self.freedom) * self.error
 
 
-def estimate(table: Sequence[Sequence[float]], *, scope: Scope = "tasks", step: float = 0.0) -> Estimate:
+def estimate(
+    table: Sequence[Sequence[float]], *, scope: Scope = "tasks", step: float = 0.0, draws: int = DRAWS
+) -> Estimate:
     """The mean of a table with a row per task and a column per seed, none missing, and its error.
 
     With one task, or with the scope "seeds", the tasks are fixed and the interval generalises over seeds only; with one seed,
@@ -105,7 +122,7 @@ def estimate(table: Sequence[Sequence[float]], *, scope: Scope = "tasks", step: 
     noise = float((rest**2).sum()) / (math.prod(n - 1 for n in d.shape) * d.size) if len(effects) == 2 else 0.0
     variance, freedom = _combined(squares, noise)
     variance = max(variance, step**2 / 12 / len(table) / len(table[0]))
-    return Estimate(mean, math.sqrt(variance), freedom, _studentised(d))
+    return Estimate(mean, math.sqrt(variance), freedom, _studentised(d, draws))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,18 +163,26 @@ def _combined(squares: list[tuple[float, int]], noise: float) -> tuple[float, fl
     return variance, variance**2 / (largest**2 / freedom + sum(square**2 / n for square, n in added))
 
 
-def _studentised(d: np.ndarray) -> np.ndarray:
-    """(mean of a resampled table - mean) / its standard error, sorted; empty if all values are equal.
+def _studentised(d: np.ndarray, draws: int) -> np.ndarray:
+    """(mean of a resampled table - mean) / its standard error, sorted; empty if all values are equal."""
+    import numpy as np
+
+    if d.max() == d.min():
+        return np.empty(0)
+    chunks = [min(CHUNK, draws - done) for done in range(0, draws, CHUNK)]
+    return np.sort(np.concatenate([_studentised_chunk(d, size, number) for number, size in enumerate(chunks)]))
+
+
+def _studentised_chunk(d: np.ndarray, draws: int, number: int) -> np.ndarray:
+    """Some of the draws.
 
     Sums over a resampled table are sums over `d` with weights: how often its rows and columns are drawn.
     """
     import numpy as np
 
     tasks, seeds = d.shape
-    if d.max() == d.min():
-        return np.empty(0)
-    rows_BT = _counts(tasks, 0) if tasks > 1 else np.ones((DRAWS, 1))
-    columns_BS = _counts(seeds, 1) if seeds > 1 else np.ones((DRAWS, 1))
+    rows_BT = _counts(tasks, 0, draws, number) if tasks > 1 else np.ones((draws, 1))
+    columns_BS = _counts(seeds, 1, draws, number) if seeds > 1 else np.ones((draws, 1))
     of_rows_BT, of_columns_BS = columns_BS @ d.T / seeds, rows_BT @ d / tasks
     mean_B = (rows_BT * of_rows_BT).sum(axis=1) / tasks
     between_rows_B = (rows_BT * (of_rows_BT - mean_B[:, None]) ** 2).sum(axis=1)
@@ -171,16 +196,16 @@ def _studentised(d: np.ndarray) -> np.ndarray:
     )
     away_B = mean_B - d.mean()
     tiny = 1e-12 * float(np.abs(d - d.mean()).max()) ** 2  # below this a table has no error: it repeats one value
-    return np.sort(np.where(variance_B > tiny, away_B / np.sqrt(np.maximum(variance_B, tiny)), np.sign(away_B) * FAR))
+    return np.where(variance_B > tiny, away_B / np.sqrt(np.maximum(variance_B, tiny)), np.sign(away_B) * FAR)
 
 
 @cache
-def _counts(n: int, which: int) -> np.ndarray:
-    """How often each of `n` is drawn, in each of `DRAWS` resamplings; the same ones every time."""
+def _counts(n: int, which: int, draws: int = DRAWS, chunk: int = 0) -> np.ndarray:
+    """How often each of `n` is drawn, in each of `draws` resamplings; the same ones every time."""
     import numpy as np
 
-    generator = np.random.default_rng(derive_seed(0, "resampling", which, n))
-    return generator.multinomial(n, np.full(n, 1 / n), size=DRAWS).astype(np.float64)
+    generator = np.random.default_rng(derive_seed(0, "resampling", which, n, *([chunk] if chunk else [])))
+    return generator.multinomial(n, np.full(n, 1 / n), size=draws).astype(np.float64)
 
 
 def leave_one_out(table: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -230,66 +255,3 @@ def t_probability(t: float, freedom: int) -> float:
         term *= math.cos(angle) ** 2 * (k + 1) / (k + 2)
     inside = 2 / math.pi * (angle + math.sin(angle) * total) if freedom % 2 else math.sin(angle) * total
     return 0.5 + inside / 2
-
-
-Key = tuple[str, int]  # task, seed
-
-
-@dataclass(frozen=True, kw_only=True)
-class Average:
-    """A mean over tasks and seeds with its 95 % interval, in the units of what was averaged."""
-
-    value: float
-    low: float | None  # None for a single number
-    high: float | None
-    tasks: tuple[str, ...]
-    seeds: int
-    without: Mapping[str, float] = field(default_factory=dict)  # the mean without each task; {} if there is only one
-
-    @property
-    def least(self) -> float | None:
-        """The lowest of the means that leave one task out."""
-        return min(self.without.values(), default=None)
-
-    @property
-    def most(self) -> float | None:
-        """The highest of the means that leave one task out."""
-        return max(self.without.values(), default=None)
-
-
-def average(
-    values: Mapping[Key, float], scope: Scope = "tasks", bounds: tuple[float, float] = (-math.inf, math.inf)
-) -> Average | None:
-    """The mean of `values` and its interval, clipped to `bounds`; None if there are no values.
-
-    The interval generalises over tasks and seeds; with one task, or with the scope "seeds", over seeds only. It needs every
-    seed of every task: where one is missing, the task or seed with the most gaps is dropped.
-    """
-    table = complete(values)
-    if not table:
-        return None
-    found = estimate(list(table.values()), scope=scope)
-    low, high = found.ends
-    return Average(
-        value=found.value,
-        low=None if low is None else max(bounds[0], low),
-        high=None if high is None else min(bounds[1], high),
-        tasks=tuple(table),
-        seeds=len(next(iter(table.values()))),
-        without=leave_one_out(table),
-    )
-
-
-def complete(values: Mapping[Key, float]) -> dict[str, list[float]]:
-    """Per task a list over seeds, none missing: tasks and seeds are dropped until that is so, those with most gaps first."""
-    tasks, seeds = list(dict.fromkeys(task for task, _ in values)), sorted({seed for _, seed in values})
-    while True:
-        lacks = {task: sum((task, seed) not in values for seed in seeds) / max(1, len(seeds)) for task in tasks}
-        fails = {seed: sum((task, seed) not in values for task in tasks) / max(1, len(tasks)) for seed in seeds}
-        task, seed = max(lacks, key=lambda name: lacks[name], default=""), max(fails, key=lambda n: fails[n], default=0)
-        if not lacks or not lacks[task]:
-            return {name: [values[name, number] for number in seeds] for name in tasks}
-        if lacks[task] >= fails[seed]:
-            tasks.remove(task)
-        else:
-            seeds.remove(seed)

@@ -6,8 +6,7 @@ favours scratch. *Over stem* is the difference to the stronger of the arm's own 
 what the blocks bring. *Inherited knowledge* is the difference to its control `shuffled`. All are paired: equal task, seed, images
 and head.
 
-The intervals of average gains generalise over tasks and seeds. Those of metrics generalise over seeds only: tasks differ far more
-from each other than arms do, and an interval over tasks would say nothing about the arms.
+Which interval a number has depends on what was averaged: see `averages.py`. What methods gain over each other is in `pairs.py`.
 """
 
 from collections import Counter
@@ -15,31 +14,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from learngene_zoo.bench.averages import Average, Key, average, average_gain, average_metric, complete
+from learngene_zoo.bench.condition import SCRATCH, Condition
 from learngene_zoo.bench.contrasts import Values, stronger
+from learngene_zoo.bench.pairs import Pair, compare_methods, same_models
 from learngene_zoo.bench.results import Row
-from learngene_zoo.bench.statistics import Average, Key, average, complete
 from learngene_zoo.settings import Json
 from learngene_zoo.tasks.catalogue import Origin, origin_of
 
-SCRATCH = "scratch"  # the method of the baseline arms
 CONTROL = "shuffled"  # the suffix of the arm that is a method's own control
 STEMS = ("stem", "stem_fan_in")  # the suffixes of those without its blocks
-
-
-class Condition(NamedTuple):
-    """What is equal in all arms that are compared."""
-
-    layers: int
-    width: int
-    size: str  # "" if layers and width name it
-    epochs: int
-    split: str
-    metric: str
-
-    @property
-    def named(self) -> str:
-        """The size, for a column called `layers`."""
-        return f"{self.layers} ({self.size})" if self.size else f"{self.layers}"
 
 
 class Gains(NamedTuple):
@@ -90,6 +74,8 @@ class Summary:
     missing: int  # cells of the grid without a row
     rows: tuple[Row, ...]  # those with numbers
     read: tuple[Row, ...]  # all, failed ones too, in the order of the grid
+    pairs: tuple[Pair, ...] = ()  # methods against each other
+    same: tuple[str, ...] = ()  # a sentence for each group of arms that are one model
 
     @property
     def averages(self) -> list[Line]:
@@ -123,7 +109,21 @@ def summarise(rows: Iterable[Row], missing: int = 0) -> Summary:
     found = (_lines(condition, conditions[condition], usual[condition], order) for condition in sorted(conditions))
     lines = [_with_gaps(line, usual) for lines in found for line in lines]
     failures = tuple(row for row in rows if row.error is not None)
-    return Summary(lines=tuple(lines), failures=failures, missing=missing, rows=good, read=tuple(rows))
+    return Summary(
+        lines=tuple(lines),
+        failures=failures,
+        missing=missing,
+        rows=good,
+        read=tuple(rows),
+        pairs=tuple(compare_methods({condition: _usual_rows(arms) for condition, arms in conditions.items()})),
+        same=tuple(same_models(conditions)),
+    )
+
+
+def _usual_rows(arms: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+    """The rows of each arm on the tasks that most arms have; of an arm that has none of these, all."""
+    usual = _usual_tasks(arms)
+    return {arm: [row for row in rows if row.task in usual] or list(rows) for arm, rows in arms.items()}
 
 
 def _of_newest_version(rows: Sequence[Row]) -> list[Row]:
@@ -159,22 +159,20 @@ def _lines(
     condition: Condition, arms: Mapping[str, Sequence[Row]], usual: frozenset[str], order: Sequence[str]
 ) -> list[Line]:
     """The lines of one size and budget: for each arm its tasks, then their average."""
-    values: dict[str, Values] = {
-        arm: {(row.task, row.layers, row.seed): row.value or 0.0 for row in rows} for arm, rows in arms.items()
-    }
-    scratch, chosen = _strongest({arm: values[arm] for arm, rows in arms.items() if rows[0].method == SCRATCH})
+    of = {arm: {(row.task, row.seed): row for row in rows} for arm, rows in arms.items()}
+    scratch, chosen = _strongest({arm: of[arm] for arm, rows in arms.items() if rows[0].method == SCRATCH})
     found = []
     for arm in (arm for arm in order if arm in arms):
         rivals = {} if arms[arm][0].method == SCRATCH else scratch
-        stems, stem = _strongest({name: values.get(name, {}) for name in (f"{arm} {control}" for control in STEMS)})
+        stems, stem = _strongest({name: of.get(name, {}) for name in (f"{arm} {control}" for control in STEMS)})
         for task in [*dict.fromkeys(row.task for row in arms[arm]), None]:
             rows = [row for row in arms[arm] if row.task == task or (task is None and row.task in usual)]
             gains = Gains(
-                over_scratch=(over := _gain(values[arm], rivals, task)),
+                over_scratch=(over := _gain(of[arm], rivals, task)),
                 scratch=chosen.get(task) if over else None,
-                over_stem=_gain(values[arm], stems, task),
+                over_stem=_gain(of[arm], stems, task),
                 stem=stem.get(task),
-                inherited=_gain(values[arm], values.get(f"{arm} {CONTROL}", {}), task),
+                inherited=_gain(of[arm], of.get(f"{arm} {CONTROL}", {}), task),
             )
             found.append(_line(condition, rows or arms[arm], task, gains))
     return found
@@ -189,23 +187,29 @@ def _usual_tasks(arms: Mapping[str, Sequence[Row]]) -> frozenset[str]:
     return max(found, key=lambda tasks: (found[tasks], len(tasks)))
 
 
-def _strongest(arms: Mapping[str, Values]) -> tuple[Values, dict[str | None, str]]:
-    """The values of the stronger arm per task, where all of them have a number, and its name."""
-    shared = set.intersection(*(set(values) for values in arms.values())) if arms else set()
+Rows = Mapping[Key, Row]  # of one arm
+
+
+def _strongest(arms: Mapping[str, Rows]) -> tuple[Rows, dict[str | None, str]]:
+    """The rows of the stronger arm per task, where all of them have a number, and its name."""
+    shared = set.intersection(*(set(rows) for rows in arms.values())) if arms else set()
     if not shared:
         return {}, {}
-    found, chosen = stronger({arm: {unit: values[unit] for unit in shared} for arm, values in arms.items()})
-    return found, {task: arm for (task, _), arm in chosen.items()}
+    values: dict[str, Values] = {
+        arm: {(task, 0, seed): rows[task, seed].value or 0.0 for task, seed in sorted(shared)}
+        for arm, rows in arms.items()
+    }
+    chosen: dict[str | None, str] = {task: arm for (task, _), arm in stronger(values)[1].items()}
+    return {key: arms[chosen[key[0]]][key] for key in sorted(shared)}, chosen
 
 
-def _gain(ours: Values, theirs: Values, task: str | None) -> Average | None:
-    shared = [unit for unit in ours if unit in theirs and task in (unit[0], None)]
-    return average({(unit[0], unit[2]): ours[unit] - theirs[unit] for unit in shared})
+def _gain(ours: Rows, theirs: Rows, task: str | None) -> Average | None:
+    return average_gain(*({key: row for key, row in of.items() if task in (key[0], None)} for of in (ours, theirs)))
 
 
 def _line(condition: Condition, rows: Sequence[Row], task: str | None, gains: Gains) -> Line:
     first = rows[0]
-    value = _level({(row.task, row.seed): row.value for row in rows})
+    value = average_metric(rows)
     assert value is not None, "only rows with a value come here"
     sizes = {row.images for row in rows}
     return Line(
@@ -233,11 +237,11 @@ def _line(condition: Condition, rows: Sequence[Row], task: str | None, gains: Ga
 def _level_on(rows: Sequence[Row], task: str | None, origin: Origin) -> Average | None:
     """The metric on the tasks of this origin; None in a line of one task, and where none or all of them are."""
     own = [row for row in rows if origin_of(row.task) == origin]
-    return None if task or len(own) == len(rows) else _level({(row.task, row.seed): row.value for row in own})
+    return None if task or len(own) == len(rows) else average_metric(own)
 
 
 def _level(values: Mapping[Key, float | None]) -> Average | None:
-    """The mean of a metric over the rows that have it."""
+    """The mean, over the rows that have it, of what has no flag per image."""
     return average({key: value for key, value in values.items() if value is not None}, "seeds", (0.0, 1.0))
 
 
@@ -255,7 +259,7 @@ def flat(line: Line) -> dict[str, Json]:
         if name == "condition":
             found |= line.condition._asdict()
         elif name in _WITH_INTERVAL:  # the mean, its interval, and the lowest and highest mean without one task
-            keys = ("low", "high", "least", "most")
+            keys = ("low", "high", "interval", "least", "most")
             found |= {name: value and value.value, **{f"{name}_{key}": value and getattr(value, key) for key in keys}}
         else:
             found[name] = list(value) if isinstance(value, tuple) else value

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -25,6 +25,7 @@ from learngene_zoo.bench.extraction import extract_once
 from learngene_zoo.bench.grid import named
 from learngene_zoo.bench.results import Row, packed
 from learngene_zoo.method import Expander, Target, family
+from learngene_zoo.runs.folder import clear
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe, fingerprint, from_json, to_json, with_settings
@@ -86,12 +87,19 @@ def run_cell(cell: Cell, out: Path, run: Run) -> Row:
     return replace(
         found,
         **_identity(cell, run) | {"width": found.width, "images": found.images},
+        weights=digest_of(start),
         untrained=before.value if before else None,
         probe=before.probe if before else None,
         stored_params=spent.stored_params,
         extraction_seconds=spent.seconds,
         extraction_images=spent.images,
     )
+
+
+def digest_of(start: Descendant) -> str:
+    """Return a digest of a model's architecture, input and weights: two arms with equal ones are the same model."""
+    same = [start.spec, start.mean, start.std]
+    return fingerprint([fingerprint_of_state(start.state), *map(to_json, same)])
 
 
 def trained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) -> Row:
@@ -138,7 +146,9 @@ def trained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) ->
     with new_file(path, force=True) as draft:
         write_json(draft, to_json(row))
     if run.folder is not None:
-        shutil.rmtree(run.folder, ignore_errors=True)
+        clear(run.folder)
+        with suppress(OSError):
+            run.folder.rmdir()
     return row
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,15 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 from click.core import ParameterSource
 
+from learngene_zoo.atomic import check_folder
 from learngene_zoo.bench.grid import AUGMENTS, BUDGETS, RATES, RECIPE, BudgetName, some_of
 from learngene_zoo.cli.extract import ancestry_option
-from learngene_zoo.cli.job import Job, job_of, job_options, print_lines, print_rows, print_table
+from learngene_zoo.cli.job import Job, WholeNumber, job_of, job_options, print_lines, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.cli.options import SettingsCommand, chosen, complete_tasks, options_of, parsed, typed
 from learngene_zoo.errors import BadFile, TrainingFailed, WrongCall
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import MOST_THREADS
 from learngene_zoo.settings import to_json
+from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.catalogue import tasks_named
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Numbers(click.ParamType):
 def bench(suite: str | None, claim: tuple[str, ...], workers: int | None, ray: str | None, **given: Any) -> None:
     """Measure what is missing, then print the results."""
     job = job_of({**given, "workers": 0, "resume": False, "tracker": None})
+    check_folder(job.out)
     executor = partial(executor_for, job, workers, ray=ray)
     if claim:
         _claims(claim, given["budget"], job, executor)
@@ -72,7 +74,7 @@ def bench(suite: str | None, claim: tuple[str, ...], workers: int | None, ray: s
 def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[..., Executor]) -> None:
     """Run the grid that the command line describes."""
     from learngene_zoo.bench.cost_curve import cost_cells
-    from learngene_zoo.bench.grid_tuning import told, untuned, with_choices
+    from learngene_zoo.bench.grid_tuning import describe_tuning, with_choices
     from learngene_zoo.bench.report import note_grid
     from learngene_zoo.bench.runner import run_grid
     from learngene_zoo.bench.search import choose
@@ -81,7 +83,7 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
     say = partial(say_now, job=job)
     cells = _cells(suite, given, job, say)
     cells = cost_cells(cells, tasks_named(_words(given["extract_task"]))) if given["cost"] else cells
-    tuning = _tuning(cells, given)
+    tuning = _tuning(cells, given, job.run.offline)
     choices: dict[str, Choice] = {}
     if tuning.space.arms and tuning.space.size > 1:
 
@@ -96,20 +98,28 @@ def _measure(suite: str, given: dict[str, Any], job: Job, executor: Callable[...
 
     def begin() -> None:
         methods = _words(given["method"]) or COMPARED
-        note_grid(cells, job.out, cost=given["cost"], choices=choices, methods=methods)
-        for line in [told(choice) for choice in choices.values()] or [untuned(cells)]:
+        small = tuning.small if tuning.space.size > 1 and not choices else {}
+        note_grid(cells, job.out, cost=given["cost"], choices=choices, small=small, methods=methods)
+        for line in describe_tuning(cells, choices, small):
             say(line)
 
     run_grid(cells, job.out, job.run, executor(cells=len(cells)), say, anew=anew, begin=begin)
 
 
-def _tuning(cells: Sequence[Cell], given: dict[str, Any]) -> GridTuning:
-    """How its arms are tuned: what the user typed for the rate or the augmentation is not chosen from others."""
-    from learngene_zoo.bench.grid_tuning import GridTuning
+def _tuning(cells: Sequence[Cell], given: dict[str, Any], offline: bool) -> GridTuning:
+    """How its arms are tuned: what the user typed for the rate or the augmentation is not chosen from others.
+
+    Nothing is chosen on a task with few validation images, unless --tune names the rates.
+    """
+    from learngene_zoo.bench.grid_tuning import GridTuning, find_small
+    from learngene_zoo.tasks.catalogue import open_task
 
     own = typed(RECIPE)
     rates = given["tune"] or ((own["lr"],) if "lr" in own else RATES)
-    return GridTuning(cells, tuple(rates), (own["augment"],) if "augment" in own else AUGMENTS)
+    augments = (own["augment"],) if "augment" in own else AUGMENTS
+    asked = given["tune"] or len(rates) * len(augments) == 1
+    small = {} if asked else find_small(cells, lambda task: open_task(task, offline=offline).sizes["validation"])
+    return GridTuning(cells, tuple(rates), augments, small=small)
 
 
 def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], None]) -> list[Cell]:
@@ -174,7 +184,7 @@ def _settings(values: Sequence[str], preset: str | None) -> dict[str, dict[str, 
 def _value(text: str) -> Json:
     """A JSON value, or the text itself."""
     try:
-        return json.loads(text)
+        return parse_json(text.encode())
     except ValueError:
         return text
 
@@ -216,7 +226,7 @@ def _report(job: Job) -> None:
         tables, lines = overview(job.out)
         for table in tables:
             numeric = [index >= table.texts for index in range(len(table.columns))]
-            print_table(table.columns, table.rows, numeric, table.title)
+            print_table(table.columns, table.rows, numeric, table.title, quiet=job.quiet)
         print_lines([*lines, str(page)])
     grid = read_grid(job.out)
     built = [arm.get("name") for arm in grid.arms]  # an interrupted bench may have no result of one yet
@@ -271,7 +281,7 @@ def grid_options() -> list[click.Option]:
         click.Option(["--size"], multiple=True, metavar="NAME=VALUE,...", help="A size given by the expander's own options, as "
                      "low=3,high=3; may be repeated."),
         click.Option(["--epochs"], type=Numbers(int), help="Training budgets, each with its own schedule, as 1,4,16."),
-        click.Option(["--seeds"], type=click.IntRange(min=1), help="Number of repetitions, of the extraction too."),
+        click.Option(["--seeds"], type=WholeNumber(1), help="Number of repetitions, of the extraction too."),
         click.Option(["--tune"], type=Numbers(float), help="Learning rates to choose from for each arm, on validation images; "
                      f"one is not tuned.  [default: {','.join(f'{rate:g}' for rate in RATES)}, or that of --lr]"),
         click.Option(["--extract-task"], multiple=True, help="A task of the extractions; may be repeated."),
@@ -295,7 +305,7 @@ def bench_options(out: str) -> list[click.Option]:
     for option in found:
         option.help = helps.get(str(option.name), option.help)
     processes = "Processes that run cells.  [default: one per core; 1 on a GPU]"
-    own = click.Option(["--workers"], type=click.IntRange(1, MOST_THREADS), help=processes)
+    own = click.Option(["--workers"], type=WholeNumber(1, MOST_THREADS), help=processes)
     return [own, *(option for option in found if option.name not in NOT_OURS)]
 
 

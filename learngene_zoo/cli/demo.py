@@ -6,37 +6,29 @@ from typing import Any
 
 import click
 
-from learngene_zoo.atomic import new_folder
+from learngene_zoo.atomic import check_folder, claim, new_folder
 from learngene_zoo.cli.bench import bench_options, executor_for
 from learngene_zoo.cli.job import Job, advise, job_of, print_lines, print_row, print_rows, print_table
 from learngene_zoo.cli.job import say as say_now
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.text import human_count
 
-COLUMNS = (
-    "layers",
-    "params",
-    "flops",
-    "descendant",
-    "shuffled",
-    "stem",
-    "stem_fan_in",
-    "scratch_timm",
-    "scratch_fan_in",
-)
-HEADS = tuple(name.replace("scratch_", "scratch ") for name in COLUMNS)
+COUNTS = {"params": "params", "flops": "FLOPs"}  # keys, and what the table calls them
+ARMS = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch_timm", "scratch_fan_in")
 
 
 def demo(full: bool, workers: int | None, **given: Any) -> None:
     """Run the grid, print its table, and say what it shows."""
+    job = job_of({**given, "workers": 0, "resume": False, "tracker": None})
+    check_folder(job.out)
     from learngene_zoo.bench.demo import demo_rows, sentence
 
-    job = job_of({**given, "workers": 0, "resume": False, "tracker": None})
     lines = demo_rows(_measured(job, full, workers))
     if job.as_json:
         print_rows([{**line, "path": str(job.out)} for line in lines], as_json=True)
         return
-    print_table(HEADS, [_for_people(line) for line in lines], [True] * len(HEADS), "accuracy on digits, %")
+    columns, rows = _table(lines)
+    print_table(columns, rows, [False, *(True for _ in lines)], "accuracy on digits, %")
     print_lines([sentence(line) for line in lines])
     print_row({"report": str(job.out / "report.html"), "numbers": str(job.out / "results.jsonl")}, as_json=False)
     advise(f"lgzoo expand {job.out / 'learngene'} --layers 7", job.quiet)
@@ -51,6 +43,7 @@ def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
     cells = demo_grid(job.run.seed, full=full, offline=job.run.offline)
     executor, say = executor_for(job, workers, len(cells)), partial(say_now, job=job)
     begin = partial(note_grid, cells, job.out)
+    claim(job.out / "learngene", force=True)  # before minutes are spent on what could not be written
     rows = run_grid(cells, job.out, job.run, executor, say, anew=job.force, begin=begin)
     failed = [row for row in rows if row.error]
     if failed:
@@ -63,10 +56,12 @@ def _measured(job: Job, full: bool, workers: int | None) -> list[Any]:
     return rows
 
 
-def _for_people(line: dict[str, Any]) -> list[str]:
-    """A row of the table, with accuracies in per cent; the gains are in the sentences below it."""
-    accuracies = [f"{100 * line[name]:.1f}" for name in COLUMNS[3:]]
-    return [str(line["layers"]), human_count(line["params"]), human_count(line["flops"]), *accuracies]
+def _table(lines: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """A column per depth, so that it fits a terminal; accuracies in per cent. The gains are in the sentences below it."""
+    columns = ["", *(f"{line['layers']} layers" for line in lines)]
+    rows = [[name, *(human_count(line[key]) for line in lines)] for key, name in COUNTS.items()]
+    rows += [[name.replace("scratch_", "scratch "), *(f"{100 * line[name]:.1f}" for line in lines)] for name in ARMS]
+    return columns, rows
 
 
 command = click.Command(

@@ -21,7 +21,16 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.cli.job import Row, json_option, offline_option, print_progress, print_row, print_rows
+from learngene_zoo.cli.job import (
+    Row,
+    WholeNumber,
+    all_option,
+    json_option,
+    offline_option,
+    print_progress,
+    print_row,
+    print_rows,
+)
 from learngene_zoo.cli.options import complete_tasks
 from learngene_zoo.errors import WrongCall, ZooError
 from learngene_zoo.method import METHODS
@@ -41,7 +50,11 @@ OPTIONAL = {
 }  # fmt: skip
 LEAST_FREE = 10**9  # bytes: a few models with their checkpoints
 HUB_SECONDS = 5.0
-WIDEST = 160  # characters of a line of a report that is read in a mail or an issue
+# What is printed without --all, beside whatever is bad: the rows that explain most reports.
+MATTER = (
+    "learngene_zoo", "python", "torch", "timm", "datasets", "huggingface-hub", "onnxruntime",
+    "cpu cores", "threads", "devices", "working folder", "cache of the Hub", "Hub",
+)  # fmt: skip
 MOST_READERS = 16  # processes, unless more are asked for
 SELF_TEST = Recipe(epochs=2, images=200, batch_size=50, lr=1e-3, augment="none")
 Status = Literal["ok", "bad", "info"]
@@ -55,6 +68,7 @@ def doctor(
     force: bool,
     hub: bool,
     self_test: bool,
+    show_all: bool,
     offline: bool,
     as_json: bool,
 ) -> None:
@@ -75,11 +89,17 @@ def doctor(
         if row["missing"]:
             click.get_current_context().exit(1)
         return
-    _print(list(_self_test() if self_test else _findings(hub)), as_json, fold=WIDEST)
+    rows = list(_self_test() if self_test else _findings(hub))
+    if as_json or show_all or self_test:
+        _print(rows, as_json)
+        return
+    matter = [row for row in rows if row["status"] == "bad" or row["what"] in MATTER]
+    _print(matter, as_json=False)
+    click.echo(f"{len(rows) - len(matter)} more: --all", err=True)
 
 
-def _print(rows: list[Row], as_json: bool, fold: int | None = None) -> None:
-    print_rows(rows, as_json, fold=fold)
+def _print(rows: list[Row], as_json: bool) -> None:
+    print_rows(rows, as_json)
     if any(row["status"] == "bad" for row in rows):
         click.get_current_context().exit(1)
 
@@ -268,7 +288,7 @@ command = click.Command(
         ),
         click.Option(
             ["--workers"],
-            type=click.IntRange(0, MOST_THREADS),
+            type=WholeNumber(0, MOST_THREADS),
             help="Worker processes that read the images.  [default: all cores]",
         ),
         click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),
@@ -278,6 +298,7 @@ command = click.Command(
             help="Instead, extract, expand, train and measure a small model: under a minute.",
         ),
         click.Option(["--hub"], is_flag=True, help="Also check whether the Hub can be reached."),
+        all_option(),
         offline_option(),
         json_option(),
     ],

@@ -12,16 +12,30 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.timm_model import open_model
+from learngene_zoo.artifacts.exported import is_exported_file
+from learngene_zoo.artifacts.hub import reference_to_hub
+from learngene_zoo.artifacts.shelf import is_card
+from learngene_zoo.artifacts.timm_model import is_timm_source
 from learngene_zoo.atomic import new_file
-from learngene_zoo.cli.job import Job, choice_option, job_of, job_options, print_row, print_rows, say
-from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
-from learngene_zoo.errors import BadFile, Refused, WrongCall
+from learngene_zoo.cli.job import (
+    Job,
+    WholeNumber,
+    choice_option,
+    interval_text,
+    job_of,
+    job_options,
+    print_row,
+    print_rows,
+    say,
+)
+from learngene_zoo.cli.options import any_model_of, check_tasks, complete_tasks, model_argument
+from learngene_zoo.errors import BadFile, Exists, WrongCall
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
-from learngene_zoo.storage import read_json, write_json
+from learngene_zoo.storage import CONFIG, read_json, write_json
 from learngene_zoo.tasks.task import SPLITS
-from learngene_zoo.text import printable
+from learngene_zoo.text import counted, printable
 
 if TYPE_CHECKING:
     from learngene_zoo.comparison import Comparison, Contender
@@ -37,9 +51,10 @@ def evaluate(
 ) -> None:
     """Measure the model, print the number, and write it if `-o` is given."""
     job = job_of(given)
+    check_tasks(task)
     if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
-        raise Refused(f"{job.place} already exists; choose another place with -o, or replace it with --force")
-    named = any_model_of(model, "finetuned", "descendant", offline=job.run.offline)
+        raise Exists(job.place)
+    named = _find_model(model, "finetuned", "descendant", offline=job.run.offline)
     found = lifecycle.evaluate(named, task=task, split=split, resolution=resolution, run=job.run)
     low, high = found.interval
     row = {
@@ -58,6 +73,11 @@ def evaluate(
     print_row(row, job.as_json)
 
 
+def _find_model(named: str | None, *places: str, offline: bool) -> str | Path:
+    """As `any_model_of`, or a file that `lgzoo export` wrote."""
+    return named if named and is_exported_file(named) else any_model_of(named, *places, offline=offline)
+
+
 def _write(row: dict[str, Json], job: Job) -> None:
     """Write the numbers; with --resume, the call that was interrupted may have done so already."""
     if job.run.resume and not job.force and job.out.is_file():
@@ -73,7 +93,7 @@ command = click.Command(
     callback=evaluate,
     help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its 95 % interval.\n\n"
     "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its name, such as "
-    "timm:deit_tiny_patch16_224 (default: ./finetuned, else ./descendant).",
+    "timm:deit_tiny_patch16_224 (default: ./finetuned, else ./descendant), or an ONNX file that lgzoo export wrote.",
     epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json",
     params=[
         model_argument(),
@@ -89,7 +109,7 @@ command = click.Command(
             "resized",
             "Pixels that mIoU counts: as the model sees them, or all.",
         ),
-        *job_options(None, "Also write the numbers into this JSON file."),
+        *job_options(None, "Also write the numbers into this JSON file.", without=("tracker", "seed")),
     ],
 )
 
@@ -104,6 +124,7 @@ def compare(
 ) -> None:
     """Measure both, and print how each does and the difference."""
     job = job_of(given)
+    check_tasks(task)
     models = [any_model_of(named, offline=job.run.offline) for named in (first, second)]
     found = lifecycle.compare(models[0], models[1], task=task, split=split, timed=latency, run=job.run)
     if job.as_json:
@@ -111,15 +132,16 @@ def compare(
         return
     test = found.first.evaluation
     title = f"{test.metric} on {test.images} {test.split} images of {test.task}"
-    print_rows([_contender(name, one) for name, one in ((first, found.first), (second, found.second))], False, title)
+    rows = [_contender(name, one) for name, one in ((first, found.first), (second, found.second))]
+    print_rows(rows, False, title, drops=("latency", "flops", "params"))
     print_row({"difference (second less first)": _difference(found)}, as_json=False)
     if found.difference.low <= 0 <= found.difference.high:
         say("the interval includes 0: these images do not tell which is better", job)
 
 
 def _contender(name: str, one: Contender) -> dict[str, Any]:
-    low, high = one.evaluation.interval
-    facts = {"model": name, one.evaluation.metric: one.evaluation.value, "low": low, "high": high}
+    measured = interval_text(one.evaluation.value, *one.evaluation.interval)
+    facts = {"model": name, f"{one.evaluation.metric} (95 %)": measured}
     return {**facts, "params": one.params, "flops": one.flops, **({"latency": one.latency} if one.latency else {})}
 
 
@@ -166,29 +188,61 @@ compare_command = click.Command(
 
 def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **given: Any) -> int:
     """Print the classes of every picture as they are known; 1 if one of them cannot be read."""
+    job = job_of(given)
+    if Path(model).is_file() and not is_exported_file(
+        model
+    ):  # a model is a folder: this is the first picture, for the model at hand
+        model, images = "", (model, *images)
+    model, images = _sort_words(model, images)
+    named = _find_model(model, "finetuned", offline=job.run.offline)
     from learngene_zoo.training.predict import predict as predicted
 
-    job = job_of(given)
-    if Path(model).is_file():  # a model is a folder: this is the first picture, for the model at hand
-        model, images = "", (model, *images)
-    if not images:
-        raise WrongCall("missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg")
-    named = any_model_of(model, "finetuned", offline=job.run.offline)
-    opened = open_model(named, offline=job.run.offline)
-    broken, rows = 0, []
-    for found in predicted(opened, _paths(images), job.run, top=top, batch_size=batch_size):
+    opened = lifecycle.models.open_answering(named, job.run)
+    broken = 0
+    rows: list[dict[str, Any]] = []
+    activity = click.get_current_context().with_resource(report_activity("pictures"))
+    for found in predicted(opened, _paths(images, job), job.run, top=top, batch_size=batch_size):
+        activity.note = f"{len(rows)} done"
         if found.error is not None:
             broken += 1
             if is_first():
                 click.echo(f"error: {printable(found.error)}", err=True)
             rows.append({"image": found.image, "error": found.error})
-        elif job.as_json:
-            rows.append(_as_row(found))
-        elif is_first():
+            continue
+        rows.append(_as_row(found))
+        if is_first() and not job.as_json:
             click.echo(printable(_line(found)))
     if job.as_json:
         print_rows(rows, as_json=True)
+    if broken and len(rows) > 1:
+        say(f"{broken} of {counted(len(rows), 'picture')} could not be read", job)
     return 1 if broken else 0
+
+
+def _sort_words(model: str, images: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """Return the model, "" for the one at hand, and the pictures that the words of a call name.
+
+    Raises `WrongCall` for a picture that does not exist in the place of the model, and for no pictures.
+    """
+    if _is_lost_picture(model):
+        raise WrongCall(
+            f"{model} does not exist; name a picture that does, or a model before it: lgzoo predict finetuned photo.jpg"
+        )
+    if not images and Path(model).is_dir() and not (Path(model) / CONFIG).is_file():
+        return "", (model,)  # a folder of pictures
+    if not images:
+        exists = Path(model).exists() or reference_to_hub(model) or is_card(model) or is_timm_source(model)
+        said = "missing argument 'IMAGES...'" if not model or exists else f"{model} does not exist"
+        raise WrongCall(f"{said}; lgzoo predict finetuned photo.jpg")
+    return model, images
+
+
+def _is_lost_picture(word: str) -> bool:
+    """Return whether a word ends as a picture's name does, and nothing is there."""
+    from learngene_zoo.tasks.listing import list_suffixes
+
+    is_named_so = os.path.splitext(word)[1].lower() in list_suffixes()
+    return is_named_so and not os.path.exists(word) and not is_timm_source(word)
 
 
 def _as_row(found: Prediction) -> dict[str, Any]:
@@ -201,13 +255,13 @@ def _line(found: Prediction) -> str:
     return f"{found.image}: {', '.join(answers)}"
 
 
-def _paths(images: Sequence[str]) -> Iterator[str]:
+def _paths(images: Sequence[str], job: Job) -> Iterator[str]:
     """The files that the words name: a file, all pictures below a folder, and for `-` a path in every line of stdin."""
     for word in images:
         if word == "-":
             yield from _lines_of_stdin()
         elif Path(word).is_dir():
-            yield from _below(Path(word))
+            yield from _list_below(word, job)
         else:
             yield word
 
@@ -220,18 +274,23 @@ def _lines_of_stdin() -> Iterator[str]:
         yield line.rstrip("\n")
 
 
-def _below(folder: Path) -> list[str]:
-    from learngene_zoo.tasks.images import SUFFIXES
+def _list_below(folder: str, job: Job) -> Sequence[str]:
+    """Return the pictures below a folder; one line says how many files are left out, and why."""
+    from learngene_zoo.tasks.listing import describe_left_out, list_pictures
 
-    found = [
-        os.path.join(place, file)
-        for place, _, files in os.walk(folder)
-        for file in files
-        if os.path.splitext(file)[1].lower() in SUFFIXES
-    ]
-    if not found:
-        raise WrongCall(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))})")
-    return sorted(found)
+    listing = list_pictures(folder)
+    lines = [describe_left_out(listing.left_out), _describe_dangling(listing.dangling)]
+    if not listing.pictures:
+        others = "".join(f" ({line})" for line in lines if line)
+        raise WrongCall(f"{folder} holds no pictures, nor do the folders in it{others}; name one that does")
+    for line in filter(None, lines):
+        say(f"note: {line}", job)
+    return listing.pictures
+
+
+def _describe_dangling(links: Sequence[str]) -> str:
+    leads = "leads" if len(links) == 1 else "lead"
+    return f"{counted(len(links), 'link')} that {leads} nowhere left out; first: {links[0]}" if links else ""
 
 
 predict_command = click.Command(
@@ -239,16 +298,17 @@ predict_command = click.Command(
     callback=predict,
     help="Name what is on pictures: for each the most probable classes.\n\n"
     "MODEL is a folder, organisation/name@revision on the Hub, or a classifier of timm's by name (default, where the first word is a "
-    "file: ./finetuned). IMAGES are files, folders (all pictures in them), or - for paths from stdin, one a line. A picture that cannot be read is one line on stderr, and the exit code is then 1.",
+    "file: ./finetuned), or an ONNX file that lgzoo export wrote. IMAGES are files, folders (all pictures in them and in the folders below, links followed), or - for paths from stdin, one a line. "
+    "A picture that cannot be read is one line on stderr; the others are answered, and the exit code is then 1.",
     epilog="\b\nExamples:\n  lgzoo predict finetuned photo.jpg\n  lgzoo predict finetuned photos --json\n"
     "  find . -name '*.jpg' | lgzoo predict finetuned -",
     params=[
         click.Argument(["model"], metavar="[MODEL]"),
         click.Argument(["images"], nargs=-1, metavar="IMAGES..."),
-        click.Option(["--top"], type=click.IntRange(1), default=5, show_default=True, help="Name this many classes."),
+        click.Option(["--top"], type=WholeNumber(1), default=5, show_default=True, help="Name this many classes."),
         click.Option(
             ["--batch-size"],
-            type=click.IntRange(1),
+            type=WholeNumber(1),
             default=32,
             show_default=True,
             help="Pictures that are computed at once.",

@@ -18,6 +18,7 @@ from learngene_zoo.cli.main import note
 from learngene_zoo.cli.options import (
     SettingsCommand,
     budget_options,
+    check_tasks,
     chosen,
     complete_learngenes,
     options_of,
@@ -29,6 +30,7 @@ from learngene_zoo.text import human_count, shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.families.spec import Spec
 
 DEFAULT = Path("learngene")
 MOST = 2  # times the layers of the ancestry model, beyond which a descendant gets a remark
@@ -110,6 +112,7 @@ def expand(
 ) -> None:
     """Build one descendant and write it."""
     job, target = job_of(given), chosen(Target())
+    check_tasks(target.task)
     folder, method = click.get_current_context().meta[FOUND]
     budget = Budget(max_params=max_params, max_flops=max_flops, max_latency=max_latency)
     made = lifecycle.expand(
@@ -123,12 +126,19 @@ def expand(
         force=job.force,
     )
     if budget:
-        say(_size(made), job)
+        members = lifecycle.plan(folder, expander=chosen(method.expander), target=target, offline=True)
+        largest = _is_like(made.spec, members[-1].spec)
+        say(f"{_size(made)}{'; the largest it can build' if largest else ''}", job)
     own = read_config(folder).spec.layers
     if made.spec.layers > MOST * own and not job.quiet:
         note(f"{made.spec.layers} layers come from an ancestry model of {own}; nobody has measured whether that helps")
     where = "" if str(job.out) == "descendant" else f" {shell_word(str(job.out))}"
     print_made(job.out, job, f"lgzoo finetune{where}{on_task(made.task)}")
+
+
+def _is_like(spec: Spec, other: Spec) -> bool:
+    """Whether two models have the same blocks, whatever their heads are for."""
+    return all(getattr(spec, name) == getattr(other, name) for name in ("layers", "width", "heads", "mlp_ratio"))
 
 
 def _size(made: Descendant) -> str:
@@ -164,7 +174,7 @@ command = ExpandCommand(
             help="Where the learngene's ancestry model lies, for the methods that embed an unseen task with it; one that is "
             "bundled or timm's is found.",
         ),
-        *job_options("descendant"),
+        *job_options("descendant", without=("tracker", "precision")),
     ],
 )
 

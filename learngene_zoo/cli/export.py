@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from learngene_zoo import lifecycle
 from learngene_zoo.cli.job import choice_option, job_of, job_options, print_row
-from learngene_zoo.cli.options import complete_tasks, model_argument, model_of
+from learngene_zoo.cli.options import any_model_of, complete_tasks, model_argument
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.settings import Json
 
@@ -28,8 +29,13 @@ def export(
     out = job.place or Path(f"model.{format or DEFAULT}")
     if format and out.suffix != f".{format}":
         raise WrongCall(f"{out} does not end in .{format}; leave out --format, or name another file with -o")
+    source = click.get_current_context().get_parameter_source("max_drop")
+    if dtype != "int8" and source is ParameterSource.COMMANDLINE:
+        raise WrongCall("--max-drop is for --dtype int8, which is measured before it is written; leave it out")
+    if dtype != "int8" and task is not None:
+        raise WrongCall("--task is for --dtype int8, which is measured on it; leave it out")
     made = lifecycle.export(
-        model_of(model, "finetuned", "descendant", offline=job.run.offline),
+        any_model_of(model, "finetuned", "descendant", offline=job.run.offline),
         out,
         dtype=dtype,
         task=task,
@@ -55,7 +61,7 @@ command = click.Command(
     "export",
     callback=export,
     help="Write a model as one file that opens without this package: ONNX for onnxruntime and others, or torch.export's.\n\n"
-    "MODEL is a folder (default: ./finetuned, else ./descendant). Input pixel_values (batch, channels, size, size), output "
+    "MODEL is a folder, or a classifier of timm's by its name (default: ./finetuned, else ./descendant). Input pixel_values (batch, channels, size, size), output "
     "logits; the batch is dynamic, labels and preprocessing are in the file's metadata. The file is compared with the model "
     "before it is written.",
     epilog="\b\nExamples:\n  lgzoo export\n  lgzoo export finetuned --dtype fp16 -o small.onnx\n"
@@ -88,6 +94,8 @@ command = click.Command(
         click.Option(
             ["--bench"], is_flag=True, help="Also time one image, in the file's runtime and in timm's module."
         ),
-        *job_options(None, "Path of the file.  [default: model.onnx or model.pt2]"),
+        *job_options(
+            None, "Path of the file.  [default: model.onnx or model.pt2]", without=("tracker", "seed", "precision")
+        ),
     ],
 )

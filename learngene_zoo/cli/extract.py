@@ -6,8 +6,9 @@ import click
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.cli.job import job_of, job_options, on_task, print_made, say
-from learngene_zoo.cli.options import MethodGroup, SettingsCommand, chosen, options_of, task_option
+from learngene_zoo.cli.job import WholeNumber, job_of, job_options, on_task, print_made, say
+from learngene_zoo.cli.main import note
+from learngene_zoo.cli.options import MethodGroup, SettingsCommand, check_tasks, chosen, options_of, task_option
 from learngene_zoo.families.spec import LIMITS, Pool
 from learngene_zoo.method import Method, Target, family
 from learngene_zoo.text import shell_word
@@ -30,7 +31,7 @@ def preset_option(method: Method) -> click.Option:
 def image_size_option() -> click.Option:
     """`--image-size` of an extraction."""
     help_text = "Height and width of the images in pixels, also of descendants.  [default: the ancestry model's]"
-    return click.Option(["--image-size"], type=click.IntRange(1, LIMITS["image_size"]), help=help_text)
+    return click.Option(["--image-size"], type=WholeNumber(1, LIMITS["image_size"]), help=help_text)
 
 
 def pool_option() -> click.Option:
@@ -59,6 +60,7 @@ def build(method: Method) -> click.Command:
         **given: Any,
     ) -> None:
         job = job_of(given)
+        check_tasks(*task)
         made = lifecycle.extract(
             method.name,
             ancestries=ancestry,
@@ -73,6 +75,8 @@ def build(method: Method) -> click.Command:
         for record in made.config.ancestries:
             for part in record.left_out:
                 say(f"left out of {record.source}: {part}", job)
+        if task and method.tasks == "none" and not job.quiet:
+            note(f"{method.name} looks at no images; --task says what its descendants are for")
         place = shell_word(str(job.out))
         where = "" if str(job.out) == "learngene" else f" {place}"
         purpose = made.config.purpose
@@ -90,7 +94,7 @@ def build(method: Method) -> click.Command:
         params=[
             *options_of(method.extractor),
             ancestry_option(),
-            *([task] if method.tasks != "none" else []),
+            task,
             preset_option(method),
             image_size_option(),
             pool_option(),

@@ -21,6 +21,7 @@ from learngene_zoo.cli.job import (
     print_rows,
 )
 from learngene_zoo.cli.main import note
+from learngene_zoo.errors import Unavailable
 from learngene_zoo.settings import Json, to_json
 from learngene_zoo.text import counted, printable, shell_word
 
@@ -47,7 +48,12 @@ def publish(
         others = " and others" if len(made.paths) > 1 else ""
         note(f"config.json makes {counted(len(made.paths), 'path')} of this machine public: {made.paths[0]}{others}")
     if dry_run:
-        print_rows([to_json(change) for change in hub.changes(made)], as_json)
+        try:
+            found = hub.changes(made)
+        except Unavailable as error:
+            note(f"{error}; these files would be published")
+            found = hub.list_files(made)
+        print_rows([to_json(change) for change in found], as_json)
         return
 
     def tell(text: str) -> None:
@@ -94,7 +100,11 @@ publish_command = click.Command(
             ["--license", "licence"], help="The licence, where that of the ancestry models is not known: mit."
         ),
         click.Option(["--private"], is_flag=True, help="Create the repository as a private one."),
-        click.Option(["--dry-run"], is_flag=True, help="List what would change, with sizes, and change nothing."),
+        click.Option(
+            ["--dry-run"],
+            is_flag=True,
+            help="List what would change, with sizes, and change nothing; without a network, list the files.",
+        ),
         click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
         json_option(),
     ],

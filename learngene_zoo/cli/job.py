@@ -6,20 +6,31 @@ Data goes to stdout as a table or as JSON, advice to stderr, and only the first 
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from learngene_zoo.runs.progress import mark_printed, print_activities, report_activity
 from learngene_zoo.runs.run import DEVICES, MOST_THREADS, Run, check_device, is_first
-from learngene_zoo.settings import Json, to_json
-from learngene_zoo.text import human_count, json_text, printable, shell_word, terminal_width, text_table
+from learngene_zoo.settings import Bounds, Json, to_json
+from learngene_zoo.text import (
+    choose_columns,
+    human_count,
+    json_text,
+    printable,
+    shell_word,
+    terminal_width,
+    text_table,
+    wrap_words,
+)
 
 MOST_SEED = 2**63 - 1
+MOST_ROWS = 10  # of a table, unless --all is given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +50,25 @@ class Job:
         return self.place
 
 
+class RunningOption(click.Option):
+    """An option that says how to compute and to print; the help lists these last."""
+
+    section = "Running"
+
+
 def json_option() -> click.Option:
     """`--json`, on every command that prints data."""
-    return click.Option(["--json", "as_json"], is_flag=True, help="Print JSON (documented in docs/json.md).")
+    return RunningOption(["--json", "as_json"], is_flag=True, help="Print JSON (documented in docs/json.md).")
+
+
+def all_option() -> click.Option:
+    """Return `--all`, of every command that prints a long table."""
+    return click.Option(["--all", "show_all"], is_flag=True, help=f"Print every row, not only {MOST_ROWS}.")
 
 
 def offline_option() -> click.Option:
     """`--offline`, on every command that may access the network."""
-    return click.Option(["--offline"], is_flag=True, help="Use what is on this machine; never access the network.")
+    return RunningOption(["--offline"], is_flag=True, help="Use what is on this machine; never access the network.")
 
 
 def choice_option(name: str, choices: Sequence[str], default: str, help_text: str) -> click.Option:
@@ -54,36 +76,48 @@ def choice_option(name: str, choices: Sequence[str], default: str, help_text: st
     return click.Option([name], type=click.Choice(choices), default=default, show_default=True, help=help_text)
 
 
-def job_options(out: str | None, out_help: str = "Path of the result.") -> list[click.Option]:
-    """The options that become a `Job`. `out` is the default path of the result; None: it is written only with `-o`."""
-    return [
+def job_options(
+    out: str | None, out_help: str = "Path of the result.", without: Container[str] = ()
+) -> list[click.Option]:
+    """Return the options that become a `Job`, but those named by `without`, which mean nothing for the verb.
+
+    out: the default path of the result; None: it is written only with `-o`.
+    """
+    options = [
         click.Option(
             ["-o", "--out"], type=click.Path(path_type=Path), default=out, show_default=out is not None, help=out_help
         ),
         click.Option(["--force"], is_flag=True, help="Replace what already exists."),
         click.Option(["--resume"], is_flag=True, help="Continue an interrupted run."),
-        click.Option(
+        RunningOption(
             ["--device"],
             default=Run.device,
             show_default=True,
             shell_complete=click.Choice(DEVICES).shell_complete,
             help="Device: cpu, cuda, cuda:1, mps; auto: a GPU if there is one.",
         ),
-        click.Option(["--seed"], type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Random seed."),
-        choice_option("--precision", ["fp32", "bf16", "fp16"], "fp32", "Floating-point precision (autocast)."),
-        click.Option(["--threads"], type=click.IntRange(1, MOST_THREADS), help="CPU threads.  [default: all cores]"),
-        click.Option(
+        RunningOption(["--seed"], type=WholeNumber(0, MOST_SEED), default=0, show_default=True, help="Random seed."),
+        RunningOption(
+            ["--precision"],
+            type=click.Choice(["fp32", "bf16", "fp16"]),
+            default="fp32",
+            show_default=True,
+            help="Floating-point precision (autocast).",
+        ),
+        RunningOption(["--threads"], type=WholeNumber(1, MOST_THREADS), help="CPU threads.  [default: all cores]"),
+        RunningOption(
             ["--workers"],
-            type=click.IntRange(0, MOST_THREADS),
+            type=WholeNumber(0, MOST_THREADS),
             default=0,
             show_default=True,
             help="Worker processes that load images.",
         ),
-        click.Option(["--tracker"], help="Also log to one of accelerate's trackers, e.g. tensorboard."),
-        click.Option(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
+        RunningOption(["--tracker"], help="Also log to one of accelerate's trackers, e.g. tensorboard."),
+        RunningOption(["--quiet", "-q"], is_flag=True, help="Print no progress and no advice."),
         offline_option(),
         json_option(),
     ]
+    return [option for option in options if option.name not in without]
 
 
 def job_of(given: dict[str, Any]) -> Job:
@@ -102,6 +136,25 @@ def job_of(given: dict[str, Any]) -> Job:
     )
 
 
+class WholeNumber(click.ParamType):
+    """An integer within bounds, which the error names and the help does not."""
+
+    name = "integer"
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        self.bounds = Bounds(least=least, most=most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number. Raises click's usage error, which names the option."""
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not an integer", param, ctx)
+        if number not in self.bounds:
+            self.fail(f"{value} is out of range; it must be {self.bounds}", param, ctx)
+        return number
+
+
 def print_progress(is_wanted: bool = True) -> None:
     """Print lines about long steps until the command ends."""
     context = click.get_current_context(silent=True)
@@ -113,17 +166,65 @@ def print_progress(is_wanted: bool = True) -> None:
 Row = Mapping[str, Json]
 
 
-def print_rows(rows: Sequence[Row], as_json: bool, title: str = "", fold: int | None = None) -> None:
-    """A list of flat objects: a table for people, in a pipe folded to `fold` characters, or bare JSON."""
+def print_rows(
+    rows: Sequence[Row],
+    as_json: bool,
+    title: str = "",
+    *,
+    drops: Sequence[str] = (),
+    most: int | None = None,
+    spread: bool = False,
+    quiet: bool = False,
+) -> None:
+    """Print a list of flat objects: a table for people, or bare JSON, which has every row and key.
+
+    drops: keys that the table may lack, the least important first, where the terminal is narrow.
+    most: print this many rows only, and say on stderr how many more there are; `spread` takes them
+    evenly from the first to the last. quiet: say neither this nor which columns are missing.
+    """
     if not is_first():
         return
     if as_json:
         click.echo(json_text(to_json(list(rows)), indent=1))
     elif rows:
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        numeric = [all(isinstance(row.get(name), (int, float, type(None))) for row in rows) for name in names]
-        texts = [[_text(name, row.get(name)) for name in names] for row in rows]
-        print_table([name.replace("_", " ") for name in names], texts, numeric, title, fold)
+        chosen = choose_rows(rows, most, spread)
+        names = list(dict.fromkeys(name for row in chosen for name in row))
+        numeric = [all(is_number(row.get(name)) for row in chosen) for name in names]
+        texts = [[_text(name, row.get(name)) for name in names] for row in chosen]
+        heads = [name.replace("_", " ") for name in names]
+        print_table(heads, texts, numeric, title, drops=[name.replace("_", " ") for name in drops], quiet=quiet)
+        if len(chosen) < len(rows) and not quiet:
+            click.echo(f"{len(rows) - len(chosen)} more: --all", err=True)
+
+
+T = TypeVar("T")
+
+
+def choose_rows(rows: Sequence[T], most: int | None, spread: bool = False) -> list[T]:
+    """Return the first `most` rows, or as many spread evenly from the first to the last.
+
+    One more row is never left out: the line that says so would take its place.
+    """
+    if most is None or len(rows) <= most + 1:
+        return list(rows)
+    if not spread or most < 2:
+        return list(rows[:most])
+    return [rows[round(step * (len(rows) - 1) / (most - 1))] for step in range(most)]
+
+
+def interval_text(value: float, low: float, high: float) -> str:
+    """Return "0.913 [0.902, 0.924]", for a column whose heading says "(95 %)"."""
+    return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+_NUMBERS = re.compile(r"[+-]?\d[\d.,]*( \[.*\])?")
+
+
+def is_number(value: Json) -> bool:
+    """Whether a value is aligned to the right: a number, with its interval perhaps, or none."""
+    if isinstance(value, str):
+        return _NUMBERS.fullmatch(value) is not None
+    return isinstance(value, (int, float, type(None)))
 
 
 def print_row(row: Row, as_json: bool) -> None:
@@ -179,12 +280,24 @@ def print_table(
     rows: Sequence[Sequence[str]],
     numeric: Sequence[bool],
     title: str = "",
-    fold: int | None = None,
+    *,
+    drops: Sequence[str] = (),
+    quiet: bool = False,
 ) -> None:
-    """A table for people; `numeric` columns are aligned to the right. In a pipe lines are folded only where `fold` says at what width."""
+    """Print a table for people, within the terminal's width; `numeric` columns are aligned to the right.
+
+    drops: headings of columns that may be missed, the least important first; stderr names those
+    that were left out, unless `quiet` is set.
+    """
     cells = [[printable(text) for text in row] for row in rows]
+    heads, title = [printable(name) for name in columns], printable(title)
     right = [index for index, number in enumerate(numeric) if number]
-    click.echo(text_table([*map(printable, columns)], cells, right, printable(title), terminal_width() or fold))
+    width = terminal_width()
+    click.echo(text_table(heads, cells, right, "\n".join(wrap_words(title, width)), width, drops))
+    kept = choose_columns(heads, cells, right, width, drops)
+    lost = [name for index, name in enumerate(heads) if index not in kept]
+    if lost and not quiet:
+        click.echo(f"not shown in {width} columns: {', '.join(lost)}", err=True)
 
 
 def _text(name: str, value: Json) -> str:

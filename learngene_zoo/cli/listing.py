@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import click
 
-from learngene_zoo.cli.job import Row, json_option, print_rows
+from learngene_zoo.cli.job import MOST_ROWS, Row, advise, all_option, json_option, print_rows
 from learngene_zoo.cli.main import note
 from learngene_zoo.errors import ZooError, unknown
 from learngene_zoo.tasks import catalogue
@@ -79,23 +79,34 @@ NOUNS: dict[str, Callable[[], list[Row]]] = {
     "tasks": task_rows,
     "ancestries": ancestry_rows,
 }
+# The columns of each table that are left out first where the terminal is narrow.
+DROPS = {
+    "methods": ("presets", "families", "tasks"),
+    "learngenes": ("licence", "image_size", "width", "tasks"),
+    "tasks": ("suites", "licence", "validation", "title"),
+    "ancestries": ("licence", "group", "image_size"),
+}
 KINDS = {"methods": "method", "learngenes": "learngene", "tasks": "task", "ancestries": "ancestry"}
 
 
-def listing(noun: str | None, as_json: bool) -> None:
-    """One table, or all of them; as JSON all of them form one list whose rows name their kind."""
-    if noun is not None:
-        if noun not in NOUNS:
-            raise unknown("list", noun, NOUNS)
-        print_rows(NOUNS[noun]() if as_json else [_short(row) for row in NOUNS[noun]()], as_json)
-        return
+def listing(noun: str | None, as_json: bool, show_all: bool = False) -> None:
+    """Print one table, or all of them; as JSON all of them form one list whose rows name their kind."""
+    if noun is not None and noun not in NOUNS:
+        raise unknown("list", noun, NOUNS)
     if as_json:
-        print_rows([{"kind": KINDS[kind], **row} for kind, rows in NOUNS.items() for row in rows()], as_json=True)
+        rows = NOUNS[noun]() if noun else [{"kind": KINDS[kind], **row} for kind in NOUNS for row in NOUNS[kind]()]
+        print_rows(rows, as_json=True)
         return
-    for kind, rows in NOUNS.items():
-        click.echo(f"{kind}:")
-        print_rows([_short(row) for row in rows()], as_json=False)
+    most = None if show_all else MOST_ROWS
+    if noun is not None:
+        print_rows([_short(row) for row in NOUNS[noun]()], False, drops=DROPS[noun], most=most)
+        return
+    for kind, rows_of in NOUNS.items():
+        rows = [_short(row) for row in rows_of()]
+        print_rows(rows, False, f"{kind}: {len(rows)}", drops=DROPS[kind], most=most, quiet=True)
         click.echo()
+    if not show_all:
+        advise("lgzoo list methods --all   (or learngenes, tasks, ancestries)")
 
 
 def _short(row: Row) -> Row:
@@ -107,6 +118,15 @@ command = click.Command(
     "list",
     callback=listing,
     help="List methods, learngenes, tasks and well-known ancestry models, with the family that each opens to.",
-    epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list tasks --json",
-    params=[click.Argument(["noun"], required=False, metavar="[methods|learngenes|tasks|ancestries]"), json_option()],
+    epilog="\b\nExamples:\n  lgzoo list\n  lgzoo list methods --all\n  lgzoo list tasks --json",
+    params=[
+        click.Argument(
+            ["noun"],
+            required=False,
+            metavar="[methods|learngenes|tasks|ancestries]",
+            shell_complete=click.Choice(list(NOUNS)).shell_complete,
+        ),
+        all_option(),
+        json_option(),
+    ],
 )

@@ -1,4 +1,4 @@
-"""`lgzoo`: the table of commands, and how each of them ends: 0 done, 1 failed, 2 wrong call.
+"""`lgzoo`: the table of commands, and how each of them ends: 0 done, 1 failed, 2 wrong call, 130 interrupted.
 
 Importing this costs click and nothing else: commands are imported when they are used. Nothing else of the command line prints
 errors: an exception becomes one line on stderr and an exit code here.
@@ -6,17 +6,22 @@ errors: an exception becomes one line on stderr and an exit code here.
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import io
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from learngene_zoo.errors import ZooError, explained, unknown
-from learngene_zoo.text import printable
+from learngene_zoo.errors import Exists, Unavailable, ZooError, explained, nearest, unknown
+from learngene_zoo.text import printable, shell_word
 from learngene_zoo.version import __version__
 
 if TYPE_CHECKING:
@@ -95,7 +100,23 @@ class Root(LazyGroup):
         _open_streams()
         arguments = sys.argv[1:] if args is None else args
         whole = super().main
-        sys.exit(guarded(lambda words: whole(words, prog_name or "lgzoo", **extra), arguments))
+        code = guarded(lambda words: whole(words, prog_name or "lgzoo", **extra), arguments)
+        if code == INTERRUPTED and args is None:
+            _end_now(code)
+        sys.exit(code)
+
+
+def _end_now(code: int) -> NoReturn:
+    """End the process with this code, after what is registered to run at its end.
+
+    Python ends some interrupted processes by a signal instead, and prints tracebacks of what it
+    tears down.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 def _open_streams() -> None:
@@ -109,6 +130,26 @@ def _open_streams() -> None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  until the process ends
         elif name != "stdin" and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    buffer = getattr(sys.stderr, "buffer", None)
+    raw = buffer.raw if isinstance(buffer, io.BufferedWriter) else buffer
+    if isinstance(raw, io.FileIO) and not isinstance(raw, _LossyFile):
+        sys.stderr = io.TextIOWrapper(
+            _LossyFile(raw.fileno(), "w", closefd=False),  # type: ignore[arg-type]
+            encoding=sys.stderr.encoding,
+            errors="backslashreplace",
+            write_through=True,
+        )
+
+
+class _LossyFile(io.FileIO):
+    """A file that drops what cannot be written: a progress line that a full disk refuses ends no training, and changes no exit code."""
+
+    def write(self, data: Any) -> int:
+        """Write all of it, or drop the rest."""
+        size = memoryview(data).nbytes
+        with suppress(OSError):
+            super().write(data)
+        return size
 
 
 HERE = "learngene_zoo.cli"
@@ -187,6 +228,7 @@ def completion(shell: str) -> None:
 
 DEBUG = "--debug"
 LONGEST = 200  # characters of one word in an error
+INTERRUPTED = 130  # exit code, as a shell has it of a process that SIGINT ended
 RESUMABLE = ("extract", "finetune", "train")
 REPEATABLE = ("bench", "demo", "publish", "fetch")
 
@@ -195,27 +237,95 @@ def guarded(call: Callable[[list[str]], object], arguments: Sequence[str]) -> in
     """The exit code of `call(arguments)`. `--debug` is understood anywhere on the line and shows tracebacks."""
     debug = DEBUG in arguments
     words = [word for word in arguments if word != DEBUG]
-    try:
-        code = call(words)
-        return code if isinstance(code, int) else 0
-    except (click.Abort, KeyboardInterrupt):
-        continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
-        continues = "; the same command continues" if any(word in REPEATABLE for word in words[:1]) else continues
-        click.echo(f"interrupted{continues}", err=True)
-        return 1
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return error.exit_code
-    except Exception as error:  # whatever happens, one line that says what to do
-        if debug:
-            import traceback
+    with _interrupts() as interrupts:
+        try:
+            if not {"-h", "--help", "--version"} & set(words):
+                _check_current_folder()
+            code = call(words)
+            return code if isinstance(code, int) else 0
+        except (click.Abort, KeyboardInterrupt):
+            return _interrupted(words)
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            return error.exit_code
+        except Exception as error:  # whatever happens, one line that says what to do
+            if interrupts:  # a library that was being imported made another error of it
+                return _interrupted(words)
+            if debug:
+                import traceback
 
-            traceback.print_exc()
-        else:  # what is torn down from here on may fail as well: loader workers of which half were started
-            sys.unraisablehook = lambda unraisable: None
-        line, code = described(error)
-        click.echo(f"error: {_one_line(line)}", err=True)
-        return code
+                traceback.print_exc()
+            else:  # what is torn down from here on may fail as well: loader workers of which half were started
+                sys.unraisablehook = lambda unraisable: None
+            line, code = described(error)
+            if isinstance(error, Exists):
+                line += f"; for example: {command_beside(words, error.path)}"
+            click.echo(f"error: {_one_line(line)}", err=True)
+            return code
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Within this, the first Ctrl-C raises KeyboardInterrupt and the second ends the process at once.
+
+    Yields the list of the signals that arrived. What was being written stays a draft, which the next call removes.
+    """
+    arrived: list[int] = []
+
+    def interrupt(number: int, frame: object) -> None:
+        arrived.append(number)
+        if len(arrived) > 1:
+            os._exit(INTERRUPTED)
+        raise KeyboardInterrupt
+
+    # Not where somebody else decides: in a thread, in a program that ignores or handles the signal.
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield arrived
+        return
+    try:
+        signal.signal(signal.SIGINT, interrupt)
+    except ValueError:  # not in the main thread
+        yield arrived
+        return
+    try:
+        yield arrived
+    finally:
+        if not arrived:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _interrupted(words: Sequence[str]) -> int:
+    """Print how to go on after Ctrl-C, and return the exit code."""
+    sys.unraisablehook = lambda unraisable: None
+    continues = "; --resume continues" if any(word in RESUMABLE for word in words[:1]) else ""
+    continues = "; the same command continues" if any(word in REPEATABLE for word in words[:1]) else continues
+    click.echo(f"interrupted{continues}", err=True)
+    return INTERRUPTED
+
+
+def command_beside(words: Sequence[str], path: str) -> str:
+    """Return the same command line with `-o` and the first free name after `path`: finetuned-2."""
+    kept, skip = [], False
+    for word in words:
+        if skip or word.startswith(("-o", "--out=", "--sheet=")):
+            skip = not skip and word == "-o"
+        elif word in ("--out", "--sheet"):
+            skip = True
+        else:
+            kept.append(word)
+    place = Path(path)
+    number = 2
+    while os.path.lexists(free := place.with_name(f"{place.stem}-{number}{place.suffix}")):
+        number += 1
+    return " ".join(map(shell_word, ["lgzoo", *kept, "-o", str(free)]))
+
+
+def _check_current_folder() -> None:
+    """Raises `Unavailable` if the folder that the process is in was deleted; everything with a relative path would fail."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise Unavailable("the current folder does not exist any more; change to another one with cd") from None
 
 
 def described(error: Exception) -> tuple[str, int]:
@@ -238,8 +348,11 @@ def _usage(error: click.UsageError) -> str:
     """click's own words in our one line: no capital, no full stop, and where the help is."""
     command = error.ctx.command_path if error.ctx else "lgzoo"
     if isinstance(error, click.NoSuchOption):
-        close = f"did you mean {error.possibilities[0]}?" if error.possibilities else f"see {command} --help"
-        return f"no option named {error.option_name}; {close}"
+        known = error.ctx.command.get_params(error.ctx) if error.ctx else []
+        words = {word.lstrip("-"): word for option in known for word in (*option.opts, *option.secondary_opts)}
+        close = nearest(error.option_name.lstrip("-"), words)
+        hint = f"see {command} --help" if close is None else f"did you mean {words[close]}?"
+        return f"no option named {error.option_name}; {hint}"
     text = error.format_message().strip().rstrip(".")
     text = re.sub(r"^Got unexpected extra arguments? \((.*)\)$", r"too many arguments: \1", text, flags=re.DOTALL)
     text = text[:1].lower() + text[1:]

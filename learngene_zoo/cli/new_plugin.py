@@ -10,7 +10,7 @@ import click
 
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.cli.job import advise, json_option, print_lines, print_row
-from learngene_zoo.errors import Refused, WrongCall
+from learngene_zoo.errors import Exists, WrongCall
 from learngene_zoo.method import METHODS
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.text import shell_word
@@ -23,7 +23,7 @@ def new_plugin(name: str, kind: Literal["method", "suite"], out: Path | None, as
     check_name(name)
     place = out or Path(f"lgzoo-{name.replace('_', '-')}")
     if place.exists():
-        raise Refused(f"{place} already exists; choose another place with -o")
+        raise Exists(place)
     with new_folder(place) as draft:
         for file, text in package(name, kind).items():
             (draft / file).parent.mkdir(exist_ok=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+START_HERE = ("closed_form", "first_k", "pruning", "lsamd", "pool")  # listed first: see README.md, "Which method"
 ALIASES = {"classes": ("num-classes",)}  # other names of an option
 _KINDS = {int: "an integer", float: "a number", str: "a text", Path: "a path"}
 
@@ -77,12 +78,12 @@ def budget_options() -> list[click.Option]:
 
 
 class SettingsCommand(click.Command):
-    """A command whose help separates sizes and settings from the options that all commands share."""
+    """A command whose help has first what most calls need, then sizes, settings, and how to compute."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """A section for each."""
-        sections: dict[str, list[tuple[str, str]]] = {"Sizes": [], "Settings": [], "Options": []}
-        for parameter in self.get_params(ctx):
+        sections: dict[str, list[tuple[str, str]]] = {"Options": [], "Sizes": [], "Settings": [], "Running": []}
+        for parameter in sorted(self.get_params(ctx), key=_place_in_help):
             record = None if isinstance(parameter, click.Argument) else parameter.get_help_record(ctx)
             if record is not None:
                 sections[getattr(parameter, "section", "Options")].append(record)
@@ -90,6 +91,11 @@ class SettingsCommand(click.Command):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+def _place_in_help(parameter: click.Parameter) -> int:
+    """Return 0 for `--task`, 1 for `-o`, 2 for any other."""
+    return {"task": 0, "out": 1}.get(str(parameter.name), 2)
 
 
 def auto_options_of(settings: Any, names: Container[str], **defaults: str) -> list[click.Option]:
@@ -239,6 +245,14 @@ def complete_learngenes(ctx: click.Context, param: click.Parameter, incomplete: 
     return [*found, CompletionItem(incomplete, type="dir")]
 
 
+def check_tasks(*names: str | None) -> None:
+    """Raise `WrongCall` for a task or suite that does not exist, before torch is imported."""
+    from learngene_zoo.tasks.catalogue import check_name, tasks_named
+
+    for name in tasks_named([name for name in names if name is not None]):
+        check_name(name)
+
+
 def task_option(help_text: str, **settings: Any) -> click.Option:
     """`--task` of a command, which a shell can complete."""
     return click.Option(["--task"], help=help_text, shell_complete=complete_tasks, **settings)
@@ -280,10 +294,14 @@ class MethodGroup(LazyGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The methods, and the options that all of them share."""
-        super().format_commands(ctx, formatter)
+        titles = dict(self.summaries(ctx))
+        first = {name: titles.pop(name) for name in START_HERE if name in titles}
+        for section, names in (("Start here", first), ("Other methods", titles)):
+            with formatter.section(section):
+                formatter.write_dl(list(names.items()))
         shared: dict[str, tuple[str, str]] = {}
         for method in METHODS.load_all()[0]:
-            for option in self.build(method).params:
+            for option in sorted(self.build(method).params, key=_place_in_help):
                 record = option.get_help_record(ctx)
                 if record is not None and getattr(option, "section", "") != SettingOption.section:
                     shared.setdefault(option.opts[0], record)

@@ -14,9 +14,13 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.extract import ancestry_option, pool_option, preset_option
 from learngene_zoo.cli.job import (
+    MOST_ROWS,
     Row,
+    WholeNumber,
     advise,
+    all_option,
     choice_option,
+    interval_text,
     job_of,
     job_options,
     json_option,
@@ -24,7 +28,18 @@ from learngene_zoo.cli.job import (
     print_rows,
     say,
 )
-from learngene_zoo.cli.options import MethodGroup, SettingsCommand, budget_options, chosen, options_of, size_options
+from learngene_zoo.cli.main import note
+from learngene_zoo.cli.options import (
+    MethodGroup,
+    SettingsCommand,
+    budget_options,
+    check_tasks,
+    chosen,
+    complete_learngenes,
+    options_of,
+    size_options,
+    task_option,
+)
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.families.spec import Spec
@@ -36,6 +51,7 @@ if TYPE_CHECKING:
     from learngene_zoo.recommendation import Candidate
 
 SHOWN = ("layers", "width", "heads")  # the sizes in every row
+FEW = 200  # training images, below which a ranking gets a note
 
 
 def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
@@ -54,6 +70,11 @@ def size_rows(members: Iterable[Member], convention: Convention) -> list[Row]:
         cost = member.cost(convention)
         rows.append({**sizes, **front, "params": cost.params, "flops": cost.flops, **member.settings})
     return rows
+
+
+def print_sizes(rows: list[Row], as_json: bool, show_all: bool) -> None:
+    """Print a table of sizes: without `show_all` ten of them, from the smallest to the largest."""
+    print_rows(rows, as_json, drops=("heads",), most=None if show_all else MOST_ROWS, spread=True)
 
 
 def front_text(spec: Spec) -> str:
@@ -90,6 +111,7 @@ def build(method: Method) -> click.Command:
         pool: str | None,
         convention: Convention,
         offline: bool,
+        show_all: bool,
         as_json: bool,
         max_params: int | None,
         max_flops: int | None,
@@ -110,7 +132,7 @@ def build(method: Method) -> click.Command:
         if not members:
             named = ", ".join(f"--{name.replace('_', '-')}" for name in target.axes())
             raise WrongCall(f"no size that {method.name} lists has these values; leave out {named} to see all")
-        print_rows(size_rows(members, convention), as_json)
+        print_sizes(size_rows(members, convention), as_json, show_all)
 
     return SettingsCommand(
         method.name,
@@ -129,6 +151,7 @@ def build(method: Method) -> click.Command:
             *(option for option in budget_options() if option.name != "max_latency"),
             convention_option(),
             offline_option(),
+            all_option(),
             json_option(),
         ],
     )
@@ -153,28 +176,59 @@ def recommend(
     sizes: int,
     max_params: int | None,
     max_flops: int | None,
+    show_all: bool,
     **given: Any,
 ) -> None:
     """Probe, print the ranking, and how to build the first of it."""
     job = job_of(given)
+    check_tasks(task)
     budget = Budget(max_params=max_params, max_flops=max_flops)
 
-    def report(name: str, member: Member, probe: float) -> None:
-        say(f"{name}: {counted(member.spec.layers, 'layer')} of width {member.spec.width}, probe {probe:.3f}", job)
+    def report(name: str, member: Member, probe: float, done: int, total: int) -> None:
+        size = f"{counted(member.spec.layers, 'layer')} of width {member.spec.width}"
+        say(f"{done}/{total} models: {name}, {size}: linear probe {probe:.3f}", job)
 
     found = lifecycle.recommend(task, learngenes, budget=budget, images=images, sizes=sizes, run=job.run, report=report)
-    print_rows([_row(one) for one in found], job.as_json, f"linear probe on {task}, before any training")
+    if job.as_json:
+        print_rows([_row(one) for one in found], as_json=True)
+        return
+    count = counted(found[0].images, "training image")
+    title = f"linear probe on {count} of {task}, before any training"
+    rows = [_row_for_people(one) for one in found]
+    print_rows(rows, False, title, drops=DROPS, most=None if show_all else MOST_ROWS, quiet=job.quiet)
+    if found[0].images < FEW and not job.quiet:
+        note(
+            f"{count} tell little: the 95 % interval of the first is {_points(found[0])} points wide; fine-tune and compare"
+        )
     tied = [one for one in found[1:] if one.tied]
-    if tied and not job.as_json:
+    if tied:
         least = min([found[0], *tied], key=lambda one: one.member.cost())
         word = "one more is" if len(tied) == 1 else f"{len(tied)} more are"
         say(f"{word} not told apart from the first by these images; the smallest: {_call(least, task)}", job)
-    if not job.as_json:
-        advise(_call(found[0], task), job.quiet)
+    advise(_call(found[0], task), job.quiet)
+
+
+DROPS = ("heads", "flops", "settings", "params")
+
+
+def _points(one: Candidate) -> int:
+    low, high = one.interval
+    return round(100 * (high - low))
+
+
+def _row_for_people(one: Candidate) -> dict[str, Any]:
+    """Return one row of the table: intervals stand beside their values, and have no columns."""
+    row, gain = _row(one), one.difference
+    sizes = {name: row[name] for name in ("layers", "width", "heads", "params", "flops")}
+    intervals = {
+        "linear probe (95 %)": interval_text(one.probe, *one.interval),
+        "to the first (95 %)": interval_text(gain.value, gain.low, gain.high),
+    }
+    return {"learngene": one.learngene, **sizes, **intervals, "settings": row["settings"] or None}
 
 
 def _row(one: Candidate) -> dict[str, Any]:
-    """One flat row: what would be built, its cost, the probe, and the difference to the first with its interval."""
+    """Return one flat row: the model, its cost, the probe, and the difference to the first with its interval."""
     sizes = size_rows([one.member], "exact")[0]
     settings = " ".join(f"{name}={value}" for name, value in one.member.settings.items())
     fixed = {name: sizes[name] for name in ("layers", "width", "heads", "params", "flops")}
@@ -212,19 +266,20 @@ recommend_command = click.Command(
     epilog="\b\nExamples:\n  lgzoo recommend --task digits\n"
     "  lgzoo recommend lsamd pool --task folder:photos --max-params 1M --json",
     params=[
-        click.Argument(["learngenes"], nargs=-1, metavar="[LEARNGENE]..."),
-        click.Option(["--task"], required=True, help="Whose training images are probed; also folder:PATH."),
+        click.Argument(["learngenes"], nargs=-1, metavar="[LEARNGENE]...", shell_complete=complete_learngenes),
+        task_option("Whose training images are probed; also folder:PATH.", required=True),
         click.Option(
             ["--images"],
-            type=click.IntRange(10),
+            type=WholeNumber(10),
             default=1_000,
             show_default=True,
             help="Probe this many of them at most.",
         ),
         click.Option(
-            ["--sizes"], type=click.IntRange(1), default=3, show_default=True, help="Build this many of each learngene."
+            ["--sizes"], type=WholeNumber(1), default=3, show_default=True, help="Build this many of each learngene."
         ),
         *(option for option in budget_options() if option.name != "max_latency"),
+        all_option(),
         *[option for option in job_options(None) if option.name not in ("out", "force", "resume", "tracker")],
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,36 +12,57 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.records import CardRecord, read_provenance
 from learngene_zoo.artifacts.shelf import kind_of, read_config
-from learngene_zoo.cli.job import Row, choice_option, json_option, offline_option, print_row, print_rows
-from learngene_zoo.cli.listing import task_row
-from learngene_zoo.cli.plan import convention_option, front_text, size_rows
+from learngene_zoo.cli.job import (
+    MOST_ROWS,
+    Row,
+    all_option,
+    choice_option,
+    json_option,
+    offline_option,
+    print_row,
+    print_rows,
+)
+from learngene_zoo.cli.listing import DROPS, task_row
+from learngene_zoo.cli.options import complete_learngenes
+from learngene_zoo.cli.plan import convention_option, front_text, print_sizes, size_rows
 from learngene_zoo.errors import BadFile, WrongCall, ZooError, nearest, unknown
 from learngene_zoo.families.family import Convention, cost
-from learngene_zoo.method import AXES, METHODS
+from learngene_zoo.method import AXES, METHODS, Member
 from learngene_zoo.settings import Json
 from learngene_zoo.storage import CONFIG, read_json
 from learngene_zoo.tasks import catalogue
 from learngene_zoo.tasks.task import SPLITS
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 OWN_DATA = ("folder:", "parquet:", "hf:", "wds:", "hf-stream:")
 
 
 def show(
-    name: str, sheet: Path | None, split: str, convention: Convention, force: bool, offline: bool, as_json: bool
+    name: str,
+    sheet: Path | None,
+    split: str,
+    convention: Convention,
+    force: bool,
+    offline: bool,
+    as_json: bool,
+    show_all: bool = False,
 ) -> None:
     """Print what `name` is, and draw the sheet of a task."""
     folder = None if _is_named(name) else _folder(name)
     if sheet is not None and (folder is not None or name in METHODS.references() or name in _suites()):
         raise WrongCall(f"--sheet (-o) needs a task, and {name} is not one; see `lgzoo list tasks`")
     if name in METHODS.references():
-        _method(name, convention, as_json)
+        _method(name, convention, show_all, as_json)
     elif folder is None and name in _suites():
-        print_rows([task_row(entry) for entry in map(catalogue.find_entry, _suites()[name]) if entry], as_json)
+        rows = [task_row(entry) for entry in map(catalogue.find_entry, _suites()[name]) if entry]
+        print_rows(rows, as_json, drops=DROPS["tasks"], most=None if show_all else MOST_ROWS)
     elif folder is None:
         row = _task(name, sheet, split, force, offline)
         print_row(row if as_json else {key: value for key, value in row.items() if value != []}, as_json)
     elif kind_of(folder) == "learngene":
-        _learngene(folder, convention, as_json)
+        _learngene(folder, convention, show_all, as_json)
     else:
         print_row(_model(folder, convention), as_json)
 
@@ -81,7 +104,7 @@ def _heading(as_json: bool, **facts: Json) -> None:
         click.echo()
 
 
-def _method(name: str, convention: Convention, as_json: bool) -> None:
+def _method(name: str, convention: Convention, show_all: bool, as_json: bool) -> None:
     method = METHODS.load(name)
     members = lifecycle.plan(name, convention=convention, offline=True)
     _heading(
@@ -92,12 +115,12 @@ def _method(name: str, convention: Convention, as_json: bool) -> None:
         families=list(method.families),
         presets=list(method.presets),
         tasks=method.tasks,
-        sizes=f"{len(members)} from the bundled ancestry",
+        sizes=f"{len(members)} from the bundled ancestry, {_counted_with(members, convention)}",
     )
-    print_rows(size_rows(members, convention), as_json)
+    print_sizes(size_rows(members, convention), as_json, show_all)
 
 
-def _learngene(folder: Path, convention: Convention, as_json: bool) -> None:
+def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bool) -> None:
     config = read_config(folder)
     members = lifecycle.plan(folder, convention=convention, offline=True)
     facts: dict[str, Json] = {
@@ -110,9 +133,28 @@ def _learngene(folder: Path, convention: Convention, as_json: bool) -> None:
         "seed": config.seed,
     }
     # A method's own records may have the same names; they come after ours and replace none of them.
-    _heading(as_json, **{**facts, **_flat(config.details), **_flat(config.metrics), **facts})
+    short = {
+        name: value for name, value in {**_flat(config.details), **_flat(config.metrics)}.items() if _is_short(value)
+    }
+    _heading(as_json, **{**facts, **short, **facts, "sizes": _counted_with(members, convention)})
     rows = _with_accuracy(size_rows(members, convention), config.metrics)
-    print_rows([{**row, **_worth(row, config.card)} for row in rows], as_json)
+    print_sizes([{**row, **_worth(row, config.card)} for row in rows], as_json, show_all)
+
+
+MOST_LETTERS = 60  # of a list that is shown in one line; longer ones are in config.json
+
+
+def _is_short(value: Json) -> bool:
+    return not isinstance(value, list) or len(",".join(map(str, value))) <= MOST_LETTERS
+
+
+def _counted_with(members: Sequence[Member], convention: Convention) -> str:
+    """Return which head the numbers of parameters and FLOPs include."""
+    classes = sorted({member.spec.classes for member in members})
+    if len(classes) != 1:
+        return ""
+    head = f"a head of {classes[0]:,} classes" if classes[0] else "no head"
+    return f"params and FLOPs with {head}{'' if convention == 'exact' else f', as {convention} counts'}"
 
 
 def _flat(values: Json) -> dict[str, Json]:
@@ -233,6 +275,13 @@ def _task(name: str, sheet: Path | None, split: str, force: bool, offline: bool)
     return row
 
 
+def complete_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete what `show` takes: methods, learngenes, tasks and suites by name, and folders."""
+    names = [*METHODS.references(), *_suites(), *(entry.name for entry in catalogue.entries())]
+    named = click.Choice(names).shell_complete(ctx, param, incomplete)
+    return [*named, *complete_learngenes(ctx, param, incomplete)]
+
+
 command = click.Command(
     "show",
     callback=show,
@@ -242,7 +291,7 @@ command = click.Command(
     epilog="\b\nExamples:\n  lgzoo show lsamd\n  lgzoo show ./learngene\n  lgzoo show digits --json\n  lgzoo show mini"
     "\n  lgzoo show objects --sheet objects.png\n  lgzoo show folder:photos -o photos.png",
     params=[
-        click.Argument(["name"]),
+        click.Argument(["name"], shell_complete=complete_names),
         click.Option(
             ["-o", "--sheet"],
             type=click.Path(path_type=Path, dir_okay=False),
@@ -252,6 +301,7 @@ command = click.Command(
         convention_option(),
         click.Option(["--force"], is_flag=True, help="Replace a sheet that already exists."),
         offline_option(),
+        all_option(),
         json_option(),
     ],
 )

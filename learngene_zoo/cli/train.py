@@ -11,6 +11,7 @@ from learngene_zoo.cli.options import (
     SettingsCommand,
     any_model_of,
     auto_options_of,
+    check_tasks,
     chosen,
     complete_tasks,
     model_argument,
@@ -19,9 +20,10 @@ from learngene_zoo.cli.options import (
 )
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Target
+from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import settings_of
 from learngene_zoo.tasks.catalogue import SOURCE_TASK, is_own_data
-from learngene_zoo.text import shell_word
+from learngene_zoo.text import printable, shell_word
 
 # As small as a model can be that still has something to inherit; `classes`, `channels` and `dense` come from the task.
 SPEC = ViTSpec(layers=12, width=96, heads=3, image_size=32, patch_size=8)
@@ -48,6 +50,7 @@ HELPS = {
     "embed_norm": "a norm of every patch's embedding",
     "scale_norms": "norms within attention and MLP, as BEiT-3 has them",
     "post_norm": "norms after attention and MLP instead of before",
+    "attention_width": "width of all heads together (none: that of the tokens)",
     "pool_prefix": "pooling sees class token and registers too",
 }
 
@@ -55,10 +58,12 @@ HELPS = {
 def train(task: str, init: Literal["timm", "fan_in"], **given: Any) -> None:
     """Train the model and write it."""
     job = job_of(given)
-    lifecycle.train(
+    check_tasks(task)
+    made = lifecycle.train(
         task, spec=chosen(SPEC), recipe=chosen(lifecycle.TRAIN), init=init, out=job.out, run=job.run, force=job.force
     )
     print_made(job.out, job, f"lgzoo extract lsamd --ancestry {shell_word(str(job.out))}{on_task(task)}")
+    _warn(made.provenance["metrics"])
 
 
 command = SettingsCommand(
@@ -80,9 +85,10 @@ command = SettingsCommand(
 )
 
 
-def finetune(model: str | None, task: str | None, preset: str | None, **given: Any) -> None:
-    """Train the model, write it, and say what it does on the test images."""
+def finetune(model: str | None, task: str | None, preset: str | None, **given: Any) -> int:
+    """Train the model, write it, and say what it does on the test images; 1 if it diverged before it learnt anything."""
     job = job_of(given)
+    check_tasks(task)
     made = lifecycle.finetune(
         any_model_of(model, "descendant", offline=job.run.offline),
         task=task,
@@ -96,11 +102,20 @@ def finetune(model: str | None, task: str | None, preset: str | None, **given: A
     metrics: Any = made.provenance["metrics"]
     facts = _facts(metrics)
     if facts:
-        kept = f"epoch {facts['kept_epoch']} of {metrics['epochs']} is kept; " if "kept_epoch" in facts else ""
+        kept = f"epoch {facts['kept_epoch']} of {metrics['epochs']} is kept; " if facts.get("kept_epoch") else ""
         measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test images"
         say(f"{kept}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
     print_made(job.out, job, f"lgzoo evaluate{where}{on_task(task if task and is_own_data(task) else None)}", **facts)
+    return _warn(metrics)
+
+
+def _warn(metrics: Mapping[str, Any]) -> int:
+    """Print what is wrong with a model that was written; return 1 if training diverged and it knows nothing, else 0."""
+    warning = str(metrics.get("warning", ""))
+    if warning and is_first():
+        click.echo(f"warning: {printable(warning)}", err=True)
+    return 1 if metrics.get("diverged") and metrics.get("at_chance") else 0
 
 
 def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:

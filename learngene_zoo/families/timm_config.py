@@ -3,16 +3,22 @@
 Nothing in such a file is ever a path or a class: arguments are numbers, flags and words from a closed list.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from learngene_zoo.errors import BadFile, WrongCall, unknown
+from learngene_zoo.errors import nearest as find_nearest
 from learngene_zoo.families.family import Family, families, family_of, host, table_of
 from learngene_zoo.families.spec import USUAL_VIEW, Spec, View
 from learngene_zoo.settings import Json, from_json, to_json
+from learngene_zoo.text import check_name
 
 # What timm assumes where a pretrained_cfg does not say.
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -33,9 +39,10 @@ def timm_config(
     """The root of a config.json that `timm.create_model("local-dir:...", pretrained=True)` understands.
 
     For a model that timm does not have (a dense or a stitched one), after `import learngene_zoo.timm`.
+    The number of classes stands at the root alone: transformers hands it to timm beside `model_args`.
     """
     kind = family_of(spec)
-    args = kind.arguments(spec)
+    args = {name: value for name, value in kind.arguments(spec).items() if name != "num_classes"}
     config: dict[str, Json] = {
         "architecture": kind.architecture(spec),
         "num_classes": spec.classes,
@@ -118,9 +125,9 @@ def architecture_of_timm(name: str, **options: Any) -> Spec:
 
     Raises `WrongCall` for one that timm does not have or that belongs to no family.
     """
+    check_timm_name(name)
     import timm
 
-    check_timm_name(name)
     bare = name.partition(".")[0]
     module = timm.models.model_entrypoint(bare).__module__
     kind = next((kind for kind in families() if module in kind.timm_modules), None)
@@ -194,13 +201,14 @@ def nearest(name: str) -> str | None:
 
 def check_timm_name(name: str) -> None:
     """Raises `WrongCall` for an architecture that timm does not have, and for a pretrained tag that it has not of it."""
+    bare, _, tag = name.partition(".")
+    names = _names_in_source(bare)
+    if names:
+        raise _no_timm_model(bare, names)
     import timm
 
-    bare, _, tag = name.partition(".")
     if not timm.is_model(bare):
-        close = get_close_matches(bare, timm.list_models(), n=1)
-        hint = f"did you mean {close[0]}?" if close else "timm.list_models('*vit*') lists the Vision Transformers"
-        raise WrongCall(f"no timm model named {bare!r}; {hint}")
+        raise _no_timm_model(bare, timm.list_models())
     if tag and not timm.models.is_model_pretrained(name):
         raise unknown(f"pretrained tag of {bare}", name, timm.list_pretrained(f"{bare}.*"))
 
@@ -242,6 +250,11 @@ def _check_images(cfg: Mapping[str, Json], where: str) -> None:
     names = cfg.get("label_names", [])
     if not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise BadFile(f"{where}: label_names must be a list of strings")
+    for name in names:
+        try:
+            check_name(name, "class")
+        except WrongCall as error:
+            raise BadFile(f"{where}: {error}") from error
 
 
 def normalisation(images: Mapping[str, Any], channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -261,3 +274,26 @@ def view_in(images: Mapping[str, Any], where: str) -> View:
         return USUAL_VIEW
     stated = {"crop_pct": _CROP_PCT, **{key: images[key] for key in _VIEW if images.get(key) is not None}}
     return from_json(View, stated, f"{where}: pretrained_cfg")
+
+
+def _no_timm_model(name: str, names: Iterable[str]) -> WrongCall:
+    close = find_nearest(name, names)
+    hint = f"did you mean {close}?" if close else "`lgzoo list ancestries` shows well-known ones"
+    return WrongCall(f"no timm model named {name!r}; {hint}")
+
+
+def _names_in_source(name: str) -> list[str]:
+    """Return timm's architectures if timm certainly has none called `name`, else nothing.
+
+    They are read from timm's source, because importing it takes seconds. Nothing is certain once
+    timm is imported, when anybody may have added names, or if its source mentions this one.
+    """
+    spec = find_spec("timm") if "timm" not in sys.modules else None
+    folders = spec.submodule_search_locations if spec is not None else None
+    found: list[str] = []
+    for file in sorted(Path(next(iter(folders))).glob("models/*.py")) if folders else []:
+        source = file.read_text(encoding="utf-8", errors="replace")
+        if re.search(rf"\b{re.escape(name)}\b", source):
+            return []
+        found += re.findall(r"^@register_model\s+def (\w+)", source, flags=re.MULTILINE)
+    return sorted(found)

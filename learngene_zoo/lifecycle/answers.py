@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +12,13 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
+<<<<<<< HEAD
 from learngene_zoo.lifecycle.models import open_task_for, own_run
+||||||| f833ce7
+from learngene_zoo.lifecycle.models import own_run, own_task
+=======
+from learngene_zoo.lifecycle.models import open_answering, own_run, own_task
+>>>>>>> main
 from learngene_zoo.method import Budget, Member, Target, family, method_of
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
@@ -20,6 +27,7 @@ from learngene_zoo.tasks.catalogue import open_task
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.exported import ExportedModel
     from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.comparison import Comparison
@@ -50,7 +58,7 @@ def compare(
 
 
 def predict(
-    model: str | Path | Descendant | TimmModel,
+    model: str | Path | Descendant | TimmModel | ExportedModel,
     images: str | Path | Iterable[str | Path],
     *,
     top: int = 5,
@@ -65,7 +73,7 @@ def predict(
 
     run = run or own_run()
     paths = [images] if isinstance(images, (str, Path)) else images
-    return list(predicted(open_model(model, offline=run.offline), paths, run, top=top, batch_size=batch_size))
+    return list(predicted(open_answering(model, run), paths, run, top=top, batch_size=batch_size))
 
 
 def recommend(
@@ -76,12 +84,13 @@ def recommend(
     images: int | None = 1_000,
     sizes: int = 3,
     run: Run | None = None,
-    report: Callable[[str, Member, float], None] = lambda *_: None,
+    report: Callable[[str, Member, float, int, int], None] = lambda *_: None,
 ) -> list[Candidate]:
     """What to build for the pictures of a task, best first, judged by a probe before anything is trained.
 
     Of each of `learngenes` (default: all on the shelf) up to `sizes` descendants within `budget` are built and probed on the
-    same `images` of the training split (None: all); see `recommendation.ranked`. Raises `WrongCall` if nothing fits, and for a
+    same `images` of the training split (None: all); see `recommendation.ranked`. `report` is called after each with the
+    learngene, the size, its probe, and how many of how many are done. Raises `WrongCall` if nothing fits, and for a
     task with a class per pixel.
     """
     from learngene_zoo.recommendation import ranked
@@ -100,8 +109,13 @@ def recommend(
             descendant = expand(gene, target=replace(member.target, task=task), expander=expander, run=run)
             yield shelf.reference(gene.folder) if gene.folder else gene.config.method, member, descendant
 
+    done = count(1)
+
+    def count_and_report(name: str, member: Member, probe: float) -> None:
+        report(name, member, probe, next(done), len(members))
+
     with report_activity("building and probing models", len(members)) as activity:
-        return ranked(built(), data, run, images=images, report=report)
+        return ranked(built(), data, run, images=images, report=count_and_report)
 
 
 def _offered(learngenes: Iterable[Learngene], task: Task, budget: Budget, sizes: int) -> list[tuple[Learngene, Member]]:

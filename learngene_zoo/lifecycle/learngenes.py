@@ -14,7 +14,8 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, remember, serving
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, Purpose, versions
 from learngene_zoo.artifacts.shelf import Learngene
-from learngene_zoo.atomic import claim, digest_of, new_file, resolved
+from learngene_zoo.artifacts.sources import check_source
+from learngene_zoo.atomic import check_file, claim, digest_of, new_file, resolved
 from learngene_zoo.errors import BadPlugin, Refused, WrongCall
 from learngene_zoo.families.family import Convention
 from learngene_zoo.method import (
@@ -31,10 +32,17 @@ from learngene_zoo.method import (
     method_of,
     named_sizes,
 )
-from learngene_zoo.runs.folder import produce
+from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
+<<<<<<< HEAD
 from learngene_zoo.tasks.catalogue import find_entry, is_own_data, locate_task, open_task
+||||||| f833ce7
+from learngene_zoo.tasks.catalogue import find_entry, open_task, unnamed
+=======
+from learngene_zoo.tasks.catalogue import find_entry, open_task, tasks_named, unnamed
+from learngene_zoo.tasks.stamps import stamp_tasks
+>>>>>>> main
 from learngene_zoo.tasks.task import Entry
 
 if TYPE_CHECKING:
@@ -110,24 +118,36 @@ def extract(
     pooling by attention. Its descendants are for the first of `tasks`, which may be left out only with the
     bundled ancestry model.
     """
+<<<<<<< HEAD
     from learngene_zoo.artifacts.ancestry import open_ancestry, origins_of_models
 
+||||||| f833ce7
+    from learngene_zoo.artifacts.ancestry import open_ancestry
+
+=======
+>>>>>>> main
     run = run or Run()
     method = METHODS.load(name)
     extractor = extractor or method.preset(preset)
     named, sources = _listed(tasks), method.sources(_listed(ancestries))
     if out is not None:
         _check_apart(out, *map(Path, sources))
-    references = method.references(named, sources) if named or extractor.needs_tasks() else []
+    check_start(out, run, force)
+    looks = method.tasks != "none"  # else a task only says what descendants are for
+    references = method.references(named, sources) if looks and (named or extractor.needs_tasks()) else []
+    for source in sources:
+        check_source(source)
+    from learngene_zoo.artifacts.ancestry import open_ancestry
+
     served = partial(check_family, method)
     opened = [
         open_ancestry(source, image_size=image_size, pool=pool, offline=run.offline, accept=served)
         for source in sources
     ]
     extractor.outline([ancestry.spec for ancestry in opened])  # refuses impossible settings before anything is written
-    needs = references if extractor.needs_tasks() else named[:1]
+    needs = references if references and extractor.needs_tasks() else tasks_named(named)[:1]
     opened_tasks = [open_task(reference, offline=run.offline) for reference in needs]
-    data = opened_tasks if extractor.needs_tasks() else []
+    data = opened_tasks if references and extractor.needs_tasks() else []
     purpose = opened_tasks[0].purpose if named else None
     _check_distinct(data)
     settings = {
@@ -152,9 +172,18 @@ def extract(
             versions={**versions(), **METHODS.package_of(name)},
         )
 
+<<<<<<< HEAD
     origins = {**_origins(opened_tasks, needs), **origins_of_models([ancestry.record for ancestry in opened])}
     made = produce(make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force)
     return remember(made, origins, shelf.load_learngene, out)
+||||||| f833ce7
+    return produce(make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force)
+=======
+    stamps = partial(stamp_tasks, data)
+    return produce(
+        make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force, data=stamps
+    )
+>>>>>>> main
 
 
 def expand(
@@ -176,15 +205,22 @@ def expand(
     see `artifacts.descendant.controlled`. The task, and so the head, is the learngene's own unless another is named. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
     `BadPlugin` if the expander builds another one than it was given.
     """
+<<<<<<< HEAD
     from learngene_zoo.artifacts.descendant import Descendant, controlled, load_descendant
-
+||||||| f833ce7
+    from learngene_zoo.artifacts.descendant import Descendant, controlled
+=======
     run = run or Run()
+    if out is not None:
+        claim(Path(out), force or run.resume)
+    from learngene_zoo.artifacts.descendant import Descendant, controlled
+>>>>>>> main
+
     gene = shelf.open_learngene(learngene, offline=run.offline)
     expander = expander or method_of(gene.config, gene.folder or "it").expander
     target, budget, expander = named_sizes(target or Target(), budget or Budget(), expander, sizes)
     if out is not None:
         _check_apart(out, gene.folder)
-        claim(Path(out), force or run.resume)
     named = target.task
     target, class_names = _for_task(target, expander, gene.config, run)
     if budget:
@@ -216,14 +252,16 @@ def plot(
 
     Where the picture highlights one descendant, it is the one that the expander's settings name.
     """
+    path = Path(path)
+    check_file(path, force)
     from learngene_zoo import plotting
 
-    path = Path(path)
     plotting.check_suffix(path)
     gene = shelf.open_learngene(learngene)
     method = method_of(gene.config, gene.folder or "it")
     if method.plot is None:
-        raise WrongCall(f"the method {method.name} draws no picture of its learngenes")
+        drawn = ", ".join(other.name for other in METHODS.load_all()[0] if other.plot is not None)
+        raise WrongCall(f"the method {method.name} draws no picture of its learngenes; these do: {drawn}")
     draw: Any = resolve_name(method.plot)
     with new_file(path, force) as draft, plotting.style():
         plotting.save(draw(gene, expander or method.expander), draft)

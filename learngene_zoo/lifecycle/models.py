@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,20 +12,29 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, remember, serving
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.artifacts.timm_model import load_model, open_model
+from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import METHODS, Finetuning
-from learngene_zoo.runs.folder import produce
+from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import YOUNG, Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
+<<<<<<< HEAD
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, locate_task, open_task
+||||||| f833ce7
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
+=======
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
+from learngene_zoo.tasks.stamps import stamp_tasks
+>>>>>>> main
 from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
     from torch import nn
 
     from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.exported import ExportedModel
     from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.runtimes import Exported
     from learngene_zoo.settings import Json
@@ -55,10 +65,11 @@ def train(
     The task sets `spec.classes`. Raises `TrainingFailed` if the loss is still near that of guessing after a tenth of
     the steps.
     """
+    run = run or own_run()
+    check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
 
-    run = run or own_run()
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
     spec.check_tiled()
@@ -76,9 +87,16 @@ def train(
         )
         return fit(start, data, recipe, run, guard=True)
 
+<<<<<<< HEAD
     origins = {task: locate_task(data, task)} if is_own_data(task) else {}
     made = produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
     return remember(made, origins, load_descendant, out)
+||||||| f833ce7
+    return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
+=======
+    stamps = partial(stamp_tasks, [data])
+    return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force, data=stamps)
+>>>>>>> main
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +151,12 @@ def finetune(
     A model from the bundled ancestry that was built for none is trained on `digits`. Raises `WrongCall` if no task is named
     and the model was built for data that only the caller may choose (`folder:mine`), or for none.
     """
+    run = run or own_run()
+    check_start(out, run, force)
     from learngene_zoo.training.automatic import settled
     from learngene_zoo.training.trackers import say
     from learngene_zoo.training.tuning import tune
 
-    run = run or own_run()
     start = open_model(model, offline=run.offline)
     named = _finetuning(start, preset, recipe)
     _, _, found = _named_settings(named.recipe, tuning, settings)  # refuses unknown ones before any data is opened
@@ -160,9 +179,16 @@ def finetune(
         return replace(made, provenance={**made.provenance, "found": tried}) if tried else made
 
     plan = {"model": start.identity, "task": to_json(data.record), **asked}
+<<<<<<< HEAD
     origins = _origins(data, task, start)
     made = produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
     return remember(made, origins, load_model, out)
+||||||| f833ce7
+    return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
+=======
+    stamps = partial(stamp_tasks, [data])
+    return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps)
+>>>>>>> main
 
 
 def _finetuning(model: Descendant | TimmModel, preset: str | None, recipe: Recipe | None) -> Finetuning:
@@ -224,7 +250,7 @@ def own_run() -> Run:
 
 
 def evaluate(
-    model: str | Path | Descendant | TimmModel,
+    model: str | Path | Descendant | TimmModel | ExportedModel,
     *,
     task: str | None = None,
     split: Literal["train", "validation", "test"] = "test",
@@ -241,8 +267,16 @@ def evaluate(
     from learngene_zoo.training.original import evaluate_originals
 
     run = run or own_run()
+<<<<<<< HEAD
     opened = open_model(model, offline=run.offline)
     data = open_task_for(opened, task, "evaluate", run)
+||||||| f833ce7
+    opened = open_model(model, offline=run.offline)
+    data = open_task(task or own_task(opened, "evaluate"), offline=run.offline)
+=======
+    opened = open_answering(model, run)
+    data = open_task(task or own_task(opened, "evaluate"), offline=run.offline)
+>>>>>>> main
     check_head(opened, data)
     if resolution == "original":
         return evaluate_originals(opened.model(), data, split, opened.input_format, run)
@@ -250,7 +284,7 @@ def evaluate(
 
 
 def export(
-    model: str | Path | Descendant,
+    model: str | Path | Descendant | TimmModel,
     out: str | Path,
     *,
     dtype: Literal["fp32", "fp16", "int8"] = "fp32",
@@ -263,20 +297,58 @@ def export(
     """Write a model as one file for other runtimes: ONNX or `torch.export`'s, by the suffix of `out` (`.onnx`, `.pt2`).
 
     `runtimes.py` says what it holds and how it is checked. `task` (default: as for `evaluate`) is what an int8 file is
-    measured on. Raises `WrongCall` as `evaluate` does.
+    measured on. Raises `WrongCall` as `evaluate` does, and for a task that nothing is measured on.
     """
+    run = run or own_run()
+    check_file(Path(out), force)
     from learngene_zoo.runtimes import check_format, export_descendant
 
-    run = run or own_run()
+    if task is not None and dtype != "int8":
+        raise WrongCall(
+            f"the task {task!r:.60} is for int8, which is measured on it; leave it out, or choose dtype int8"
+        )
     check_format(Path(out), dtype)
+<<<<<<< HEAD
     descendant = shelf.open_descendant(model, offline=run.offline)
     data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
+||||||| f833ce7
+    descendant = shelf.open_descendant(model, offline=run.offline)
+    data = open_task(task or own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
+=======
+    descendant = open_model(model, offline=run.offline)
+    data = open_task(task or own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
+>>>>>>> main
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     return export_descendant(descendant, Path(out), **settings, run=run, force=force)
 
 
+<<<<<<< HEAD
 def open_task_for(model: Descendant | TimmModel, task: str | None, verb: str, run: Run) -> Task:
     """Open the task that the user named, or else the model's own.
+||||||| f833ce7
+def own_task(model: Descendant | TimmModel, verb: str) -> str:
+    """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
+=======
+def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, run: Run) -> Any:
+    """Open a model that only has to answer: any, or a file that `export` wrote.
+
+    Raises `WrongCall` for a device or a precision that a file does not have.
+    """
+    from learngene_zoo.artifacts.exported import ExportedModel, open_classifier
+
+    opened = (
+        model if isinstance(model, ExportedModel) else open_classifier(model, offline=run.offline, threads=run.threads)
+    )
+    if isinstance(opened, ExportedModel) and (run.device not in ("auto", "cpu") or run.precision != "fp32"):
+        raise WrongCall(
+            f"{opened.folder} computes on the CPU, in its own precision; leave out --device and --precision"
+        )
+    return opened
+
+
+def own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
+    """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
+>>>>>>> main
 
     The own task of a model that names none and comes from the bundled ancestry is the default. Raises `WrongCall` if the
     user has to name the data: for a model that names none otherwise, and for one from elsewhere that names its maker's.

@@ -13,7 +13,6 @@ took, and a note in the folder of every run that used it refers to it, so that t
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
@@ -23,6 +22,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from learngene_zoo.atomic import new_file
+from learngene_zoo.ownership import remove_marked
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, is_first, wait_for_all, world
 from learngene_zoo.settings import Json, fingerprint, from_json, stated_fields, to_json
@@ -140,7 +140,7 @@ def _shared(
             if not (place / DONE).is_dir():
                 _make(place, run, key, compute)
             for checkpoint in [path for path in place.glob("**/checkpoint*") if path.is_dir()]:
-                shutil.rmtree(checkpoint)
+                remove_marked(checkpoint)
     finally:
         _note(run, key, time.monotonic() - began)
     return load_result(place / DONE)

@@ -50,6 +50,7 @@ class _Printer:
         self.activities: list[Activity] = []
         self.printed = time.monotonic()
         self.users = 0
+        self.noted: set[str] = set()
         self._stop = threading.Event()
 
     def start(self) -> None:
@@ -61,6 +62,7 @@ class _Printer:
     def stop(self) -> None:
         self.users -= 1
         if not self.users:
+            self.noted.clear()
             self._stop.set()
 
     def _watch(self, stop: threading.Event) -> None:
@@ -87,9 +89,7 @@ _printer = _Printer()
 
 
 @contextmanager
-def report_activity(
-    title: str, total: int | None = None, *, has_bar: bool = False
-) -> Iterator[Activity]:
+def report_activity(title: str, total: int | None = None, *, has_bar: bool = False) -> Iterator[Activity]:
     """Within, lines of progress name this step. Its `done` and `note` may be set as it goes on."""
     activity = Activity(title, total, has_bar=has_bar and is_first())
     _printer.activities.append(activity)
@@ -115,6 +115,14 @@ def print_activities(is_wanted: bool = True) -> Iterator[None]:
 def mark_printed() -> None:
     """Note that a line was printed, so that the next one of progress is due `PERIOD` seconds from now."""
     _printer.printed = time.monotonic()
+
+
+def print_note(text: str, key: str) -> None:
+    """Print `note: text` where lines of progress are wanted, once per command for each key."""
+    if _printer.users and is_first() and key not in _printer.noted:
+        _printer.noted.add(key)
+        mark_printed()
+        print(f"note: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def progress(items: Iterable[Item], title: str, shown: bool | None = None) -> Generator[Item]:

@@ -250,9 +250,16 @@ def _open_own(reference: str, offline: bool) -> Task:
 
 
 def _named(name: str, offline: bool) -> Task:
+    check_name(name)
     entry = find_entry(name)
-    if entry is not None:
-        return suite_of(entry).open(entry, offline)
+    assert entry is not None
+    return suite_of(entry).open(entry, offline)
+
+
+def check_name(name: str) -> None:
+    """Raise `WrongCall` for the name of a task that does not exist; data of the user's own is not looked at."""
+    if is_own_data(name) or find_entry(name) is not None:
+        return
     broken = suites()[1]
     hint = f"{_nearest(name, [entry.name for entry in entries()])} (data of your own: {OWN})"
     if broken:

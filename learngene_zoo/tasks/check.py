@@ -24,7 +24,7 @@ from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, ZooError
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
-from learngene_zoo.tasks.images import decoded, decoded_mask, header
+from learngene_zoo.tasks.images import decoded, decoded_mask, header, open_source
 from learngene_zoo.tasks.loader import Feeder
 from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.streams.facts import cache_folder
@@ -71,7 +71,7 @@ class Reader:
             where = sample.where
             if self.headers:
                 return Picture(name, index, where, size=header(sample.image, where))
-            data = _bytes(sample.image)
+            data = _bytes(sample.image, where)
             if sample.mask is not None:
                 decoded_mask(sample.mask, where)
             size = _size(decoded(data, where))
@@ -80,11 +80,10 @@ class Reader:
             return Picture(name, index, where, str(error).removeprefix(f"{where}: "))
 
 
-def _bytes(image: Any) -> Any:
+def _bytes(image: Any, where: str) -> Any:
     """The stored bytes; what is not a file stays as it is, so that decoding names it."""
-    if isinstance(image, dict):
-        image = image["bytes"] if image.get("bytes") is not None else image.get("path")
-    return Path(image).read_bytes() if isinstance(image, str) and Path(image).is_file() else image
+    source = open_source(image, where)
+    return source.read_bytes() if isinstance(source, Path) and source.is_file() else source
 
 
 def _size(image_CHW: torch.Tensor) -> tuple[int, int]:

@@ -1,17 +1,24 @@
 """`folder:PATH`: a folder of images whose subfolders are the classes, optionally below train/, validation/ and test/."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.images import SUFFIXES
-from learngene_zoo.tasks.splits import Labelled, in_roles, split_name, task_of
-from learngene_zoo.tasks.task import SPLITS, Sample, Task
+from learngene_zoo.tasks.layout import Layout, check_shared_names, find_layout, normalize_name, split_reference
+from learngene_zoo.tasks.listing import Listing, describe_left_out, is_picture, list_pictures, scan_folder
+from learngene_zoo.tasks.splits import Labelled, in_roles, task_of
+from learngene_zoo.tasks.stamps import FileStamp
+from learngene_zoo.tasks.task import Sample, Task
+from learngene_zoo.text import counted
+
+Report = Callable[[str, str], None]  # takes the folder or file that is wrong, and what is wrong with it
+SHOWN = 4  # names in a message
 
 
 @dataclass(frozen=True)
@@ -28,92 +35,162 @@ class Files:
         return Sample(self.paths[row], self.paths[row])
 
 
-def open_folder(path: str, roles: Mapping[str, str] | None = None, **fields: Any) -> Task:
-    """The task in this folder, its splits in their `roles`. Raises `BadData` that names the folder or class which is wrong.
+@dataclass
+class ClassFolders:
+    """The listings of the class folders of one split, by the name of the class, and what lies beside them."""
 
-    Files in a class folder that are not images are skipped, and the task's notes say so.
+    classes: dict[str, list[tuple[Path, Listing]]] = field(default_factory=dict)
+    loose: list[str] = field(default_factory=list)  # pictures in no class folder
+    dangling: list[str] = field(default_factory=list)
+
+    def pictures(self, name: str) -> list[str]:
+        """The pictures of a class."""
+        return [file for _, listing in self.classes.get(name, ()) for file in listing.pictures]
+
+    def left_out(self) -> list[str]:
+        """The files in class folders that are no pictures."""
+        return [file for parts in self.classes.values() for _, listing in parts for file in listing.left_out]
+
+
+def open_folder(path: str, roles: Mapping[str, str] | None = None, report: Report | None = None, **fields: Any) -> Task:
+    """Return the task in a folder, `PATH` or `PATH:train=a+b,test=c`, its splits in their `roles`.
+
+    With `report`, every problem that leaves something to read is reported, and the task has what is left. Without it they are
+    raised. Files that are no pictures are left out, and the task's notes say so.
+
+    Raises `BadData` that names the folder or class which is wrong.
     """
-    top = Path(os.path.expanduser(path))
-    if not top.is_dir():
-        raise BadData(f"there is no folder {top}; give one with a subfolder of images for each class")
-    splits = in_roles(_splits(top), roles or {})
-    classes = {name: [child.name for child in _class_folders(folder)] for name, folder in splits.items()}
-    names = classes["train"]
-    for name, got in classes.items():
-        different = sorted(set(got) ^ set(names))
-        if different:
-            raise BadData(f"{splits[name]} and {splits['train']} differ in class {different[0]!r}; give both the same")
-    strays: list[str] = []
-    found = {}
-    for name, folder in splits.items():
-        found[name], left_out = labelled([folder / label for label in names])
-        strays += left_out
-    if not len(found["train"].labels):
-        raise BadData(f"{splits['train']} has no class folders with images; give it a subfolder for each class")
-    return task_of(f"folder:{path}", found, names, **{**fields, "notes": (*fields.get("notes", ()), *noted(strays))})
+    layout = find_layout(path, unused=list(roles or ()))
+    top, _ = split_reference(path)
+    splits = in_roles({split: _list_classes(folders) for split, folders in layout.splits.items()}, roles or {})
+    _check_structure(layout, splits, str(top))
+    problems = list(_find_problems(splits))
+    if problems and report is None:
+        others = ", ".join(where for where, _ in problems[1 : 1 + SHOWN])
+        more = f" and {len(problems) - 1 - SHOWN} more" if len(problems) - 1 > SHOWN else ""
+        raise BadData(f"{' '.join(problems[0])}{f'; also wrong: {others}{more}' if others else ''}")
+    for where, what in problems:
+        assert report is not None
+        report(where, what)
+    names = [name for name in sorted(splits["train"].classes) if splits["train"].pictures(name)]
+    found = {split: _label(part, names) for split, part in splits.items()}
+    notes = (*fields.get("notes", ()), *layout.notes, *_describe(splits.values()))
+    stamp = FileStamp(
+        tuple((os.path.relpath(file, top), file) for part in found.values() for file in _list_paths(part)),
+        partial(list_facts, names, {split: part.labels for split, part in found.items()}),
+    )
+    return task_of(f"folder:{path}", found, names, **{"stamp": stamp, **fields, "notes": notes})
 
 
-def noted(strays: Sequence[str]) -> tuple[str, ...]:
+def _list_paths(part: Labelled) -> tuple[str, ...]:
+    return part.rows.paths if isinstance(part.rows, Files) else ()
+
+
+def list_facts(names: Sequence[str], labels: Mapping[str, np.ndarray]) -> Iterable[bytes]:
+    """Yield the classes and the labels of each split, as a stamp takes them."""
+    yield "\n".join(names).encode()
+    for split, numbers in labels.items():
+        yield split.encode()
+        yield np.ascontiguousarray(numbers, dtype="<i8").tobytes()
+
+
+def _list_classes(folders: Sequence[Path]) -> ClassFolders:
+    """Return what the class folders of a split hold. Names that differ in their Unicode form only are one class."""
+    found = ClassFolders()
+    for folder in folders:
+        for entry in scan_folder(folder):
+            if entry.is_dir():
+                listing = list_pictures(entry.path)
+                found.classes.setdefault(normalize_name(entry.name), []).append((Path(entry.path), listing))
+                found.dangling.extend(listing.dangling)
+            elif entry.is_symlink() and not os.path.exists(entry.path):
+                found.dangling.append(entry.path)
+            elif is_picture(entry.path):
+                found.loose.append(entry.path)
+    return found
+
+
+def _check_structure(layout: Layout, splits: Mapping[str, ClassFolders], top: str) -> None:
+    """Raise `BadData` if a split has pictures and no classes, or classes that look like splits."""
+    for part in splits.values():
+        if not part.classes and part.loose:
+            loose = Path(part.loose[0])
+            raise BadData(
+                f"{loose.parent} holds pictures ({loose.name}) but no class folders; sort them into one a class"
+            )
+        if not layout.is_named:
+            held = {str(place): _subfolders(place, listing) for got in part.classes.values() for place, listing in got}
+            check_shared_names({place: names for place, names in held.items() if names is not None}, layout, top)
+    if not splits["train"].classes:
+        folder = next(iter(layout.splits.values()))[0]
+        raise BadData(f"{folder} has no class folders with images; give it a subfolder for each class")
+
+
+def _subfolders(place: Path, listing: Listing) -> set[str] | None:
+    """Return the names of the subfolders with pictures; None if there are no pictures at all."""
+    if not listing.pictures:
+        return None
+    parts = [file[len(str(place)) + 1 :].split(os.sep) for file in listing.pictures]
+    return {first for first, *rest in parts if rest}
+
+
+def _find_problems(splits: Mapping[str, ClassFolders]) -> Iterable[tuple[str, str]]:
+    """Yield each folder or file that is wrong, and what is wrong with it and what to do."""
+    train = splits["train"].classes
+    for name in sorted(train):
+        if not splits["train"].pictures(name):
+            place, listing = train[name][0]
+            only = f", only {listing.left_out[0]}" if listing.left_out else ""
+            yield f"class folder {place}", f"holds no image{only}; add some or remove it"
+    for split, part in splits.items():
+        for name in sorted(set(part.classes) - set(train)):
+            if part.pictures(name):
+                place = part.classes[name][0][0]
+                yield (
+                    f"class folder {place}",
+                    f"is in {split} and not in train; add training images of {name!r} or remove it",
+                )
+        for link in part.dangling:
+            yield f"link {link}", f"leads nowhere (to {os.readlink(link)}); correct or remove it"
+
+
+def _describe(splits: Iterable[ClassFolders]) -> list[str]:
+    """Return a line on the files that are left out, and one on pictures in no class folder."""
+    parts = list(splits)
+    lines = [describe_left_out([file for part in parts for file in part.left_out()])]
+    loose = [file for part in parts for file in part.loose]
+    if loose:
+        lines.append(f"{counted(len(loose), 'picture')} in no class folder left out; first: {loose[0]}")
+    return list(filter(None, lines))
+
+
+def _label(part: ClassFolders, names: Sequence[str]) -> Labelled:
+    """Return the pictures of these classes, labelled by the place of their class."""
+    pictures = [part.pictures(name) for name in names]
+    labels = np.repeat(np.arange(len(names), dtype=np.int64), [len(files) for files in pictures])
+    return Labelled(Files(tuple(file for files in pictures for file in files)), labels)
+
+
+def noted(left_out: Sequence[str]) -> tuple[str, ...]:
     """A note about files that are not images."""
-    if not strays:
-        return ()
-    others = f" and {len(strays) - 1} more" if len(strays) > 1 else ""
-    return (f"{strays[0]}{others} skipped: not an image file extension",)
+    return tuple(filter(None, [describe_left_out(left_out)]))
 
 
 def subfolders(folder: Path) -> list[Path]:
     """The folders in a folder, sorted, without hidden ones."""
-    return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+    return [Path(entry.path) for entry in scan_folder(folder) if entry.is_dir()]
 
 
 def labelled(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:
     """The images of each class folder, labelled by its place; and the other files in them. Raises `BadData` for empty ones."""
-    paths: list[str] = []
-    labels: list[int] = []
-    strays: list[str] = []
-    empty: list[tuple[Path, list[str]]] = []
-    for label, folder in enumerate(class_folders):
-        files = _files(folder)
-        images = [file for file in files if os.path.splitext(file)[1].lower() in SUFFIXES]
-        if not images:
-            empty.append((folder, files))
-        if len(images) < len(files):
-            strays += sorted(set(files) - set(images))
-        paths.extend(images)
-        labels.extend([label] * len(images))
+    listings = [list_pictures(folder) for folder in class_folders]
+    empty = [folder for folder, listing in zip(class_folders, listings, strict=True) if not listing.pictures]
     if empty:
-        (first, files), others = empty[0], ", ".join(folder.name for folder, _ in empty[1:])
-        only = f", only {files[0]}" if files else ""
-        more = f"; the same is true of {others}" if others else ""
-        raise BadData(f"class folder {first} holds no image{only}{more}; add some or remove it")
-    return Labelled(Files(tuple(paths)), np.array(labels, dtype=np.int64)), strays
-
-
-def _files(folder: Path) -> list[str]:
-    """Every file below a folder but hidden ones, in the order of their paths."""
-    found: list[str] = []
-    for place, _, names in os.walk(folder):
-        found += [os.path.join(place, name) for name in names if not name.startswith(".")]
-    return sorted(found, key=lambda file: file.split(os.sep))
-
-
-def _splits(top: Path) -> dict[str, Path]:
-    """Each split's folder; the folder itself is `train` if it holds classes."""
-    named = {split_name(child.name): child for child in subfolders(top)}
-    if "train" not in named:
-        return {"train": top}
-    other = sorted(set(named) - set(SPLITS))
-    if other:
-        raise BadData(
-            f"{top} has a folder {named[other[0]].name!r} beside train/; only validation/ and test/ belong there"
-        )
-    return named
-
-
-def _class_folders(folder: Path) -> list[Path]:
-    """The class folders of a split. Raises `BadData` if there are pictures in their place."""
-    found = subfolders(folder)
-    loose = None if found else next((file for file in _files(folder) if Path(file).suffix.lower() in SUFFIXES), None)
-    if loose:
-        raise BadData(f"{folder} holds pictures ({Path(loose).name}) but no class folders; sort them into one a class")
-    return found
+        more = f"; the same is true of {', '.join(folder.name for folder in empty[1:])}" if empty[1:] else ""
+        raise BadData(f"class folder {empty[0]} holds no image{more}; add some or remove it")
+    dangling = [link for listing in listings for link in listing.dangling]
+    if dangling:
+        raise BadData(f"link {dangling[0]} leads nowhere; correct or remove it")
+    labels = np.repeat(np.arange(len(listings), dtype=np.int64), [len(listing.pictures) for listing in listings])
+    files = Files(tuple(file for listing in listings for file in listing.pictures))
+    return Labelled(files, labels), [file for listing in listings for file in listing.left_out]

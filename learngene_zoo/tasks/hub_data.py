@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, ZooError
@@ -46,7 +47,17 @@ def open_hub(reference: str, offline: bool, entry: Entry | None = None) -> Task:
         if fields["licence"] == "unknown":
             fields["licence"] = entry.licence
         fields["counts"] = dict(entry.sizes)
-    return task_of_tables(f"hf:{reference}", tables, **fields)
+    return task_of_tables(f"hf:{reference}", tables, folders=_image_folders(reference), **fields)
+
+
+def _image_folders(reference: str) -> tuple[Path, ...]:
+    """Return where `datasets` keeps the image files of a data set that is stored as files."""
+    from datasets import config
+    from huggingface_hub import constants
+
+    repository, _, _ = parsed(reference)
+    own = Path(constants.HF_HUB_CACHE) / f"datasets--{repository.replace('/', '--')}"
+    return own, Path(config.EXTRACTED_DATASETS_PATH)
 
 
 def hub_tables(source: HubSource, offline: bool) -> tuple[Any, dict[str, Any]]:

@@ -4,11 +4,14 @@ The size in a file's header is checked before anything is decoded. Of an animati
 """
 
 import io
+import math
 import re
 import struct
 import warnings
+import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,74 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.task import Sample, Samples
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
+MOST_SIDES = 100  # of one side to the other
+ENDS = (0.5, 99.5)  # percentiles that become black and white where the bits in use are not known
+COUNTED = 1_000_000  # numbers that the percentiles are taken of, evenly spread
+ROWS = 256  # that are scaled at a time
+DEEP_NOTE = "grey of more than 8 bits; such pictures are scaled by the bits in use, else by percentiles (docs/tasks.md)"
+# What Pillow raises for broken files; it lets errors of its decoders through.
+UNREADABLE = (
+    OSError, SyntaxError, ValueError, EOFError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
+    RuntimeError, MemoryError, ZeroDivisionError, AssertionError, struct.error, zlib.error,
+)  # fmt: skip
 ORIENTATION = 0x0112  # EXIF's tag
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # by its value: the number of PIL's transposition that undoes it
+
+
+@dataclass(frozen=True)
+class Cell:
+    """An image as a row of a table stores it: its bytes, or the path of a file.
+
+    A row must not choose which files of this machine are opened, so a path is taken only if it leads
+    to a file below one of `folders`, links resolved; a relative one is relative to them.
+    """
+
+    data: Any
+    path: Any = None
+    folders: tuple[Path, ...] = ()
+
+    def open_source(self, where: str) -> bytes | Path | None:
+        """Return the bytes, or the file; None if the row has neither. Raises `BadData` naming it."""
+        if self.data is not None:
+            if isinstance(self.data, (bytes, bytearray, memoryview)):
+                return bytes(self.data)
+            raise BadData(f"{where}: its bytes are of type {type(self.data).__name__}; store bytes")
+        if self.path is None:
+            return None
+        if isinstance(self.path, str) and not _is_address(self.path):
+            for folder in self.folders:
+                file = _resolve_below(folder, self.path)
+                if file is not None:
+                    return file
+        below = f"that lie below {self.folders[0]}" if self.folders else "whose bytes are in the row"
+        raise BadData(
+            f"{where}: its image is the file {str(self.path)!r:.120}, and rows may only name images "
+            f"{below}; store the bytes"
+        )
+
+
+def make_cell(stored: Any, folders: tuple[Path, ...] = ()) -> Cell:
+    """Return a value of an image column as a `Cell`: bytes, or {"bytes", "path"} of `datasets`."""
+    if isinstance(stored, dict):
+        return Cell(stored.get("bytes"), stored.get("path"), folders)
+    return Cell(None, stored, folders) if isinstance(stored, str) else Cell(stored)
+
+
+def _is_address(path: str) -> bool:
+    """Return whether a path is a URL of any scheme, or one of fsspec's chains of them."""
+    return any(sign in path for sign in ("://", "::", "\0"))
+
+
+def _resolve_below(folder: Path, path: str) -> Path | None:
+    """Return the file that a path leads to if it lies below a folder, all links resolved."""
+    if ".." in Path(path).parts:
+        return None
+    try:
+        top = folder.resolve(strict=True)
+        file = (top / path).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return file if file.is_relative_to(top) else None
 
 
 def read(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
@@ -34,8 +103,26 @@ def read(samples: Iterable[Sample]) -> list[torch.Tensor] | Samples:
 
 
 def decoded(image: Any, where: str) -> torch.Tensor:
-    """uint8 (3, H, W) of a path, bytes, or {"bytes", "path"} as `datasets` stores it. Raises `BadData` naming `where`."""
+    """uint8 (3, H, W) of a path, bytes, or a `Cell` of a table. Raises `BadData` naming `where`."""
     return torch.from_numpy(_read(image, where, _colour)).permute(2, 0, 1).contiguous()
+
+
+def is_deep_grey(image: Any, where: str) -> bool:
+    """Return whether a picture stores grey of more than 8 bits. Nothing is decoded. Raises `BadData`."""
+    return bool(_read(image, where, lambda opened: _is_deep(opened.mode)))
+
+
+def describe_deep_grey(samples: Iterable[Sample]) -> str:
+    """Return a line about the first of some pictures that stores grey of more than 8 bits; "" without one."""
+    for sample in samples:
+        with suppress(BadData):  # it is named where it is read
+            if is_deep_grey(sample.image, sample.where):
+                return f"{sample.where} is {DEEP_NOTE}"
+    return ""
+
+
+def _is_deep(mode: str) -> bool:
+    return mode == "F" or mode.startswith("I")
 
 
 def header(image: Any, where: str) -> tuple[int, int]:
@@ -62,9 +149,11 @@ def decoded_mask(image: Any, where: str) -> torch.Tensor:
 def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
     from PIL import Image
 
-    source = _source(image)
+    source = open_source(image, where)
     if source is None:
         raise BadData(f"{where}: there is no image; remove the row")
+    if isinstance(source, bytes):
+        source = io.BytesIO(source)
     if isinstance(source, Path) and not source.is_file():  # a pipe would be waited for
         raise BadData(f"{where}: it is missing or not a file; replace or remove it")
     try:
@@ -72,28 +161,42 @@ def _read(image: Any, where: str, convert: Callable[[Any], Any]) -> np.ndarray:
             warnings.simplefilter("error", Image.DecompressionBombWarning)  # 89 megapixels; raised before decoding
             warnings.simplefilter("ignore", UserWarning)  # of metadata that PIL cannot read
             with Image.open(source) as opened:
+                _check_sides(opened.size, where)
                 return np.array(convert(opened))
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         size = next((int(word) for word in re.findall(r"\d+", str(error))), 0)
         raise BadData(
             f"{where}: the image is too large ({size / 1e6:.0f} million pixels by its header, at most 89 are read); make it smaller or remove it"
         ) from None
-    except (OSError, SyntaxError, ValueError) as error:
+    except UNREADABLE as error:
         said = str(error).replace(f" {source!r}", "")  # of bytes: an address that says nothing
         reason = " ".join(said.split())[:120] or type(error).__name__
         raise BadData(f"{where}: the image cannot be read ({reason}); replace or remove it") from None
 
 
+def _check_sides(size: tuple[int, int], where: str) -> None:
+    """Check that a picture is no strip: enlarged for a model it would take gigabytes, and show nothing."""
+    width, height = size
+    if max(size) > MOST_SIDES * max(1, min(size)):
+        raise BadData(
+            f"{where}: the image is {width} x {height} pixels, and one side may be at most {MOST_SIDES} times the "
+            "other; crop it or remove it"
+        )
+
+
 def _stored(image: Any) -> Any:
     """Palette indices and grey values as they are; anything else in colour."""
     image = _upright(image)
-    return image if image.mode in ("P", "L", "1", "I", "I;16") else image.convert("RGB")
+    return image if image.mode in ("P", "L", "1") or _is_deep(image.mode) else image.convert("RGB")
 
 
-def _source(image: Any) -> Any:
+def open_source(image: Any, where: str) -> Any:
+    """Return what Pillow opens: bytes, or a path. Raises `BadData` for a row that names other files."""
     if isinstance(image, dict):
-        image = image["bytes"] if image.get("bytes") is not None else image.get("path")
-    return io.BytesIO(image) if isinstance(image, bytes) else Path(image) if isinstance(image, str) else image
+        image = make_cell(image)
+    if isinstance(image, Cell):
+        return image.open_source(where)
+    return Path(image) if isinstance(image, str) else image
 
 
 def _colour(image: Any) -> Any:
@@ -101,10 +204,12 @@ def _colour(image: Any) -> Any:
     from PIL import Image
 
     image = _upright(image)
-    if image.mode == "F" or image.mode.startswith("I"):
+    if _is_deep(image.mode):
         return _of_deep_grey(image)
     if image.mode == "CMYK":
         return _of_inks(image)
+    if image.mode == "La":
+        image = image.convert("LA")
     if image.mode in ("RGBA", "RGBa", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
         paper = Image.new("RGBA", image.size, (255, 255, 255, 255))
@@ -125,24 +230,54 @@ def _upright(image: Any) -> Any:
 
 
 def _of_deep_grey(image: Any) -> Any:
-    """Grey of more than 8 bits, which PIL would clip: of 16 bits the high byte, as PIL reads colours of 16 bits.
-
-    Numbers of 32 bits say nothing of their range: fractions from 0 to 1 are scaled, and others above 255 are taken as 16 bits.
-    """
+    """Return grey of more than 8 bits as RGB: `scale_grey`, and white where the picture is transparent."""
     from PIL import Image
 
-    grey_HW = np.nan_to_num(np.asarray(image).astype(np.float64))
-    highest = grey_HW.max(initial=0)
-    if image.mode == "F" and highest <= 1:
-        levels_HW = np.round(grey_HW * 255)
-    elif image.mode.startswith("I;16") or highest > 255:
-        levels_HW = np.floor(grey_HW / 256)
-    else:
-        levels_HW = grey_HW
-    clear = image.info.get("transparency") if image.mode.startswith("I") else None
+    grey_HW = np.asarray(image)
+    levels_HW = scale_grey(grey_HW)
+    clear = image.info.get("transparency") if image.mode != "F" else None
     if isinstance(clear, int):  # the one value that is transparent
-        levels_HW = np.where(grey_HW == clear, 255, levels_HW)
-    return Image.fromarray(levels_HW.clip(0, 255).astype(np.uint8)).convert("RGB")
+        levels_HW[grey_HW == clear] = 255
+    return Image.fromarray(levels_HW).convert("RGB")
+
+
+def scale_grey(grey_HW: np.ndarray) -> np.ndarray:
+    """Return grey of more than 8 bits as levels, uint8 (H, W): a function of this picture alone.
+
+    Whole numbers from 0 to 65,535 are scaled by the bits in use: of b bits, the number of those of the
+    largest value, the 8 highest count, so that 12 bits in a file of 16 fill the levels, and what 8 bits
+    hold stays as it is. Fractions from 0 to 1 are scaled to 255, and fractions up to 255 are levels. Where
+    numbers are negative, larger, or fractions whose largest is below 1/16 or from 1 to 16, the percentiles
+    `ENDS` become 0 and 255. NaN and -inf count as the least number, inf as the largest.
+    """
+    finite_N = grey_HW[np.isfinite(grey_HW)]
+    levels_HW = np.zeros(grey_HW.shape, dtype=np.uint8)
+    if not finite_N.size:
+        return levels_HW
+    low, high = float(finite_N.min()), float(finite_N.max())
+    black, white = _find_ends(finite_N, low, high)
+    scale = 255 / ((white - black) or 1.0)
+    for first in range(0, len(grey_HW), ROWS):  # some rows at a time: the numbers take eight bytes each
+        rows_RW = grey_HW[first : first + ROWS].astype(np.float64)
+        rows_RW = np.nan_to_num(rows_RW, nan=low, posinf=high, neginf=low) - black
+        scaled_RW = rows_RW * scale
+        whole_RW = np.floor(scaled_RW) if grey_HW.dtype.kind in "iu" else np.round(scaled_RW)
+        levels_HW[first : first + ROWS] = whole_RW.clip(0, 255)
+    return levels_HW
+
+
+def _find_ends(values_N: np.ndarray, low: float, high: float) -> tuple[float, float]:
+    """Return the numbers that become the levels 0 and 255, as `scale_grey` says."""
+    if low >= 0 and values_N.dtype.kind in "iu" and high <= 65_535:
+        return 0.0, 255.0 * 2 ** max(int(high).bit_length() - 8, 0)
+    if low >= 0 and 1 / 16 <= high <= 1:
+        return 0.0, 1.0
+    if low >= 0 and 16 <= high <= 255:
+        return 0.0, 255.0
+    some = values_N[:: math.ceil(len(values_N) / COUNTED)].astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        black, white = map(float, np.percentile(some, ENDS))
+    return (black, white) if black < white < math.inf else (low, high)  # nearly all is of one value
 
 
 def _of_inks(image: Any) -> Any:

@@ -20,14 +20,17 @@ from torch.utils.data import DataLoader
 
 from learngene_zoo.errors import BadData, WrongCall, ZooError, unknown
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import rank, world
 from learngene_zoo.seeds import balanced, derive_seed
-from learngene_zoo.tasks.images import read
+from learngene_zoo.tasks.images import describe_deep_grey, read
+from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.streams.order import Order, beginning, shown
 from learngene_zoo.tasks.task import Sample, Split, Stream, Task
 from learngene_zoo.tasks.transforms import AUGMENTS, Augment, augmented, checked, normalised
 
 WINDOW = 1_000
+NOTED = 16  # images whose headers say whether a note about them is due
 FEW = 8  # full batches; shuffled epochs of fewer do not drop what is left over: it would be more than a ninth of the images
 COPY = (
     2**40
@@ -245,6 +248,7 @@ class Loader:
         drop = shuffle and full > 0 and (full >= FEW or left < world()) if drop_last is None else drop_last
         self.steps = full if drop or not left else full + 1
         closed = replace(task, open_split=_closed, open_stream=None)
+        _note_deep_grey(task, self._source)
         self._pictures = Pictures(closed, self._source.split, input_format, seed, augment)
         self._upcoming, self._workers = Upcoming(), workers
         self._feeder: Feeder | None = None
@@ -294,6 +298,16 @@ class Feeder(DataLoader[Any]):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
             return super().__iter__()
+
+
+def _note_deep_grey(task: Task, source: Picked | Streamed) -> None:
+    """Print a note if some of the images, as far as a few say it, store grey of more than 8 bits."""
+    if isinstance(source, Picked) and isinstance(source.split, DecodedSplit):
+        split = source.split
+        some = source.used[:: max(1, len(source.used) // NOTED)][:NOTED]
+        text = describe_deep_grey(split.rows[int(split.members[index])] for index in some)
+        if text:
+            print_note(text, f"deep grey of {task.name}")
 
 
 def _closed(name: str) -> Split:

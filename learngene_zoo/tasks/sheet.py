@@ -14,7 +14,7 @@ from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from learngene_zoo.atomic import new_file
-from learngene_zoo.errors import BadData, Refused, WrongCall
+from learngene_zoo.errors import BadData, Exists, WrongCall
 from learngene_zoo.tasks.task import IGNORED, Split, Task
 from learngene_zoo.tasks.transforms import checked, fitted
 
@@ -42,7 +42,7 @@ def check_sheet(path: Path, force: bool) -> None:
     if path.suffix.lower() != ".png":
         raise WrongCall(f"{path} must end in .png")
     if path.exists() and not force:
-        raise Refused(f"{path} already exists; choose another place with -o, or replace it with --force")
+        raise Exists(path)
 
 
 def shown_classes(classes: int) -> list[int]:

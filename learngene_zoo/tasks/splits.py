@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -20,7 +21,14 @@ from learngene_zoo.tasks.images import read
 from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SYNONYMS = {"val": "validation", "valid": "validation", "dev": "validation", "eval": "validation"}
+# The words that name a split, as `datasets` has them and as archives are called. Read by `find_roles` and `split_name`.
+SPLIT_WORDS = {
+    "train": ("train", "training", "trainset", "trainval"),
+    "validation": ("val", "valid", "validation", "validate", "valset", "dev"),
+    "test": ("test", "testing", "testset", "eval", "holdout"),
+}
+ROLE_OF = {word: split for split, words in SPLIT_WORDS.items() for word in words}
+CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 SHARES = (("test", 0.2), ("validation", 0.1))  # taken from the training images, in this order
 SEED = 0  # of the splits that are made
 Stored = TypeVar("Stored")
@@ -127,32 +135,65 @@ def _open_part(opener: Callable[[str], Split], parts: Mapping[str, np.ndarray], 
 
 
 def split_name(name: str) -> str:
-    """The zoo's name of a split that may be called `val` or `valid`."""
-    return SYNONYMS.get(name.lower(), name.lower())
+    """The zoo's name of a split that may be called `val` or `training`; any other name in small letters."""
+    return ROLE_OF.get(name.lower(), name.lower())
+
+
+def find_roles(name: str) -> list[str]:
+    """Return the splits that whole words of a file's or a folder's name say: none, one, or several.
+
+    Words end at anything that is no letter, and where small letters are followed by a capital one: `imagenet-train`,
+    `Train_data`, `valSet2017` and `split=test` have one each, `restrain` and `latest` none.
+    """
+    parts = CAMEL_CASE.sub(" ", name)
+    found = {ROLE_OF[word] for word in re.split(r"[\W\d_]+", parts.lower()) if word in ROLE_OF}
+    return [split for split in SPLITS if split in found]
 
 
 def files_by_split(name: str, files: Sequence[str]) -> dict[str, list[str]]:
-    """The files of each split, by a word in their name or else their folder's; all are `train` if none has one.
+    """Return the files of each split, by a word in their names or else their folders'; all are `train` if none has one.
 
-    Raises `BadData` if only some have one, or none is `train`.
+    Raises `BadData` if only some have one, if a name says several, or if none is `train`.
     """
-    words = {file: _split_in(file) for file in files}
-    lost = [file for file, word in words.items() if not word]
+    folder = _common_folder(files)
+    roles = {file: _find_role(file, folder) for file in files}
+    lost = [file for file, role in roles.items() if not role]
     if 0 < len(lost) < len(files):
         raise BadData(f"{lost[0]} belongs to no split; put train, val or test into its name, as in the others")
     found: dict[str, list[str]] = {}
-    for file, word in words.items():
-        found.setdefault(word or "train", []).append(file)
+    for file, role in roles.items():
+        found.setdefault(role or "train", []).append(file)
     if "train" not in found:
         raise BadData(f"{name} has no training files, only {', '.join(sorted(found))}; name those too")
     return found
 
 
-def _split_in(file: str) -> str:
-    """The split that the name of a file, or of its folder, says; "" if neither does."""
-    folder, _, last = file.partition("?")[0].replace("\\", "/").rpartition("/")
-    words = [*re.split("[^a-zA-Z]+", last), folder.rpartition("/")[2]]
-    return next((split_name(word) for word in words if split_name(word) in SPLITS), "")
+def _parts_of(file: str) -> list[str]:
+    """Return the folders and the name in a path or an address."""
+    return file.partition("?")[0].replace("\\", "/").split("/")
+
+
+def _common_folder(files: Sequence[str]) -> int:
+    """Return how many of their first folders all files share."""
+    folders = [_parts_of(file)[:-1] for file in files]
+    shared = takewhile(lambda parts: len(set(parts)) == 1, zip(*folders))
+    return sum(1 for _ in shared)
+
+
+def _find_role(file: str, shared: int) -> str:
+    """Return the split that the name of a file says, else that of its nearest folder; "" if none does.
+
+    Words of the folders that all files share do not count, but for the last of them, if its name is that of a split.
+    """
+    parts = _parts_of(file)
+    for part in reversed(parts[shared:]):
+        roles = find_roles(part)
+        if len(roles) > 1:
+            raise BadData(f"{file}: the name {part!r} says {' and '.join(roles)}; rename it, so that it says one split")
+        if roles:
+            return roles[0]
+    last = split_name(parts[shared - 1]) if 0 < shared == len(parts) - 1 else ""
+    return last if last in SPLITS else ""
 
 
 def in_roles(stored: Mapping[str, Stored], roles: Mapping[str, str]) -> dict[str, Stored]:

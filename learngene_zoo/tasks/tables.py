@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.images import make_cell
 from learngene_zoo.tasks.splits import Labelled, classes_of_train, files_by_split, in_roles, split_name, task_of
 from learngene_zoo.tasks.task import SPLITS, Sample, Task
 
@@ -24,18 +25,19 @@ LABEL_TYPES = ("int8", "int16", "int32", "int64", "string", "large_string")  # o
 
 @dataclass(frozen=True)
 class TableRows:
-    """One column of undecoded images."""
+    """One column of undecoded images. Those that are stored as paths are read below `folders` only."""
 
     table: Any
     column: str
     name: str
+    folders: tuple[Path, ...] = ()
 
     def __len__(self) -> int:
         return len(self.table)
 
     def __getitem__(self, row: int, /) -> Sample:
-        """{"bytes", "path"}, as stored, called by the data's name and the row."""
-        return Sample(self.table[row][self.column], f"{self.name} row {row}")
+        """The stored bytes or path, called by the data's name and the row."""
+        return Sample(make_cell(self.table[row][self.column], self.folders), f"{self.name} row {row}")
 
 
 def task_of_tables(
@@ -45,9 +47,12 @@ def task_of_tables(
     *,
     roles: Mapping[str, str] | None = None,
     label: str | None = None,
+    folders: tuple[Path, ...] = (),
     **fields: Any,
 ) -> Task:
     """The task of a `datasets.DatasetDict`, its splits in their `roles`, its classes in the column `label` if given.
+
+    Images that the rows name by paths are read below `folders` only.
 
     Raises `BadData` that names a column which is missing or wrong.
     """
@@ -60,7 +65,7 @@ def task_of_tables(
     found = {}
     for split, table in known.items():
         labels = values[split] if listed else [number[str(value)] for value in values[split]]
-        found[split] = Labelled(rows_of(table, image, f"{name} {split}"), np.array(labels, dtype=np.int64))
+        found[split] = Labelled(rows_of(table, image, f"{name} {split}", folders), np.array(labels, dtype=np.int64))
     return task_of(name, found, class_names, **fields)
 
 
@@ -126,10 +131,10 @@ def _values(table: Any, label: str, name: str) -> list[Any]:
     return list(values)
 
 
-def rows_of(table: Any, image: str, name: str) -> TableRows:
+def rows_of(table: Any, image: str, name: str, folders: tuple[Path, ...] = ()) -> TableRows:
     """The stored images of one column. Raises `BadData` if there is no such column."""
     check_column(table.features, image, name)
-    return TableRows(undecoded(table.select_columns([image])), image, name)
+    return TableRows(undecoded(table.select_columns([image])), image, name, folders)
 
 
 def undecoded(table: Any) -> Any:
@@ -162,8 +167,8 @@ def open_parquet(path: str) -> Task:
     from datasets import DatasetDict, load_dataset
     from pyarrow.parquet import read_metadata
 
-    tables = DatasetDict()
-    for split, names in _files(Path(os.path.expanduser(path))).items():
+    tables, place = DatasetDict(), Path(os.path.expanduser(path))
+    for split, names in _files(place).items():
         for name in names:  # `datasets` would not say which one is wrong
             with _in_our_words(name):
                 rows = read_metadata(name).num_rows
@@ -171,7 +176,8 @@ def open_parquet(path: str) -> Task:
                 raise BadData(f"{name} has no rows; add some, or remove it")
         with _in_our_words(names[0]):
             tables[split] = load_dataset("parquet", data_files=names, split="train")
-    return task_of_tables(f"parquet:{path}", tables)
+    folders = (place,) if place.is_dir() else ()
+    return task_of_tables(f"parquet:{path}", tables, folders=folders)
 
 
 @contextmanager

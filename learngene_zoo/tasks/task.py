@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.records import Purpose, TaskRecord
 from learngene_zoo.errors import BadData, Unavailable, WrongCall, unknown
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.settings import Json, to_json
-from learngene_zoo.text import is_text
+from learngene_zoo.text import MOST_LETTERS, is_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,6 +115,12 @@ class Task:
         for text in (self.name, self.source, self.licence, *self.class_names):
             if not is_text(text):
                 raise BadData(f"{self.name}: {text!r} is not text in UTF-8; rename it")
+        for text in self.class_names:
+            if len(text) > MOST_LETTERS:
+                raise BadData(
+                    f"{self.name:.80}: the class {text[:30]!r}... has {len(text):,} characters; expected at most "
+                    f"{MOST_LETTERS}: rename it"
+                )
 
     @property
     def input_format(self) -> InputFormat:
@@ -129,7 +135,8 @@ class Task:
     @property
     def identity(self) -> Json:
         """What distinguishes its data from that of other tasks."""
-        return [to_json(self.record), self.image_size, self.channels, list(self.mean), list(self.std), self.flip]
+        shown = [self.image_size, self.channels, list(self.mean), list(self.std), self.flip]
+        return [to_json(self.record), *shown, *([self.stamp()] if self.stamp is not None else [])]
 
     @property
     def record(self) -> TaskRecord:

@@ -30,6 +30,8 @@ Augment = Literal["none", "light", "rand", "deit"]
 Images = torch.Tensor | Sequence[torch.Tensor]
 T = TypeVar("T")
 AUGMENTS: tuple[Augment, ...] = get_args(Augment)
+# Pixels of a whole picture that is resized before its centre is cropped. Of larger ones the centre alone is computed.
+MOST_RESIZED = 8_000_000
 LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R BT.601
 
 
@@ -110,6 +112,8 @@ def fitted(images: Images, size: int, view: View = USUAL_VIEW) -> torch.Tensor:
     if not isinstance(images, torch.Tensor):
         return torch.cat([fitted(image[None], size, view) for image in images])
     shape = resized_shape(images.shape[-2:], size, view)
+    if math.prod(shape) > MOST_RESIZED:
+        return torch.stack([_resize_centre(image, shape, size, view.interpolation) for image in images])
     if shape != images.shape[-2:] and len(images):
         images = torch.stack([resized(image, shape, view.interpolation) for image in images])
     return _centre(images, size)
@@ -120,6 +124,8 @@ def fitted_masks(masks: Images, size: int, view: View = USUAL_VIEW) -> torch.Ten
     if not isinstance(masks, torch.Tensor):
         return torch.cat([fitted_masks(mask[None], size, view) for mask in masks])
     shape = resized_shape(masks.shape[-2:], size, view)
+    if math.prod(shape) > MOST_RESIZED:
+        return masks[:, _nearest(masks.shape[-2], shape[0], size)][:, :, _nearest(masks.shape[-1], shape[1], size)]
     if shape != masks.shape[-2:]:
         masks = functional.interpolate(masks[:, None], size=shape, mode="nearest-exact")[:, 0]
     return _centre(masks, size)
@@ -143,8 +149,39 @@ def resized(image_CHW: torch.Tensor, shape: tuple[int, int], interpolation: Inte
     return torch.from_numpy(np.stack([np.asarray(plane) for plane in planes]))
 
 
+def _resize_centre(
+    image_CHW: torch.Tensor, shape: tuple[int, int], size: int, interpolation: Interpolation
+) -> torch.Tensor:
+    """Return the centre of `size` pixels of an image resized to `shape`, of which nothing else is computed.
+
+    Up to rounding these are the pixels of `resized`: PIL blurs across the border of the box.
+    """
+    from PIL import Image
+
+    (height, width), (top, left) = image_CHW.shape[-2:], _find_corner(shape, size)
+    down, right = height / shape[0], width / shape[1]
+    box = (left * right, top * down, (left + size) * right, (top + size) * down)
+    how = Image.Resampling[interpolation.upper()]
+    planes = [Image.fromarray(plane_HW).resize((size, size), how, box=box) for plane_HW in image_CHW.numpy()]
+    return torch.from_numpy(np.stack([np.asarray(plane) for plane in planes]))
+
+
+def _nearest(length: int, enlarged: int, size: int) -> torch.Tensor:
+    """Return which of `length` pixels the centre `size` of `enlarged` ones are nearest to, int64 (size,)."""
+    first = round((enlarged - size) / 2)
+    scale = torch.tensor(length / enlarged, dtype=torch.float32)  # as `interpolate` computes it
+    places = (torch.arange(first, first + size, dtype=torch.float32) + 0.5) * scale
+    return places.floor().long().clamp(max=length - 1)
+
+
+def _find_corner(shape: Sequence[int], size: int) -> tuple[int, int]:
+    """Return the first row and column of the centre of `size` pixels."""
+    top, left = (round((side - size) / 2) for side in shape)
+    return top, left
+
+
 def _centre(images: torch.Tensor, size: int) -> torch.Tensor:
-    top, left = (round((side - size) / 2) for side in images.shape[-2:])
+    top, left = _find_corner(images.shape[-2:], size)
     return images[..., top : top + size, left : left + size]
 
 

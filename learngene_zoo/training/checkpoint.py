@@ -7,7 +7,6 @@ It holds no state of a random number generator, since every draw is a function o
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from torch import nn
 
 from learngene_zoo.atomic import is_draft, new_folder
 from learngene_zoo.errors import BadFile, Refused, TrainingFailed
+from learngene_zoo.ownership import remove_draft, remove_marked
 from learngene_zoo.settings import Json, from_json
 from learngene_zoo.storage import StateDict, Tensors, read_json, write_json, write_tensors
 from learngene_zoo.text import printable
@@ -62,7 +62,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         write_json(draft / RECORD, {**record, "scaler": dict(checkpoint.scaler)})
     for other in _folders(folder):
         if other != place:
-            shutil.rmtree(other, ignore_errors=True)
+            remove_marked(other)
 
 
 def newest(folder: Path, training: Mapping[str, Json]) -> Checkpoint | None:
@@ -111,7 +111,7 @@ def _read(place: Path) -> Checkpoint:
 def forget(folder: Path) -> None:
     """Remove every checkpoint and every draft of one."""
     for place in _folders(folder):
-        shutil.rmtree(place, ignore_errors=True)
+        remove_marked(place)
     forget_drafts(folder)
 
 
@@ -119,7 +119,7 @@ def forget_drafts(folder: Path) -> None:
     """Remove the drafts that a killed process left behind."""
     for place in folder.glob(f".{PREFIX}*"):
         if is_draft(place.name):
-            shutil.rmtree(place, ignore_errors=True)
+            remove_draft(place)
 
 
 def _folders(folder: Path) -> Iterator[Path]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
 from torch import nn
 
 from learngene_zoo.artifacts.descendant import Descendant
@@ -48,7 +49,7 @@ def fit(
             watch(model)
     metrics = {
         "task": task.name,
-        **(_validated(model, start, task, run) if judge else {}),
+        **(_validated(model, start, task, recipe, run) if judge else {}),
         "training_images": loader.images,
         "epochs": recipe.epochs,
     }
@@ -80,16 +81,46 @@ def trained(start: M, model: nn.Module, task: Task, recipe: Recipe, run: Run, me
     )
 
 
-def _validated(model: nn.Module, start: Descendant | TimmModel, task: Task, run: Run) -> dict[str, Json]:
+def find_constant_share(task: Task, split: str = "validation") -> float | None:
+    """Return the accuracy of the best answer that is the same for all images of a split.
+
+    None where it is not known: of streams, of tasks with a class per pixel, and without images.
+    """
+    if task.dense or task.classes < 2 or task.open_stream is not None or not task.sizes[split]:
+        return None
+    counts = np.bincount(np.asarray(task.split(split).labels))
+    return float(counts.max() / counts.sum())
+
+
+def describe_chance(value: float, task: Task, recipe: Recipe) -> str:
+    """Return a warning if an accuracy on validation images is no better than a constant answer's, else ""."""
+    share = find_constant_share(task)
+    if share is None or value > share:
+        return ""
+    return (
+        f"the model is no better than a constant answer on {task.sizes['validation']} validation images ({value:.4f}, and "
+        f"{share:.4f} by the most frequent class); train again with a smaller --lr ({recipe.lr:g} was used), or for longer"
+    )
+
+
+def _validated(
+    model: nn.Module, start: Descendant | TimmModel, task: Task, recipe: Recipe, run: Run
+) -> dict[str, Json]:
     validation = evaluate(model, task, "validation", start.input_format, run)
-    return {f"validation_{validation.metric}": validation.value, "validation_images": validation.images}
+    found: dict[str, Json] = {f"validation_{validation.metric}": validation.value}
+    warning = describe_chance(validation.value, task, recipe) if recipe.epochs else ""
+    return {
+        **found,
+        "validation_images": validation.images,
+        **({"at_chance": True, "warning": warning} if warning else {}),
+    }
 
 
 def stalled(steps: Iterator[Step], classes: int) -> Iterator[Step]:
     """The same steps, checked once: after a tenth of the budget, and at least 50 steps.
 
-    Raises `TrainingFailed` if the mean cross-entropy of the classes over the second half of the steps until then is
-    within 2 % of ln(classes), that of a guess; other losses do not count. A training resumed after that point is not
+    Raises `TrainingFailed` if the mean cross-entropy of the classes over the second half of the steps until then is not
+    at least 2 % below ln(classes), that of a guess; other losses do not count. A training resumed after that point is not
     checked again.
     """
     chance, losses = math.log(classes), []
@@ -99,7 +130,7 @@ def stalled(steps: Iterator[Step], classes: int) -> Iterator[Step]:
             losses.append(step.losses[CLASS_LOSS])
         if step.step == when:
             mean = sum(losses) / len(losses)
-            if abs(mean - chance) <= NEAR * chance:
+            if mean >= (1 - NEAR) * chance:
                 raise TrainingFailed(
                     f"after {step.step} of {step.steps} steps the loss is {mean:.3f}, no better than the {chance:.3f} of "
                     f"guessing among {classes} classes; try another --lr or a longer --warmup"

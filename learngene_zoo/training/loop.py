@@ -289,6 +289,13 @@ class Engine:
                 what = f"the loss {name} is {value} at step {step} of {self.steps}, which was not taken"
                 raise TrainingFailed(f"{what}; try a lower --lr, or --clip 1")
 
+    def _check_weights(self) -> None:
+        """Check that the last step, whose gradients no later loss tells of, left finite weights."""
+        for name, tensor in self.objective.state_dict().items():
+            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+                what = f"the weights {name} are not finite after step {self.steps} of {self.steps}"
+                raise TrainingFailed(f"{what}; try a lower --lr, or --clip 1")
+
     def save(self, step: int) -> float:
         """Write a checkpoint and return how many seconds that took."""
         started = time.monotonic()
@@ -299,6 +306,7 @@ class Engine:
     def finish(self) -> None:
         """Leave the objective with the weights to keep."""
         self.optimizer.zero_grad()
+        self._check_weights()
         self.state.keep_average()
         self.objective.eval()
         wait_for_all()

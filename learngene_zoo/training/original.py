@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gathered, join, open_device, rank, world
 from learngene_zoo.tasks.loader import Feeder
 from learngene_zoo.tasks.task import Samples, Split, Task
@@ -26,6 +27,8 @@ from learngene_zoo.training.objectives import MOST_LOGITS, MeanIoU
 
 if TYPE_CHECKING:
     from learngene_zoo.training.evaluate import Evaluation
+
+MOST_RESIZED_LOGITS = 500_000_000  # of one picture: 2 GB
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,14 @@ def evaluate_originals(
     own = range(rank(), min(len(source), images or len(source)), world())
     marks = []
     reader = Originals(task, source)
-    with evaluating(model.to(device), device, run):
+    title = f"evaluating on {task.name} at its own resolution"
+    with evaluating(model.to(device), device, run), report_activity(title, len(own)) as activity:
         for index, got in zip(own, Feeder(reader, own, run.workers) if run.workers else map(reader.__getitem__, own)):
             if isinstance(got, BadData):
                 raise got
+            activity.done += 1
             assert got.masks is not None, "they were checked"
+            _check_logits(got.images[0], input_format, task, index)
             logits_Khw, finite = over_windows(model, got.images[0], input_format, device)
             mask_HW = got.masks[0].long().to(device)
             rows_1R = metric.counts(classes_of(logits_Khw, mask_HW.shape)[None], mask_HW[None])
@@ -71,6 +77,17 @@ def evaluate_originals(
     if not every:
         raise BadData(f"the split {split} of {task.name} has no images")
     return summary(task.name, split, metric, rows_in(task.name, every), resolution="original")
+
+
+def _check_logits(image_CHW: torch.Tensor, input_format: InputFormat, task: Task, index: int) -> None:
+    """Check that the logits of all classes fit into memory at each pixel of the resized picture."""
+    shape = resized_shape(image_CHW.shape[-2:], input_format.image_size, input_format.view)
+    if math.prod(shape) * task.classes > MOST_RESIZED_LOGITS:
+        height, width = image_CHW.shape[-2:]
+        raise BadData(
+            f"image {index} of {task.name} is {width} x {height} pixels, too long for {task.classes} classes at its own "
+            "resolution; remove it, or use --resolution resized"
+        )
 
 
 def over_windows(

@@ -10,11 +10,14 @@ from pathlib import Path
 import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.exported import ExportedModel
 from learngene_zoo.artifacts.timm_model import TimmModel
 from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, open_device
-from learngene_zoo.tasks.images import decoded
+from learngene_zoo.tasks.images import decoded, describe_deep_grey
+from learngene_zoo.tasks.task import Sample
 from learngene_zoo.tasks.transforms import fitted, normalised
 from learngene_zoo.training.evaluate import evaluating
 
@@ -30,7 +33,12 @@ class Prediction:
 
 
 def predict(
-    model: Descendant | TimmModel, images: Iterable[str | Path], run: Run, *, top: int = 5, batch_size: int = 32
+    model: Descendant | TimmModel | ExportedModel,
+    images: Iterable[str | Path],
+    run: Run,
+    *,
+    top: int = 5,
+    batch_size: int = 32,
 ) -> Iterator[Prediction]:
     """One prediction for each picture, in their order, as they are read. A picture that cannot be read does not stop the others.
 
@@ -64,6 +72,8 @@ def _read(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
     """The picture as the model takes it, (1, C, H, W), or why there is none."""
     try:
         pixels_CHW = decoded(path, path)
+        if note := describe_deep_grey([Sample(path, path)]):
+            print_note(note, "deep grey")
     except BadData as error:
         return error
     return normalised(fitted([pixels_CHW], input_format.image_size, input_format.view), input_format)

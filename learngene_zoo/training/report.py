@@ -1,6 +1,7 @@
 """`report.html`: how a training went and what the model confuses, on one page that loads nothing from anywhere.
 
-It is a function of the model, the task and the seed: no time, no path, so that a resumed training writes the same page.
+It is a function of the model, the task and the seed, without the time, so that a resumed training writes the same page. It names
+pictures of the task by their paths: `lgzoo publish` leaves it behind.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from learngene_zoo.colours import PAGE_COLOURS
 from learngene_zoo.errors import ZooError
+from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit
 from learngene_zoo.text import html
 from learngene_zoo.training.evaluate import Judged
 
@@ -25,12 +28,18 @@ if TYPE_CHECKING:
 MOST_CLASSES = 40  # of a confusion matrix; of more classes, the pairs that are confused most are listed
 MOST_PAIRS, WORST, SIDE = 40, 24, 112  # rows; pictures, and their longer side in pixels
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+* { box-sizing: border-box }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: var(--ink); background: var(--paper) }
+h1, p, figcaption { overflow-wrap: anywhere } .warning { border-left: 4px solid var(--series-1); padding-left: .8rem }
 table { border-collapse: collapse; font-size: 13px } td, th { padding: 2px 8px; text-align: right } th { font-weight: 600 }
 td:first-child, th:first-child { text-align: left } .matrix td { min-width: 1.6em; text-align: center; padding: 3px }
 .matrix th { font-weight: 400 } .matrix thead th { writing-mode: vertical-rl; transform: rotate(180deg); padding: 6px 2px }
-.scroll { overflow-x: auto } .worst { display: flex; flex-wrap: wrap; gap: 14px } figure { margin: 0; width: 132px; font-size: 12px }
-figure img { width: 112px; height: 112px; object-fit: contain; background: #eee } svg text { font-size: 11px; fill: #555 }
+.scroll { overflow-x: auto } .worst { display: grid; grid-template-columns: repeat(auto-fill, minmax(132px, 1fr)); gap: 14px }
+figure { margin: 0; font-size: 12px; min-width: 0 } figcaption b { font-weight: 600; display: block }
+figure img { width: 112px; height: 112px; object-fit: contain; background: var(--panel) }
+.curves { display: flex; flex-wrap: wrap; gap: 1rem } svg { display: block; width: 100%; max-width: 420px; height: auto }
+svg text { font-size: 11px; fill: var(--quiet) } polyline { stroke: var(--series-0) } circle { fill: var(--series-0) }
+summary { cursor: pointer; color: var(--accent) }
 """.strip()
 
 
@@ -43,10 +52,15 @@ def report(model: Descendant | TimmModel, task: Task, judged: Judged) -> str:
     facts = (
         f"{test.metric} {test.value:.4f} on {test.images} {test.split} images (95 % interval {low:.4f} to {high:.4f})"
     )
-    kept = f" The weights are those of epoch {metrics['kept_epoch']}." if "kept_epoch" in metrics else ""
-    parts = [f"<h1>{html(title)}</h1><p>{html(facts)}.{kept}</p>", _curves(metrics.get("history", ()), test.metric)]
+    epoch = metrics.get("kept_epoch")
+    kept = "" if epoch is None else f" The weights are those of epoch {epoch}." if epoch else " They are untrained."
+    warning = f'<p class="warning">{html(metrics["warning"])}</p>' if "warning" in metrics else ""
+    parts = [
+        f"<h1>{html(title)}</h1><p>{html(facts)}.{kept}</p>{warning}",
+        _curves(metrics.get("history", ()), test.metric),
+    ]
     parts += _of_pixels(task, judged) if task.dense else _of_images(task, judged)
-    head = f'<meta charset="utf-8"><title>{html(title)}</title><style>{_STYLE}</style>'
+    head = f'<meta charset="utf-8"><title>{html(title)}</title><meta name="viewport" content="width=device-width"><style>{PAGE_COLOURS}{_STYLE}</style>'
     return f"<!doctype html>\n<html lang=en>\n<head>{head}</head>\n<body>\n" + "\n".join(parts) + "\n</body>\n</html>\n"
 
 
@@ -79,7 +93,7 @@ def _curves(history: Sequence[Mapping[str, Any]], metric: str) -> str:
     rows = [(row["epoch"], f"{row['loss']:.4f}", f"{row[name]:.4f}") for row in history]
     table = _table(("epoch", "training loss", f"validation {metric}"), rows)
     lines = "".join(_curve(title, values) for title, values in drawn)
-    return f"<h2>Training</h2>{lines}<details><summary>every epoch</summary>{table}</details>"
+    return f"<h2>Training</h2><div class=curves>{lines}</div><details><summary>every epoch</summary>{table}</details>"
 
 
 def _curve(title: str, values: Sequence[float]) -> str:
@@ -88,11 +102,11 @@ def _curve(title: str, values: Sequence[float]) -> str:
     step = 360 / max(len(values) - 1, 1)
     points = [(40 + i * step, 150 - 120 * (value - low) / reach) for i, value in enumerate(values)]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5" fill="#2b6cb0"/>' for x, y in points)
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points)
     labels = f'<text x="2" y="34">{high:.3g}</text><text x="2" y="154">{low:.3g}</text><text x="40" y="14">{html(title)}</text>'
     ends = f'<text x="40" y="172">epoch 1</text><text x="400" y="172" text-anchor="end">{len(values)}</text>'
-    line = f'<polyline points="{path}" fill="none" stroke="#2b6cb0" stroke-width="1.5"/>'
-    return f'<svg width="420" height="180" role="img">{labels}{ends}{line}{dots}</svg>'
+    line = f'<polyline points="{path}" fill="none" stroke-width="1.5"/>'
+    return f'<svg viewBox="0 0 420 180" role="img">{labels}{ends}{line}{dots}</svg>'
 
 
 def _matrix(task: Task, matrix_KK: np.ndarray) -> str:
@@ -150,8 +164,19 @@ def _worst(task: Task, judged: Judged) -> str:
     for index in chosen:
         truth, predicted, _, share = rows_NR[index].tolist()
         names = f"{html(task.class_names[truth])}, taken for {html(task.class_names[predicted])} ({share / 1e4:.0f} %)"
-        figures.append(f"<figure>{_picture(split, index)}<figcaption>image {index}: {names}</figcaption></figure>")
+        caption = f"<figcaption><b>{html(_find_name(split, index))}</b> {names}</figcaption>"
+        figures.append(f"<figure>{_picture(split, index)}{caption}</figure>")
     return f'<h2>Worst pictures</h2><div class="worst">{"".join(figures)}</div>'
+
+
+def _find_name(split: Any, index: int) -> str:
+    """Return the path of an image, as the task names it, or its data and row; "image N" where there is neither."""
+    place = index
+    while isinstance(split, PartOfSplit):
+        split, place = split.split, int(split.members[place])
+    if isinstance(split, DecodedSplit):
+        return split.rows[int(split.members[place])].where
+    return f"image {index}"
 
 
 def _picture(split: Any, index: int) -> str:

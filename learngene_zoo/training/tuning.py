@@ -8,8 +8,6 @@ a resumed run continues from, the best epoch until then is still there, so that 
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -19,17 +17,20 @@ from typing import Any, Literal
 
 from torch import nn
 
-from learngene_zoo.errors import BadFile
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.timm_model import TimmModel
+from learngene_zoo.errors import BadFile, TrainingFailed
 from learngene_zoo.families.tensors import state_of
+from learngene_zoo.ownership import remove_marked
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import Json, Recipe
-from learngene_zoo.storage import StateDict, load_result, save_result
+from learngene_zoo.storage import StateDict, load_result, parse_json, save_result
 from learngene_zoo.tasks.splits import with_validation
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.text import human_seconds
 from learngene_zoo.training import checkpoint
 from learngene_zoo.training.evaluate import evaluate, judge
-from learngene_zoo.training.fit import M, prepared, trained
+from learngene_zoo.training.fit import M, describe_chance, prepared, trained
 from learngene_zoo.training.loop import Step, train
 from learngene_zoo.training.report import report
 from learngene_zoo.training.trackers import METRICS, say
@@ -66,24 +67,33 @@ def tune(
 
     `keep`: the weights of the first epoch with the best accuracy (or mIoU) on validation images, or of the last. `patience`: stop
     after so many epochs without a better one. Where the task has no validation images, a tenth of its training images are;
-    its test images decide nothing. `lesson` makes another objective, a `Distilled`, of the task's and the model. The result has a report of it all, `report.html`, among its files. Raises as `fit` does.
+    its test images decide nothing. A training that diverges ends there: the weights of the best epoch until then are kept, or
+    those before training, and a `warning` in the metrics says so. `lesson` makes another objective, a `Distilled`, of the task's and the model. The result has a report of it all, `report.html`, among its files. Raises as `fit` does.
     """
     taken, task = task.sizes, with_validation(task)
     model, objective, loader = prepared(start, task, recipe, run)
     if lesson is not None:
         objective = lesson(objective, model)
     watch = Watch(run=run, keep=keep, patience=patience)
+    failure = ""
     if recipe.epochs:
         steps = train(objective, loader, recipe, run, label=f"training on {task.name}", lines=False)
-        with closing(steps):  # type: ignore[type-var]  # a generator, which ends here if it is stopped early
-            for step in steps:
-                if watch.after(step, model, start, task, recipe):
-                    break
-        watch.finish(model)
+        try:
+            with closing(steps):  # type: ignore[type-var]  # a generator, which ends here if it is stopped early
+                for step in steps:
+                    if watch.after(step, model, start, task, recipe):
+                        break
+        except TrainingFailed as error:
+            failure = str(error)
+        watch.finish(model, start, failed=bool(failure))
     judged = judge(model, task, "test", start.input_format, run)
     test = judged.evaluation
     history = [epoch.json(test.metric) for epoch in watch.history]
     kept = watch.kept(history)
+    if failure and not kept:
+        value = evaluate(model, task, "validation", start.input_format, run).value
+        kept = {"epoch": 0, f"validation_{test.metric}": value}
+    warnings = _describe_failure(failure, kept, test.metric, task, recipe) if kept else {}
     low, high = test.interval
     metrics: dict[str, Json] = {
         "task": task.name,
@@ -96,9 +106,26 @@ def tune(
         "training_images": loader.images,
         "epochs": recipe.epochs,
         **({"kept_epoch": kept["epoch"], "history": history} if kept else {}),
+        **warnings,
     }
     done = trained(start, model, task, recipe, run, metrics)
     return replace(done, files={"report.html": report(done, task, judged)})
+
+
+def _describe_failure(
+    failure: str, kept: Mapping[str, Json], metric: str, task: Task, recipe: Recipe
+) -> dict[str, Json]:
+    """Return what the metrics record of a training that diverged or learnt nothing; nothing of any other."""
+    value: Any = kept[f"validation_{metric}"]
+    chance = describe_chance(value, task, recipe)
+    at_chance: dict[str, Json] = {"at_chance": True} if chance else {}
+    if not failure:
+        return {**at_chance, "warning": chance} if chance else {}
+    epoch = f"the weights of epoch {kept['epoch']}" if kept["epoch"] else "the weights before training"
+    told = failure.partition(";")[0]
+    found = f"the training diverged: {told}; {epoch} are kept (validation {metric} {value:.4f})"
+    advice = chance or f"train again with a smaller --lr ({recipe.lr:g} was used), or with --clip 1"
+    return {"diverged": True, **at_chance, "warning": f"{found}; {advice}"}
 
 
 @dataclass(kw_only=True)
@@ -110,6 +137,7 @@ class Watch:
     patience: int | None
     history: list[Epoch] = field(default_factory=list)
     state: StateDict | None = None  # of the best epoch
+    _last: StateDict | None = None  # of the last epoch, where that is to be kept
     _losses: list[float] = field(default_factory=list)
     _began: float | None = None
 
@@ -131,6 +159,8 @@ class Watch:
         if _best_of(self.history) is epoch and self.keep == "best":
             self.state = {name: tensor.cpu().clone() for name, tensor in state_of(shown).items()}
             self._save(epoch)
+        elif self.keep == "last":
+            self._last = {name: tensor.cpu().clone() for name, tensor in state_of(shown).items()}
         step.report({"validation/value": found.value, "epoch_loss": loss})
         seconds = time.monotonic() - self._began
         line = f"epoch {epoch.epoch} of {recipe.epochs}: loss {loss:.4f}, validation {found.metric} {found.value:.4f}"
@@ -141,10 +171,14 @@ class Watch:
             self.state = state_of(shown)
         return stop
 
-    def finish(self, model: nn.Module) -> None:
-        """Leave the model with the weights to keep."""
+    def finish(self, model: nn.Module, start: Descendant | TimmModel, failed: bool) -> None:
+        """Leave the model with the weights to keep; after a failure those of an earlier epoch, or of the start."""
         if self._began is None:
             self._resume(before=None)
+        if failed and self.state is None and self._last is None:
+            self.history = []  # whose weights are gone
+        if failed and self.state is None:
+            self.state = self._last or state_of(start.model())
         if self.state is not None:
             model.load_state_dict(dict(self.state))
         model.eval()
@@ -199,7 +233,7 @@ class Watch:
         needed = {f"{BEST}{one.epoch}" for one in (epoch, resumed) if one is not None}
         for place in folder.glob(f"{BEST}*"):
             if place.name not in needed:
-                shutil.rmtree(place, ignore_errors=True)
+                remove_marked(place)
 
 
 def _best_of(history: Sequence[Epoch]) -> Epoch | None:
@@ -208,5 +242,5 @@ def _best_of(history: Sequence[Epoch]) -> Epoch | None:
 
 
 def _lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        yield json.loads(line)
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        yield parse_json(line)

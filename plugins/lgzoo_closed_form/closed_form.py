@@ -282,4 +282,5 @@ CLOSED_FORM = Method(
     families=("vit", "eva"),
     tasks="one",
     details=Details,
+    plot="lgzoo_closed_form.plot:picture",
 )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from learngene_zoo.plugin import Samples
 
 
-VERSION = 2  # raise it, and every task has other test images; results of two versions are never mixed
+VERSION = 3  # raise it, and every task has other test images; results of two versions are never mixed
 SIZE = 32  # pixels of a picture's side
 GRAIN = 3 * SIZE * SIZE  # values of noise per picture
 TRIES = 20_000  # rows that are drawn at most for a table of classes

@@ -9,7 +9,6 @@ checksums beside them, if there are any.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
 import tarfile
@@ -21,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from learngene_zoo.plugin import BadData, Entry, Files, Labelled, Sample, Task, task_of
+from learngene_zoo.plugin import BadData, Entry, Files, Labelled, Sample, Task, parse_json, task_of
 from lgzoo_papers.places import ARCHIVE, DECATHLON_DATA, DECATHLON_DEVKIT
 
 ROLES = {"train": "train", "val": "test"}  # the archive's name of a split -> ours
@@ -123,7 +122,7 @@ def same_classes(one: Annotated, other: Annotated, paths: Sequence[Path]) -> Non
 
 def _lists(path: Path) -> list[list[Any]]:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except FileNotFoundError:
         raise BadData(f"there is no {path}; unpack the devkit there") from None
     except (OSError, ValueError) as error:

@@ -31,10 +31,15 @@ def test_it_says_where_things_are_kept_and_how_the_hub_is_reached(monkeypatch: p
     assert found["torch"]["status"] == "ok"
 
 
-def test_the_lines_of_its_table_fit_a_mail_also_in_a_pipe() -> None:
-    lines = CliRunner().invoke(main, ["doctor"]).stdout.splitlines()
-    assert max(map(len, lines)) <= 160
-    assert any(line.startswith("task digits ") for line in lines)
+def test_it_prints_the_rows_that_matter_and_with_all_every_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = CliRunner().invoke(main, ["doctor"])
+    assert len(result.stdout.splitlines()) <= 20
+    assert "torch " in result.stdout
+    assert result.stderr.endswith(" more: --all\n")
+    everything = CliRunner().invoke(main, ["doctor", "--all"]).stdout.splitlines()
+    assert any(line.startswith("task digits ") for line in everything)
+    assert len(everything) > 80
 
 
 def test_a_full_disk_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import click
 import pytest
 
 from learngene_zoo.cli.main import guarded
-from learngene_zoo.errors import BadFile, WrongCall
+from learngene_zoo.errors import BadFile, Exists, WrongCall
 
 
 def outcome(
@@ -60,7 +66,93 @@ def test_debug_shows_where_and_is_taken_off_the_line(capsys: pytest.CaptureFixtu
     assert seen == ["show", "x"]
 
 
+@pytest.mark.parametrize(
+    ("words", "path", "beside"),
+    [
+        (["finetune"], "finetuned", "lgzoo finetune -o finetuned-3"),
+        (
+            ["finetune", "my model", "-o", "finetuned", "--lr", "1e-3"],
+            "finetuned",
+            "lgzoo finetune 'my model' --lr 1e-3 -o finetuned-3",
+        ),
+        (["export", "--out=a b.onnx", "-q"], "a b.onnx", "lgzoo export -q -o 'a b-2.onnx'"),
+        (["expand", "-ox", "--task", "folder:My Photos"], "x", "lgzoo expand --task 'folder:My Photos' -o x-2"),
+        (["show", "digits", "--sheet", "s.png"], "s.png", "lgzoo show digits -o s-2.png"),
+    ],
+)
+def test_a_place_that_is_taken_comes_with_the_command_that_writes_beside_it(
+    words: list[str],
+    path: str,
+    beside: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("finetuned-2").mkdir()
+    code, text = outcome(Exists(path), capsys, words)
+    assert code == 1
+    assert text.endswith(
+        f"already exists; choose another place with -o, or replace it with --force; for example: {beside}\n"
+    )
+
+
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), click.Abort()])
 def test_an_interrupt_says_how_to_go_on(interrupt: BaseException, capsys: pytest.CaptureFixture[str]) -> None:
-    assert outcome(interrupt, capsys, ["finetune"]) == (1, "interrupted; --resume continues\n")
-    assert outcome(interrupt, capsys, ["list"]) == (1, "interrupted\n")
+    assert outcome(interrupt, capsys, ["finetune"]) == (130, "interrupted; --resume continues\n")
+    assert outcome(interrupt, capsys, ["list"]) == (130, "interrupted\n")
+    assert outcome(interrupt, capsys, ["bench"]) == (130, "interrupted; the same command continues\n")
+
+
+def test_an_interrupt_that_a_library_turns_into_an_error_is_still_one(capsys: pytest.CaptureFixture[str]) -> None:
+    def import_something(_: list[str]) -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("half imported") from None
+
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert guarded(import_something, ["plan"]) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+SLOW_TO_STOP = """
+import signal, sys, time
+from learngene_zoo.cli.main import guarded
+
+def call(_):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(60)
+
+sys.exit(guarded(call, ["finetune"]))
+"""
+
+
+def test_a_second_interrupt_ends_at_once_and_without_a_traceback() -> None:
+    done = subprocess.run([sys.executable, "-c", SLOW_TO_STOP], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs /proc")
+def test_ctrl_c_while_libraries_are_imported(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "learngene_zoo", "extract", "first_k", "-o", str(tmp_path / "new")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, process_group=0) as process:
+        while process.poll() is None and "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text():
+            time.sleep(0.02)
+        os.killpg(process.pid, signal.SIGINT)
+        _, printed = process.communicate(timeout=50)
+    assert (process.returncode, printed.strip()) == (130, "interrupted; --resume continues")
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = f"{sys.executable} -m learngene_zoo list --all | head -1"
+    done = subprocess.run(command, shell=True, env=environment, capture_output=True, text=True, timeout=50)
+    assert (len(done.stdout.splitlines()), done.stderr.count("Traceback"), done.stderr.count("error")) == (1, 0, 0)

@@ -120,7 +120,7 @@ def test_what_cannot_be_meant_is_named(words: list[str], names: list[str]) -> No
 def test_the_help_shows_choices_and_defaults_and_keeps_settings_apart() -> None:
     params = [*options_of(Toy()), click.Option(["--json"], is_flag=True, help="Print JSON.")]
     text = CliRunner().invoke(SettingsCommand("toy", params=params), ["--help"], terminal_width=200).stdout
-    settings, options = text.split("\nOptions:")
+    options, settings = text.split("\nSettings:")
     for words in (
         "[default: no]",
         "how often  [default: 3]",

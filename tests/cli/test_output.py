@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo.cli.job import Job, print_lines, print_made, print_row, print_rows, say
+from learngene_zoo.cli.job import (
+    Job,
+    choose_rows,
+    interval_text,
+    is_number,
+    print_lines,
+    print_made,
+    print_row,
+    print_rows,
+    say,
+)
 from learngene_zoo.cli.main import note
 from learngene_zoo.runs.run import Run
 
@@ -29,15 +39,46 @@ def test_json_is_bare_and_raw(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["params"] == 20_000_000
 
 
-def test_a_piped_table_cuts_and_wraps_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    long = "word " * 100
-    print_rows(
-        [{"name": "a", "text": long, "params": 1_234_567}, {"name": "b", "text": None, "params": 5}], as_json=False
-    )
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4  # heading, rule, two rows
-    assert long.strip() in lines[2]
-    assert "1.23M" in lines[2]
+@pytest.mark.parametrize("width", [80, 60, 200])
+def test_a_table_is_as_wide_as_the_terminal_and_cuts_no_name(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    name = "weight_selection/stem_fan_in"
+    row = {"name": name, "text": "word " * 30, "params": 1_234_567, "tasks": "a," * 40}
+    print_rows([row, {**row, "text": None}], as_json=False, title="t " * 90, drops=("tasks",))
+    printed = capsys.readouterr()
+    assert all(len(line) <= width for line in printed.out.splitlines())
+    assert printed.out.count(name) == 2
+    assert printed.out.count("word") == 30
+    assert "1.23M" in printed.out
+    assert printed.err == ("" if width == 200 else f"not shown in {width} columns: tasks\n")
+
+
+def test_ten_rows_and_how_many_more(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"n": f"row{i}", "value": i} for i in range(97)]
+    print_rows(rows, as_json=False, most=10)
+    printed = capsys.readouterr()
+    assert [line.split()[0] for line in printed.out.splitlines()[2:]] == [f"row{i}" for i in range(10)]
+    assert printed.err == "87 more: --all\n"
+    print_rows(rows, as_json=True, most=10)
+    assert len(json.loads(capsys.readouterr().out)) == 97
+    print_rows(rows[:11], as_json=False, most=10)  # the line would be as long as the row that it is about
+    printed = capsys.readouterr()
+    assert (len(printed.out.splitlines()), printed.err) == (13, "")
+
+
+def test_rows_that_are_spread_begin_with_the_first_and_end_with_the_last() -> None:
+    assert choose_rows(range(97), 10, spread=True) == [0, 11, 21, 32, 43, 53, 64, 75, 85, 96]
+    assert choose_rows(range(97), 3) == [0, 1, 2]
+    assert choose_rows(range(97), None, spread=True) == list(range(97))
+
+
+def test_an_interval_stands_beside_its_value_and_is_aligned_as_a_number() -> None:
+    assert interval_text(0.91349, 0.9, 0.925) == "0.913 [0.900, 0.925]"
+    assert is_number("0.913 [0.900, 0.925]")
+    assert is_number("-0.010 [-0.030, 0.010]")
+    assert not is_number("digits")
 
 
 def test_names_that_look_like_markup_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +150,7 @@ def test_half_of_torchruns_variables(variables: dict[str, str], code: int, said:
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize("line", ["list tasks", "list tasks --json", "show lsamd"])
+@pytest.mark.parametrize("line", ["list tasks --all", "list tasks --json", "show lsamd"])
 def test_a_closed_stream_is_no_error(line: str, closed: str) -> None:
     done = lgzoo(line, closed=closed)
     assert (done.returncode, done.stderr) == (0, "")
@@ -125,7 +166,8 @@ def test_a_name_that_is_no_utf8_is_printed_in_any_encoding(encoding: str) -> Non
 def lgzoo(line: str, variables: dict[str, str] | None = None, closed: str = "") -> subprocess.CompletedProcess[str]:
     """One call in a process of its own, some of its streams closed by the shell."""
     command = f'exec "$0" -m learngene_zoo {line} {closed}'
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **(variables or {})}
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": paths, "COLUMNS": "200", **(variables or {})}
     return subprocess.run(
         ["sh", "-c", command, sys.executable], env=environment, capture_output=True, text=True, timeout=120
     )

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 
 from learngene_zoo.artifacts.shelf import cards_folder
 from learngene_zoo.cli.main import TABLE, main
+from learngene_zoo.cli.options import START_HERE
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import with_settings
@@ -108,13 +109,49 @@ def test_every_registered_method_has_its_own_commands() -> None:
         text = call(verb, "--help").stdout
         assert all(name in text for name in METHODS.references())
     text = call("extract", "lsamd", "--help").stdout
-    settings, options = text.split("\nOptions:")
+    options, settings, running = re.split("\nSettings:|\nRunning:", text)
     assert "--keep INTEGER,..." in settings
     assert "--epochs INTEGER" in settings
-    for common in ("--device", "--seed", "--precision", "--threads", "--workers", "--out", "--force", "--resume"):
-        assert common in options
-    for common in ("--quiet", "--offline", "--json", "--tracker", "--ancestry", "--task", "--preset"):
-        assert common in options
+    places = [options.index(f" {name}") for name in ("--task", "--out", "--ancestry", "--force", "--resume")]
+    assert places[:2] == sorted(places)[:2]  # what most calls need comes first
+    for common in ("--device", "--seed", "--precision", "--threads", "--workers", "--quiet", "--offline", "--json"):
+        assert common in running
+    assert "--tracker" in running
+
+
+def test_the_help_of_extract_begins_with_the_methods_to_start_with() -> None:
+    text = call("extract", "--help").stdout
+    start, others = text.split("\nStart here:")[1].split("\nOther methods:")
+    assert [line.split()[0] for line in start.splitlines() if re.match("  [a-z]", line)] == list(START_HERE)
+    assert set(START_HERE) < set(METHODS.references())
+    assert " closed_form" not in others.split("\nOptions of every method:")[0]
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_no_help_has_bounds_that_nobody_reaches_or_an_option_without_a_text(name: str) -> None:
+    text = call(name, "--help").stdout
+    assert "9223372036854775807" not in text
+    assert "<=x" not in text.replace("0<=x<=1]", "")
+    command = main.get_command(click.Context(main), name)  # type: ignore[attr-defined]
+    assert all(option.help for option in command.params if isinstance(option, click.Option))
+
+
+@pytest.mark.parametrize(
+    ("line", "options"),
+    [
+        ("export", "--tracker --seed --precision"),
+        ("expand lsamd-mini", "--tracker --precision"),
+        ("evaluate", "--tracker --seed"),
+        ("compare a b", "--tracker --resume --force"),
+        ("recommend --task digits", "--tracker --resume --force"),
+        ("predict model x.png", "--tracker --resume --workers --seed"),
+    ],
+)
+def test_an_option_that_means_nothing_for_a_verb_is_refused(line: str, options: str) -> None:
+    text = call(line.split()[0], "--help").stdout
+    for option in options.split():
+        assert f" {option}" not in text
+        assert f"no option named {option}; " in refused(*line.split(), option, "1")
 
 
 def test_lists_are_flat() -> None:
@@ -127,7 +164,8 @@ def test_lists_are_flat() -> None:
     assert {row["kind"] for row in everything} >= {"method", "task"}
     for row in everything:
         assert not any(isinstance(value, dict) for value in row.values())
-    assert all(name in call("list").stdout for name in ("methods:", "learngenes:", "tasks:", "lsamd", "digits"))
+    assert all(name in call("list").stdout for name in ("methods: ", "learngenes: ", "tasks: ", "closed_form"))
+    assert all(name in call("list", "--all").stdout for name in ("lsamd", "tal", "digits", "timm:"))
 
 
 def test_a_task_with_a_note_shows_it() -> None:
@@ -157,6 +195,7 @@ def test_the_demo_prints_its_table_and_what_it_shows(monkeypatch: pytest.MonkeyP
     line |= {"over_shuffled": 0.213, "over_shuffled_low": 0.2, "over_shuffled_high": 0.23}
     monkeypatch.setattr("learngene_zoo.cli.demo._measured", lambda job, full, workers: [])
     monkeypatch.setattr("learngene_zoo.bench.demo.demo_rows", lambda rows: [line])
+    monkeypatch.setenv("COLUMNS", "120")
     result = call("demo", "-o", "story")
     for words in (
         "91.3",
@@ -224,6 +263,11 @@ def test_completion_scripts_and_what_they_ask_for() -> None:
     assert completed("lgzoo evaluate --device cu") == ["cuda"]
     assert "lsamd-mini" in completed("lgzoo expand lsa")
     assert "--layers" in completed("lgzoo expand --la")
+    assert completed("lgzoo show lsamd")[:3] == ["lsamd", "lsamd12", "lsamd-mini"]
+    assert completed("lgzoo show dig")[0] == "digits"
+    assert "lsamd-mini" in completed("lgzoo recommend lsa")
+    assert completed("lgzoo recommend --task dig") == ["digits"]
+    assert completed("lgzoo list me") == ["methods"]
 
 
 def test_the_help_costs_click_and_nothing_else() -> None:
@@ -308,7 +352,7 @@ def test_a_method_that_two_packages_claim_is_refused_with_the_reason(
     result = CliRunner().invoke(main, ["extract", "contested"])
     assert result.exit_code == 1
     assert "2 packages claim the method 'contested'" in result.stderr
-    listed = call("list", "methods")
+    listed = call("list", "methods", "--all")
     assert listed.stderr.count("note: method contested of zoo_") == 2
     assert "lsamd" in listed.stdout
     assert re.search(r"contested +\(broken: see lgzoo doctor\)", call("extract", "--help").stdout)

@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import save_file
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, reopen_ancestry, sha256
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, reopen_ancestry
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.records import AncestryRecord
+from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.artifacts.sources import BUNDLED_CARD
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, model_of
@@ -276,7 +277,7 @@ def test_pickles_are_refused(tmp_path: Path, suffix: str) -> None:
             "no timm model named 'deit_bose_patch16_224'; did you mean deit_base_patch16_224",
         ),
         ("timm:deit_base_patch16_224.nobody", "no pretrained tag of deit_base_patch16_224 named"),
-        ("timm:zzzzzzzzzzzz", "list_models"),
+        ("timm:zzzzzzzzzzzz", "lgzoo list ancestries"),
         ("timm:resnet18", "resnet18 is a model of timm.models.resnet, which is not supported; supported are"),
         ("timm:swin_tiny_patch4_window7_224", "is a model of timm.models.swin_transformer, which is not supported"),
         ("timm:vit_pwee_patch16_reg1_gap_256.sbb_in1k", "ParallelScalingBlock for blocks.0.*supported are"),

@@ -13,8 +13,9 @@ from safetensors.torch import save_file
 from test_ancestry import SPEC, write_folder
 
 from learngene_zoo import lifecycle
-from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry, sha256
+from learngene_zoo.artifacts.ancestry import ancestry_spec, open_ancestry
 from learngene_zoo.artifacts.hub import Repository, asking, fetch_from_hub
+from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.errors import BadFile, Unavailable, WrongCall, ZooError
 from learngene_zoo.families.tensors import initial, shapes
 from learngene_zoo.families.vit.names import ARCHITECTURES

@@ -32,7 +32,7 @@ HOT = {
 
 # The folders and modules directly below learngene_zoo, from the lowest ring to the highest. Imports go down, or stay in a folder.
 RINGS = (
-    "atomic errors intervals plotting registry seeds settings storage text version",
+    "atomic colours errors intervals ownership plotting registry seeds settings storage text version",
     "families",
     "runs",
     "artifacts",
@@ -163,7 +163,7 @@ def test_plugins_use_the_facade_and_their_own_package() -> None:
 
 # What only reads imports nothing hot: these modules, and every plugin's module that an entry point names.
 COLD = (
-    "atomic errors intervals plotting registry seeds settings storage text version method lifecycle plugin torch_hub latency "
+    "atomic colours errors intervals ownership plotting registry seeds settings storage text version method lifecycle plugin torch_hub latency "
     "families.family families.spec families.timm_config families.vit runs artifacts tasks.task "
     "tasks.catalogue bench cli"
 )

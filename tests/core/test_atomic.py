@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,16 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from learngene_zoo import atomic
+from learngene_zoo import atomic, ownership
 from learngene_zoo.atomic import DRAFT, claim, digest_of, new_file, new_folder
 from learngene_zoo.errors import Refused, Unavailable
+from learngene_zoo.ownership import MARKER, remove_marked, write_draft_mark
 
 CONFIG = {"method": "toy", "spec": {}, "format": 1}
 
 
 def everything(place: Path) -> dict[str, str]:
-    """Every file below a folder, hidden ones too."""
-    return {str(path.relative_to(place)): path.read_text() for path in place.rglob("*") if path.is_file()}
+    """Every file below a folder, hidden ones too, but for valid markers of what lgzoo wrote."""
+    files = {str(path.relative_to(place)): path for path in place.rglob("*") if path.is_file()}
+    return {name: path.read_text() for name, path in files.items() if path.name != MARKER or not is_valid(path)}
+
+
+def is_valid(marker: Path) -> bool:
+    return ownership._marked(marker.parent) is not None
 
 
 def fill(path: Path, text: str, force: bool = False) -> None:
@@ -67,49 +74,99 @@ def test_an_artifact_is_refused_and_with_force_replaced(tmp_path: Path, way: str
     assert everything(tmp_path) == {"out/README.md": "new", "out/config.json": json.dumps(CONFIG)}
 
 
+ARTIFACT = {"config.json": json.dumps(CONFIG), "README.md": "a card", "model.safetensors": "numbers"}
+
+
 @pytest.mark.parametrize(
-    ("names", "named"),
+    "names",
     [
-        ({"thesis.txt": "mine"}, "thesis.txt"),
-        ({"config.json": json.dumps(CONFIG), "notes.md": "mine"}, "notes.md"),
-        ({"config.json": '{"architecture": "vit_tiny_patch16_224"}', "model.safetensors": "mine"}, "something else"),
-        ({"config.json": "{"}, "something else"),
-        ({"config.json": "[]"}, "something else"),
-        ({"README.md": "mine"}, "README.md"),
-        ({"config.json": json.dumps(CONFIG), "data/1.png": "mine"}, "data"),
-        ({"config.json": json.dumps(CONFIG), "README.md/1.png": "mine"}, "README.md"),
+        {"thesis.txt": "mine"},
+        {"record.json": '{"artist": "me"}', "README.md": "mine", "report.html": "mine"},
+        {"checkpoint.json": "{}", "state.safetensors": "mine"},
+        ARTIFACT,
+        {**ARTIFACT, "manifest.json": '{"files": {"config.json": {}, "three/config.json": {}}}'},
+        {**ARTIFACT, "learngene": "{}", "data/1.png": "mine"},
+        {**ARTIFACT, MARKER: ""},
+        {**ARTIFACT, MARKER: "learngene_zoo: this folder was written by lgzoo; format 1\n" + "0" * 64 + "\n"},
+        {**ARTIFACT, DRAFT: ""},
+        {DRAFT: "", "thesis.txt": "mine"},
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=range(10),
 )
-def test_force_replaces_only_what_is_ours(tmp_path: Path, names: dict[str, str], named: str) -> None:
+def test_force_replaces_only_what_is_ours(tmp_path: Path, names: dict[str, str]) -> None:
+    """Whatever a stranger's files are called and say: a folder without a valid marker is not ours."""
     for name, text in names.items():
         (tmp_path / "out" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "out" / name).write_text(text)
-    with pytest.raises(Refused, match=rf"holds .*{named}.*lgzoo did not write"):
+    first = min(name.partition("/")[0] for name in names if name != MARKER)
+    with pytest.raises(Refused, match=rf"out holds {re.escape(first)}, and no valid \.lgzoo file") as refused:
         fill(tmp_path / "out", "new", force=True)
+    assert "\n" not in str(refused.value)
     assert everything(tmp_path / "out") == names
 
 
-def test_force_replaces_what_was_fetched_together_and_no_other_model(tmp_path: Path) -> None:
-    def model(place: Path, *more: str) -> Path:
-        place.mkdir()
-        for name in ("config.json", "README.md", *more):
-            (place / name).write_text(json.dumps(CONFIG))
-        return place
+def test_a_marker_of_another_folder_marks_nothing_else(tmp_path: Path) -> None:
+    fill(tmp_path / "ours", "old")
+    (tmp_path / "out").mkdir()
+    for name, text in {"README.md": "mine", "config.json": json.dumps(CONFIG)}.items():
+        (tmp_path / "out" / name).write_text(text)
+    (tmp_path / "out" / MARKER).write_bytes((tmp_path / "ours" / MARKER).read_bytes())
+    with pytest.raises(Refused, match=r"holds README\.md, which was changed since lgzoo wrote it"):
+        fill(tmp_path / "out", "new", force=True)
+    (tmp_path / "out" / MARKER).unlink()
+    (tmp_path / "out" / MARKER).symlink_to(tmp_path / "ours" / MARKER)
+    with pytest.raises(Refused, match="no valid"):
+        fill(tmp_path / "out", "new", force=True)
 
-    family = model(tmp_path / "family")
-    (family / "manifest.json").write_text(json.dumps({"files": {"config.json": {}, "three/config.json": {}}}))
-    model(family / "three")
-    assert not atomic.foreign_in(family)
-    finetuned = model(family / "finetuned")
-    assert atomic.foreign_in(family) == "finetuned"  # the user's own, not of the manifest
-    with pytest.raises(Refused, match="finetuned"):
-        fill(family, "new", force=True)
-    finetuned.rename(family / "three" / "finetuned")
-    assert atomic.foreign_in(family) == "three"
-    (family / "three" / "finetuned").rename(tmp_path / "finetuned")
-    fill(family, "new", force=True)
-    assert set(everything(family)) == {"config.json", "README.md"}
+
+@pytest.mark.parametrize("name", ["notes.txt", ".DS_Store", "data/1.png", "README.md~", ".lgzoo-notes"])
+def test_what_a_user_added_to_our_folder_is_named_and_stays(tmp_path: Path, name: str) -> None:
+    fill(tmp_path / "out", "old")
+    (tmp_path / "out" / name).parent.mkdir(exist_ok=True)
+    (tmp_path / "out" / name).write_text("mine")
+    before = everything(tmp_path)
+    with pytest.raises(Refused, match=rf"holds {re.escape(name.partition('/')[0])}, which lgzoo did not write"):
+        fill(tmp_path / "out", "new", force=True)
+    remove_marked(tmp_path / "out")  # what is removed is what the marker lists, whatever else is there
+    assert everything(tmp_path) == {f"out/{name}": before[f"out/{name}"]}
+
+
+@pytest.mark.parametrize("change", ["edit", "link", "empty folder", "link to a folder"])
+def test_what_a_user_changed_in_our_folder_is_named_and_stays(tmp_path: Path, change: str) -> None:
+    fill(tmp_path / "out", "old")
+    readme = tmp_path / "out" / "README.md"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "README.md").write_text("old")
+    if change == "edit":
+        readme.write_text("old, and my notes")
+    elif change == "link":
+        readme.unlink()
+        readme.symlink_to(tmp_path / "mine" / "README.md")
+    elif change == "empty folder":
+        (tmp_path / "out" / "data").mkdir()
+    else:
+        (tmp_path / "out" / "data").symlink_to(tmp_path / "mine")
+    before = everything(tmp_path)
+    with pytest.raises(Refused, match=r"holds (README\.md|data), which"):
+        fill(tmp_path / "out", "new", force=True)
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("way_there", ["copied", "moved", "a file is gone"])
+def test_a_folder_of_ours_stays_ours(tmp_path: Path, way_there: str) -> None:
+    with new_folder(tmp_path / "out") as draft:
+        (draft / "three").mkdir()
+        (draft / "three" / "config.json").write_text("{}")
+        (draft / "README.md").write_text("a card")
+    place = tmp_path / "there"
+    if way_there == "copied":
+        shutil.copytree(tmp_path / "out", place)
+    else:
+        (tmp_path / "out").rename(place)
+    if way_there == "a file is gone":
+        (place / "README.md").unlink()
+    fill(place, "new", force=True)
+    assert set(everything(place)) == {"config.json", "README.md"}
 
 
 def test_force_fills_an_empty_folder(tmp_path: Path) -> None:
@@ -166,7 +223,14 @@ def replace(source, target):
     real(source, target)
 os.replace = replace
 if stop == 3:
-    shutil.rmtree = lambda *arguments, **named: os._exit(9)
+    atomic.remove_marked = lambda *arguments: os._exit(9)
+if stop == 4:
+    unlink = Path.unlink
+    def once(path, **named):
+        unlink(path, **named)
+        if path.name == "config.json":
+            os._exit(9)
+    Path.unlink = once
 with atomic.new_folder(Path(sys.argv[1]), force=True) as draft:
     (draft / "config.json").write_text('{"method": "toy", "spec": {}, "format": 1}')
     (draft / "README.md").write_text("new")
@@ -176,7 +240,8 @@ with atomic.new_folder(Path(sys.argv[1]), force=True) as draft:
 
 
 @pytest.mark.parametrize(
-    ("way", "stop"), [("exchange", 0), ("renames", 0), ("renames", 1), ("renames", 2), ("renames", 3)]
+    ("way", "stop"),
+    [("exchange", 0), ("renames", 0), ("renames", 1), ("renames", 2), ("renames", 3), ("exchange", 4), ("renames", 4)],
 )
 def test_the_next_call_finishes_what_a_kill_interrupted(tmp_path: Path, way: str, stop: int) -> None:
     path = tmp_path / "out"
@@ -189,9 +254,14 @@ def test_the_next_call_finishes_what_a_kill_interrupted(tmp_path: Path, way: str
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
+def dead_name(place: Path) -> Path:
+    """The name of a draft of a process that has ended."""
+    return place.with_name(re.sub(r"-\d+-", "-999999999-", atomic._draft(place).name, count=1))
+
+
 @pytest.mark.parametrize("moved", ["thesis.txt", "README.md"])
 def test_only_what_lgzoo_moved_away_takes_a_place_again(tmp_path: Path, moved: str) -> None:
-    dead = f".out.{atomic._machine()}-999999999-5-abc.draft"
+    dead = dead_name(tmp_path / "out").name
     (tmp_path / f"{dead}.old").mkdir()
     (tmp_path / f"{dead}.old" / moved).write_text("mine")
     (tmp_path / "mine").mkdir()
@@ -204,35 +274,64 @@ def test_only_what_lgzoo_moved_away_takes_a_place_again(tmp_path: Path, moved: s
 
 
 def test_a_draft_that_is_not_whole_takes_no_place(tmp_path: Path) -> None:
-    dead = f".out.{atomic._machine()}-999999999-5-abc.draft"
+    dead = dead_name(tmp_path / "out").name
     fill(tmp_path / f"{dead}.old", "old")
     fill(tmp_path / dead, "half")
-    (tmp_path / dead / DRAFT).touch()
+    write_draft_mark(tmp_path / dead)
     atomic.recover(tmp_path / "out")
     assert everything(tmp_path) == {"out/README.md": "old", "out/config.json": json.dumps(CONFIG)}
+
+
+def test_what_is_half_removed_takes_no_place(tmp_path: Path) -> None:
+    dead = dead_name(tmp_path / "out").name
+    fill(tmp_path / f"{dead}.old", "old")
+    (tmp_path / f"{dead}.old" / "config.json").unlink()
+    atomic.recover(tmp_path / "out")
+    assert everything(tmp_path) == {}
 
 
 def test_drafts_of_living_processes_and_of_strangers_stay(tmp_path: Path) -> None:
     mine = atomic._draft(tmp_path / "out")
     strange = tmp_path / ".out.00000000-1-1-abc.draft"  # of another machine
-    dead = tmp_path / f".out.{atomic._machine()}-999999999-5-abc.draft"
+    dead = dead_name(tmp_path / "out")
     for place in (mine, strange, dead):
         place.mkdir()
-    full = tmp_path / f".out.{atomic._machine()}-999999998-5-abc.draft"
-    full.mkdir()
-    (full / "thesis.txt").write_text("mine")
+    full, copied = dead_name(tmp_path / "out"), dead_name(tmp_path / "out")
+    for place in (full, copied):
+        place.mkdir()
+        (place / "thesis.txt").write_text("mine")
+    write_draft_mark(dead)
+    (copied / DRAFT).write_bytes((dead / DRAFT).read_bytes())  # the mark of another draft
+    file = tmp_path / f"{dead_name(tmp_path / 'out').name}.json"
+    file.write_text("mine")
     fill(tmp_path / "out", "new")
-    assert {entry.name for entry in tmp_path.iterdir()} == {"out", mine.name, strange.name, full.name}
+    with new_file(tmp_path / "out.json") as draft:
+        draft.write_text("{}")
+    left = {entry.name for entry in tmp_path.iterdir()}
+    assert left == {"out", "out.json", mine.name, strange.name, full.name, copied.name, file.name}
 
 
 def test_a_draft_of_a_dead_process_goes_whatever_it_holds(tmp_path: Path) -> None:
-    own = re.sub(r"-\d+-", "-999999999-", atomic._draft(tmp_path / "out").name, count=1)
-    (tmp_path / own / "tests").mkdir(parents=True)
-    (tmp_path / own / "pyproject.toml").write_text("of a plugin")
-    (tmp_path / f"{own}.old").mkdir()
-    (tmp_path / f"{own}.old" / "thesis.txt").write_text("mine")
+    own = dead_name(tmp_path / "out")
+    (own / "tests").mkdir(parents=True)
+    write_draft_mark(own)
+    (own / "pyproject.toml").write_text("of a plugin")
+    (own / "tests" / ".x.draft").mkdir()
+    (own / "tests" / "link").symlink_to(tmp_path)
+    (tmp_path / f"{own.name}.old").mkdir()
+    (tmp_path / f"{own.name}.old" / "thesis.txt").write_text("mine")
     fill(tmp_path / "out", "new")
-    assert {entry.name for entry in tmp_path.iterdir()} == {"out", f"{own}.old"}
+    assert {entry.name for entry in tmp_path.iterdir()} == {"out", f"{own.name}.old"}
+
+
+@pytest.mark.parametrize("bytes_written", [0, 10])
+def test_a_draft_that_was_killed_at_its_mark_goes(tmp_path: Path, bytes_written: int) -> None:
+    own = dead_name(tmp_path / "out")
+    own.mkdir()
+    write_draft_mark(own)
+    (own / DRAFT).write_bytes((own / DRAFT).read_bytes()[:bytes_written])
+    fill(tmp_path / "out", "new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
 def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +354,7 @@ def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_new_file_keeps_its_suffix_and_appears_whole(tmp_path: Path) -> None:
     with new_file(tmp_path / "plot.png") as draft:
-        assert draft.suffix == ".png"
+        assert draft.name == "plot.png"
         draft.write_text("x")
     with pytest.raises(Refused, match="already exists"), new_file(tmp_path / "plot.png"):
         pass

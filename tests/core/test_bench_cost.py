@@ -151,7 +151,7 @@ def test_a_report_of_a_cost_curve_draws_it(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert all(words in page for words in ("descendants", "thousand images in all", "as long as it takes to 40.0 %"))
     tables, lines = overview(tmp_path)
-    assert tables[1].title == "from how many descendants a learngene pays"
+    assert "from how many descendants a learngene pays" in [table.title for table in tables]
     assert any(line.startswith("The ancestry model exists already") for line in lines)
 
 

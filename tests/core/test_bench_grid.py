@@ -154,6 +154,7 @@ def test_a_small_budget_takes_its_own_tasks_or_the_first_ones() -> None:
     quick = BUDGETS["quick"]
     assert set(some_of(quick, suite("mini").tasks)) == set(quick.tasks)
     assert len(quick.tasks) == quick.most_tasks == 3
+    assert all(budget.seeds >= 3 for budget in BUDGETS.values()), "fewer have no interval over tasks and seeds"
     assert some_of(quick, ("a", "b", "c", "d")) == ("a", "b", "c")
     assert some_of(BUDGETS["standard"], suite("mini").tasks) == suite("mini").tasks
 

@@ -16,10 +16,10 @@ import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench import tables
+from learngene_zoo.bench.averages import average, complete
 from learngene_zoo.bench.pictures import pareto_front, pictures
 from learngene_zoo.bench.report import GRID, csv_text, json_text, overview, read_summary, write_report
 from learngene_zoo.bench.results import RESULTS, Row
-from learngene_zoo.bench.statistics import average, complete
 from learngene_zoo.bench.summary import Line, Summary, flat, summarise
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.settings import to_json
@@ -176,7 +176,12 @@ def test_one_seed_has_a_mean_and_no_interval() -> None:
 
 def test_an_interval_of_a_metric_does_not_leave_0_to_1() -> None:
     found = line_of(summarise(rows()), "lsamd", "digits").value
-    assert (found.high, found.low is not None and 0 <= found.low < 0.85) == (1.0, True)
+    assert (found.low, found.high, found.interval) == (0.8, 0.9, "range"), "two seeds have no interval"
+    three = [replace(row, seed=2, key=f"3{row.key}", value=1.0) for row in rows() if row.seed == 0]
+    found = line_of(summarise([*rows(), *three]), "lsamd", "digits").value
+    assert (found.high, found.interval) == (1.0, "seeds")
+    assert found.low is not None
+    assert 0 <= found.low < 0.8
 
 
 def test_budgets_and_sizes_are_kept_apart() -> None:
@@ -276,10 +281,10 @@ def test_markdown_has_as_many_cells_in_every_line() -> None:
 def test_the_compact_table_says_what_was_measured() -> None:
     (table,) = tables.compact(summarise(rows((1, 4))))
     assert table.title == "accuracy on test images, %: mean of 2 tasks and 2 seeds; gains in points after 4 epochs"
-    assert table.columns[3:7] == ("untrained", "probe", "1 ep", "4 ep")
+    assert table.columns[3:7] == ("untrained", "class means", "1 ep", "4 ep")
     cells = dict(zip(table.columns, table.rows[0]))
     assert (cells["untrained"], cells["1 ep"], cells["4 ep"]) == ("10.0", "72.5", "73.5")
-    assert cells["over scratch"].startswith("+30.0 [")
+    assert cells["over scratch"].startswith("+30.0 (")
 
 
 def test_the_pareto_front_keeps_what_nothing_beats() -> None:
@@ -391,3 +396,38 @@ def test_a_folder_without_results_or_with_a_foreign_grid_is_refused(tmp_path: Pa
     (tmp_path / GRID).write_text('{"cost": false, "settings": {}, "arms": [], "versions": {}}')
     with pytest.raises(BadFile, match="the key 'keys' is missing; run the bench again"):
         write_report(tmp_path)
+
+
+# The pictures
+
+
+@pytest.mark.parametrize("methods", [["lsamd"], ["weight_selection", "closed_form", "first_k"], ["x" * 100_000]])
+def test_no_legend_leaves_its_figure(methods: list[str]) -> None:
+    """Three columns of long names did; and a name of any length takes no time."""
+    found = [
+        replace(row, key=f"{method} {row.key}", arm=row.arm.replace("lsamd", method), method=method)
+        for method in methods
+        for row in rows((1, 4))
+    ]
+    for figure in pictures(summarise(found)).values():
+        (legend,) = figure.legends
+        box, page = legend.get_window_extent(), figure.bbox
+        assert page.x0 <= box.x0 < box.x1 <= page.x1
+        assert page.y0 <= box.y0
+        assert all(box.y1 <= panel.get_tightbbox().y0 for panel in figure.axes), "it covers no label"
+        assert all(len(text.get_text()) <= 36 for text in legend.get_texts())
+
+
+def test_controls_are_drawn_beside_one_method_only() -> None:
+    def names(found: list[Row]) -> set[str]:
+        return {text.get_text() for text in pictures(summarise(found))["pareto"].legends[0].get_texts()}
+
+    assert "lsamd stem" in names(rows())
+    more = [replace(row, key=f"n{row.key}", arm=row.arm.replace("lsamd", "tal")) for row in rows()]
+    assert names([*rows(), *more]) == {"lsamd", "tal", "scratch timm", "scratch fan_in", "Pareto front"}
+
+
+def test_arms_are_the_rows_of_the_table_by_task() -> None:
+    (table,) = tables.by_task(summarise(rows()))
+    assert table.columns == ("arm", "digits", "signs", "average")
+    assert [row[0] for row in table.rows] == [*ARMS, "lsamd over scratch"]

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_toy import toy_row
 
-from learngene_zoo.bench.cell import Cell
+from learngene_zoo.bench.cell import Arm, Cell
 from learngene_zoo.bench.grid import cells, standard_arms
-from learngene_zoo.bench.grid_tuning import TUNING_SEED, GridTuning, told, untuned, with_choices
+from learngene_zoo.bench.grid_tuning import (
+    MIN_IMAGES,
+    TUNING_SEED,
+    GridTuning,
+    describe_tuning,
+    find_small,
+    told,
+    untuned,
+    with_choices,
+)
 from learngene_zoo.bench.search import Choice, Result, Space, Trial, choose, result_of, search
 from learngene_zoo.errors import TrainingFailed, WrongCall
 from learngene_zoo.settings import Recipe
@@ -113,7 +124,11 @@ def test_an_arm_that_never_leaves_chance_keeps_the_middle_rate_and_says_so() -> 
     choices, trials = searched(SPACE, lambda trial: 5.0 if trial.arm == "b" else peak(trial, 2e-3))
     assert (choices["b"].lr, choices["b"].tasks, choices["b"].at_chance) == (2e-3, (), ("one", "two", "three"))
     assert choices["b"].augment == "light"
-    assert "no better than a constant answer on one, two, three, so the middle rate is kept" in told(choices["b"])
+    said = describe_tuning([], choices)
+    assert (
+        said[1]
+        == "b: no better than a constant answer on one, two, three at any rate, so the middle one (0.002) is kept"
+    )
     assert len({trial.lr for trial in trials}) == 3, "it does not widen the grid"
 
 
@@ -213,3 +228,27 @@ def test_an_arm_of_which_every_rate_failed_ends_the_search() -> None:
 
     with pytest.raises(TrainingFailed, match="every learning rate failed for lsamd: it failed"):
         choose(tuning.space, tuning.cell_of, measure)
+
+
+def test_nothing_is_chosen_on_a_task_with_few_validation_images() -> None:
+    cells = [toy_cell("a", task) for task in ("few", "many")]
+    small = find_small(cells, {"few": MIN_IMAGES - 1, "many": MIN_IMAGES}.__getitem__)
+    assert small == {"few": MIN_IMAGES - 1}
+    assert GridTuning(cells, (1e-4, 1e-3, 1e-2), ("none",), small=small).space.tasks == ("many",)
+    alone = GridTuning(cells[:1], (1e-4, 1e-3, 1e-2), ("none",), small=small)
+    assert alone.space.arms == ()
+    said = describe_tuning(cells[:1], {}, small)
+    assert said == [
+        "No arm was tuned: learning rate 0.001, augmentation none for all. few has 99 validation images; "
+        "choosing a rate pays from 100 on (--tune chooses all the same)."
+    ]
+
+
+def test_the_threshold_is_the_measured_one(checkout: Path) -> None:
+    kept = json.loads((checkout / "benchmarks" / "results" / "tuning_images.json").read_text())
+    assert kept["pays_from"] == MIN_IMAGES
+
+
+def toy_cell(arm: str, task: str) -> Cell:
+    recipe = Recipe(lr=1e-3, augment="none")
+    return Cell(arm=Arm(name=arm, method="lsamd"), task=task, layers=9, seed=0, recipe=recipe)

@@ -205,3 +205,14 @@ def test_holm_by_number() -> None:
     assert adjusted == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
     assert holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
     assert holm({"only": 0.04}) == {"only": 0.04}
+
+
+def test_an_outer_interval_is_wider_and_its_margin_falls_with_the_draws() -> None:
+    """So a verdict that holds for it does not rest on which resamplings were drawn."""
+    table = np.random.default_rng(12).exponential(size=(10, 4)).tolist()
+    few, many = (estimate(table, draws=draws) for draws in (1_000, 100_000))
+    for found in (few, many):
+        inner, outer = found.interval(), found.outer_interval
+        assert outer[0] <= inner[0] < inner[1] <= outer[1]
+    widths = [found.outer_interval[1] - found.outer_interval[0] - np.diff(found.interval())[0] for found in (few, many)]
+    assert 0 < widths[1] < widths[0] / 4

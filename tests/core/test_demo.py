@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from bench_toy import toy_row
 
 from learngene_zoo.bench.demo import RECIPE, demo_grid, demo_rows, markdown, sentence, spread_evenly
-from learngene_zoo.bench.results import Row, packed
+from learngene_zoo.bench.results import Row, packed, unpacked
+from learngene_zoo.bench.summary import summarise
+from learngene_zoo.cli import demo as command
 from learngene_zoo.seeds import derive_seed
+from learngene_zoo.text import text_table
 
 OURS = ["closed_form", "closed_form shuffled", "closed_form stem", "closed_form stem_fan_in"]
 ARMS = [*OURS, "scratch timm", "scratch fan_in"]
@@ -55,12 +59,45 @@ def test_the_table_has_accuracies_and_gains_over_the_stronger_scratch_the_strong
     names = ("descendant", "shuffled", "stem", "stem_fan_in", "scratch_timm", "scratch_fan_in")
     assert [line[name] for name in names] == [1.0, 0.25, 0.0, 0.75, 0.0, 0.5]
     assert (line["over_scratch"], line["over_stem"], line["over_shuffled"]) == (0.5, 0.25, 0.75)
-    # The differences 0, 0, 1, 1: standard error sqrt(1/3 / 4).
-    assert line["over_scratch_low"] == pytest.approx(0.5 - 1.959964 * (1 / 12) ** 0.5)
+    # The differences 0, 0, 1, 1 vary less than two images that differ either way: standard error sqrt(2 / 4 / 4).
+    assert line["over_scratch_low"] == pytest.approx(0.5 - 1.959964 * (2 / 16) ** 0.5)
     assert markdown([line]).splitlines()[2] == (
-        "| 6 | 700.00K | 9.00M | 100.0 | 25.0 | 0.0 | 75.0 | 0.0 | 50.0 | +50.0 [-6.6, +106.6] | +25.0 [-24.0, +74.0] | +75.0 [+26.0, +124.0] |"
+        "| 6 | 700.00K | 9.00M | 100.0 | 25.0 | 0.0 | 75.0 | 0.0 | 50.0 | +50.0 [-19.3, +100.0] | +25.0 [-44.3, +94.3] | +75.0 [+5.7, +100.0] |"
     )
     assert sentence(line) == (
-        "6 layers: +50.0 points over the stronger scratch [-6.6, +106.6]; within its interval, "
-        "+25.0 points over the stronger stem [-24.0, +74.0]; within its interval, +75.0 points over shuffled [+26.0, +124.0]"
+        "6 layers: +50.0 points over the stronger scratch [-19.3, +100.0]; within its interval, "
+        "+25.0 points over the stronger stem [-44.3, +94.3]; within its interval, +75.0 points over shuffled [+5.7, +100.0]"
     )
+
+
+def test_the_printed_table_has_a_column_per_depth_and_fits_a_terminal() -> None:
+    lines = [{**demo_rows(rows())[0], "layers": layers} for layers in (3, 5, 7, 9, 11)]
+    columns, cells = command._table(lines)
+    assert columns == ["", "3 layers", "5 layers", "7 layers", "9 layers", "11 layers"]
+    assert cells[0] == ["params", *["700.00K"] * 5]
+    assert [row[0] for row in cells[2:]] == [
+        "descendant",
+        "shuffled",
+        "stem",
+        "stem_fan_in",
+        "scratch timm",
+        "scratch fan_in",
+    ]
+    assert max(map(len, text_table(columns, cells).splitlines())) <= 80
+
+
+def test_the_report_of_a_demo_has_the_same_intervals() -> None:
+    (line,) = demo_rows(rows())
+    shares = {row.arm: sum(unpacked(row.correct or "", 4)) / 4 for row in rows()}
+    named = [
+        replace(row, value=shares[row.arm], method="scratch" if row.arm.startswith("scratch") else row.method)
+        for row in rows()
+    ]
+    (found,) = [one for one in summarise(named).averages if one.arm == "closed_form"]
+    assert found.over_scratch
+    assert found.over_stem
+    assert found.inherited
+    ours = {"scratch": found.over_scratch, "stem": found.over_stem, "shuffled": found.inherited}
+    for name, gain in ours.items():
+        assert (gain.interval, gain.value) == ("images", line[f"over_{name}"])
+        assert (gain.low, gain.high) == (line[f"over_{name}_low"], line[f"over_{name}_high"])

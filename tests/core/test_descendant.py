@@ -19,6 +19,7 @@ from learngene_zoo.artifacts.descendant import (
     load_descendant,
 )
 from learngene_zoo.artifacts.shelf import open_descendant
+from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import BadFile, Refused, WrongCall
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import cost
@@ -185,6 +186,7 @@ def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
     assert fingerprint_of(open_descendant(tmp_path / "model")) == fingerprint_of(start)
     assert open_descendant(start) is start
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        ".lgzoo",
         "README.md",
         "config.json",
         "model.safetensors",
@@ -333,3 +335,38 @@ def test_folders_that_are_refused(tmp_path: Path, spoil: Callable[[Path], None],
 def test_there_is_no_such_folder(tmp_path: Path) -> None:
     with pytest.raises(WrongCall, match=r"no model folder at .*lgzoo expand"):
         load_descendant(tmp_path / "nowhere")
+
+
+# In transformers, which hands timm the number of classes beside `model_args`.
+
+
+def test_transformers_can_build_the_folder_and_older_ones_stay_readable(tmp_path: Path) -> None:
+    spec = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
+    place = assemble(spec, {}, seed=0, scheme="fan_in", class_names=("a", "b", "c")).save(tmp_path / "model")
+    config = json.loads((place / "config.json").read_text())
+    assert "num_classes" not in config["model_args"]
+    built = timm.create_model(config["architecture"], num_classes=config["num_classes"], **config["model_args"])
+    assert built.load_state_dict(load_file(place / "model.safetensors")).missing_keys == []
+    config["model_args"]["num_classes"] = 3  # as this package wrote it before
+    (place / "config.json").write_text(json.dumps(config))
+    assert load_descendant(place).spec == spec
+
+
+def test_transformers_gives_the_same_answers_and_class_names(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    spec = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8, pool="avg", norm_eps=1e-5)
+    made = assemble(spec, {}, seed=0, scheme="fan_in", class_names=("a", "b", "c"), mean=(0.1, 0.2, 0.3))
+    place = made.save(tmp_path / "model")
+    theirs = transformers.AutoModelForImageClassification.from_pretrained(place).eval()
+    images_BCHW = torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16)
+    with torch.no_grad():
+        assert torch.equal(theirs(images_BCHW).logits, made.model()(images_BCHW))
+    assert theirs.config.id2label == {0: "a", 1: "b", 2: "c"}
+    processor = transformers.AutoImageProcessor.from_pretrained(place)
+    assert processor.data_config["mean"] == (0.1, 0.2, 0.3)
+    assert processor.data_config["input_size"] == (3, 16, 16)
+    theirs.save_pretrained(tmp_path / "again")
+    again = open_model(tmp_path / "again")
+    with torch.no_grad():
+        assert torch.equal(again.model()(images_BCHW), made.model()(images_BCHW))
+    assert again.class_names == ("a", "b", "c")

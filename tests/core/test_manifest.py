@@ -45,8 +45,15 @@ def test_a_manifest_that_is_not_whole(
 
 
 @pytest.mark.parametrize(
-    "name", ["../x", "/etc/passwd", "a/../x", "a/b/c", "..", ".git", "a//b", "a/", "", "x\n", "café", "manifest.json"]
-)
+    "name",
+    [
+        "../x", "/etc/passwd", "a/../x", "a/b/c", "..", ".git", "a//b", "a/", "", "x\n", "café", "manifest.json",
+        "conftest.py", "CONFIG.json", "config.JSON", "Readme.md", "model.bin", "a/setup.py", ".png", "x.PNG", "x.png.py",
+        "a/b/config.json", "../config.json", "./config.json", "/config.json", "a\\config.json", "C:config.json",
+        "x.png.", "x.png ", " x.png", "-x.png", "a./config.json", "con.png", "NUL.onnx", "aux/config.json", "com1.x.png",
+        "x.png:stream", "x\u202egnp.png", "ｘ.png", "x.png\0", "~/x.png", ".lgzoo", ".hidden.png",         f"{'a' * 97}.png", f"{'a' * 101}/config.json",
+    ],
+)  # fmt: skip
 def test_a_path_outside_of_the_folder_is_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(BadFile, match=r"here names .* which is not a file of an artifact"):
         read_manifest(written(tmp_path, {**FILES, name: RECORD}), "here")
@@ -59,3 +66,36 @@ def test_a_record_holds_its_own_bytes_alone(text: bytes, holds: bool, tmp_path: 
     (tmp_path / "x").write_bytes(text)
     assert RECORD.holds(tmp_path / "x") is holds
     assert not RECORD.holds(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("a.png", "A.png"),
+        ("a/x.png", "A/y.png"),
+        ("config.json", "config.json/x.png"),
+        ("x.png", "X.png/y.png"),
+        ("a.png", "Manifest.json/x.png"),
+    ],
+)
+def test_two_names_that_may_be_one_file_are_refused(one: str, other: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=r"are one file on some systems|which is not a file of an artifact"):
+        read_manifest(written(tmp_path, {**FILES, one: RECORD, other: RECORD}), "here")
+
+
+def test_what_publish_writes_is_read(tmp_path: Path) -> None:
+    names = ["config.json", "model.safetensors", "README.md", "model.onnx", "model-fp16.pt2", "a_b.1.png", "x.svg"]
+    files = {path: RECORD for name in names for path in (name, f"three/{name}", f"Layers-9_x/{name}")}
+    assert read_manifest(written(tmp_path, files), "here").files == files
+
+
+def test_a_manifest_is_named_by_where_it_comes_from(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    for data, said in (
+        (b"{", "not valid JSON"),
+        (b"[]", "not a JSON object"),
+        (b" " * (2**24 + 1), "larger than 16 MiB"),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(BadFile, match=rf"^manifest of me/x is {said}"):
+            read_manifest(path, "manifest of me/x")

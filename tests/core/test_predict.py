@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
@@ -111,7 +112,8 @@ def test_a_broken_picture_is_one_line_and_the_rest_goes_on(pictures: Path, monke
         "ant/8.png",
         "ant/0.png",
     ]
-    assert [line.split(": ")[1] for line in errors] == ["ant/2.png", "nobody.png"]
+    assert [line.split(": ")[1] for line in errors[:-1]] == ["ant/2.png", "nobody.png"]
+    assert errors[-1] == "2 of 7 pictures could not be read"
     code, out, _ = call("ant", "--json", "--top", "2")
     rows = json.loads(out)
     assert code == 1
@@ -125,3 +127,75 @@ def test_a_folder_without_pictures(pictures: Path, monkeypatch: pytest.MonkeyPat
     code, out, errors = call("model")
     assert (code, out) == (2, "")
     assert "holds no pictures" in errors[0]
+
+
+@pytest.fixture
+def at_hand(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the pictures as the working folder, with models in it."""
+    monkeypatch.chdir(pictures)
+    MODEL.save(pictures / "model")
+    MODEL.save(pictures / "finetuned")
+    return pictures
+
+
+def predict(*words: str) -> tuple[int, str, list[str]]:
+    got = CliRunner().invoke(main, ["predict", *words, "--threads", "1"])
+    return got.exit_code, got.stdout, got.stderr.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nope.jpg"], "error: nope.jpg does not exist; name a picture that does, or a model before it"),
+        (["ant/nope.PNG", "ant/0.png"], "error: ant/nope.PNG does not exist; name a picture that does"),
+        (["nosuch"], "error: nosuch does not exist; lgzoo predict finetuned photo.jpg"),
+        (["model"], "error: missing argument 'IMAGES...'; lgzoo predict finetuned photo.jpg"),
+        (["timm:deit_tiny_patch16_224"], "error: missing argument 'IMAGES...'"),
+        (["model", "finetuned"], "error: finetuned holds no pictures, nor do the folders in it (3 files left out: "),
+    ],
+)
+def test_a_call_without_pictures_says_what_is_missing(at_hand: Path, words: list[str], said: str) -> None:
+    code, out, errors = predict(*words)
+    assert (code, out, len(errors)) == (2, "", 1)
+    assert errors[0].startswith(said)
+
+
+def test_a_folder_of_pictures_needs_no_model_and_is_read_to_its_leaves(at_hand: Path) -> None:
+    (at_hand / "bee" / "deep" / "er").mkdir(parents=True)
+    (at_hand / "bee" / "1.png").rename(at_hand / "bee" / "deep" / "er" / "1.jfif")
+    (at_hand / "bee" / "notes.txt").write_text("bees")
+    (at_hand / "bee" / "gone.png").symlink_to("nowhere")
+    code, out, errors = predict("bee")
+    assert code == 0
+    named = [line.partition(": ")[0] for line in out.splitlines()]
+    assert named == [f"bee/{name}" for name in ("3.png", "5.png", "7.png", "9.png", "deep/er/1.jfif")]
+    assert errors == [
+        "note: 1 file left out: 1 .txt; first: bee/notes.txt",
+        "note: 1 link that leads nowhere left out; first: bee/gone.png",
+    ]
+    assert predict("bee", "--quiet")[2] == []
+
+
+def test_every_kind_of_bad_picture_is_named_and_the_others_are_answered(at_hand: Path) -> None:
+    Image.new("L", (60_000, 1)).save("ant/strip.png")
+    Path("ant/cut.png").write_bytes(Path("ant/0.png").read_bytes()[:200])
+    Path("ant/empty.png").write_bytes(b"")
+    code, out, errors = predict("ant", "--top", "1")
+    assert code == 1
+    assert len(out.splitlines()) == 5
+    assert [line.split(": ")[1] for line in errors[:-1]] == ["ant/cut.png", "ant/empty.png", "ant/strip.png"]
+    assert errors[-1] == "3 of 8 pictures could not be read"
+
+
+def test_deep_grey_is_answered_as_training_saw_it_and_noted_once(at_hand: Path) -> None:
+    for name in ("12bit", "13bit"):
+        deep = np.arange(400, dtype=np.uint16).reshape(20, 20) * 10
+        Image.fromarray(deep).save(f"ant/{name}.png")
+    Image.fromarray((deep >> 4).astype(np.uint8)).save("ant/8bit.png")
+    code, out, errors = predict("ant/12bit.png", "ant/13bit.png", "ant/8bit.png")
+    assert code == 0
+    assert errors == [
+        "note: ant/12bit.png is grey of more than 8 bits; such pictures are scaled by the bits in use, else by "
+        "percentiles (docs/tasks.md)"
+    ]
+    assert len({line.partition(": ")[2] for line in out.splitlines()}) == 1

@@ -11,6 +11,7 @@ from learngene_zoo.runs.progress import (
     Activity,
     mark_printed,
     print_activities,
+    print_note,
     progress,
     report_activity,
 )
@@ -57,9 +58,7 @@ def test_nothing_is_printed_where_nobody_asked_or_a_bar_is_drawn(period: float, 
     assert capsys.readouterr().err == ""
 
 
-def test_a_line_that_somebody_else_printed_delays_the_next(
-    monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_line_that_somebody_else_printed_delays_the_next(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(progress_module, "PERIOD", 0.4)
     with print_activities(), report_activity("finetune"):
         for _ in range(8):
@@ -94,9 +93,7 @@ def test_a_pass_that_is_left_early_is_forgotten(period: float, capsys: Any) -> N
     assert capsys.readouterr().err == ""
 
 
-def test_a_closed_stderr_does_not_end_the_command(
-    period: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_closed_stderr_does_not_end_the_command(period: float, monkeypatch: pytest.MonkeyPatch) -> None:
     class Full:
         def write(self, text: str) -> None:
             raise OSError("no space left")
@@ -112,3 +109,12 @@ def test_a_closed_stderr_does_not_end_the_command(
 def test_what_an_activity_says() -> None:
     assert Activity("training", 40, 12, note="loss 0.5").describe() == "training 12/40, loss 0.5"
     assert Activity("exporting").describe() == "exporting"
+
+
+def test_a_note_is_printed_once_per_command_and_only_there(capsys: Any) -> None:
+    print_note("nobody asked", "a")
+    for _ in range(2):
+        with print_activities():
+            print_note("grey of 12 bits", "a")
+            print_note("again", "a")
+    assert capsys.readouterr().err == "note: grey of 12 bits\n" * 2

@@ -14,18 +14,30 @@ from click.testing import CliRunner
 from safetensors.torch import save_file
 
 from learngene_zoo.artifacts.descendant import assemble, load_descendant
-from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig, TaskRecord, joint_licence
+from learngene_zoo.artifacts.records import (
+    AncestryRecord,
+    LearngeneConfig,
+    Provenance,
+    Purpose,
+    TaskRecord,
+    joint_licence,
+)
 from learngene_zoo.artifacts.shelf import Learngene, load_learngene, read_config
+from learngene_zoo.bench.results import Row
 from learngene_zoo.cli.main import main
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import METHODS
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import to_json, with_settings
+from learngene_zoo.settings import from_json, to_json, with_settings
 from learngene_zoo.testing.laws import tiny_ancestry
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
 RECORD = AncestryRecord(source="timm:x", spec=SPEC, revision="a" * 40, sha256="0" * 64)
+ROW = {
+    "key": "k", "arm": "a", "method": "lsamd", "control": None, "task": "t", "layers": 2, "width": 16, "seed": 0,
+    "epochs": 1, "lr": 0.1, "images": 9, "split": "test",
+}  # fmt: skip
 TASK = TaskRecord(name="digits", source="built in", classes=10, images=1000)
 METRICS = {
     "validation_accuracy": {"digits": 0.5},
@@ -173,3 +185,41 @@ def test_the_licence_of_several_works(licences: list[str], joint: str) -> None:
 def test_a_revision_is_40_hexadecimal_digits(value: str) -> None:
     with pytest.raises(WrongCall, match="expected 40 hexadecimal digits"):
         replace(RECORD, revision=value)
+
+
+LONG = "x" * 501
+PATH = "folder:/" + "x" * 4100
+
+
+@pytest.mark.parametrize(
+    ("cls", "data"),
+    [
+        (LearngeneConfig, {"method": LONG, "spec": to_json(SPEC)}),
+        (Purpose, {"task": PATH, "classes": 1}),
+        (Purpose, {"task": "t", "classes": 1, "class_names": [LONG]}),
+        (TaskRecord, {"name": PATH, "source": "s"}),
+        (TaskRecord, {"name": "t", "source": PATH}),
+        (AncestryRecord, {"source": PATH, "spec": to_json(SPEC)}),
+        (Provenance, {"method": LONG}),
+        (Provenance, {"task": PATH}),
+        (Row, {**ROW, "arm": "x" * 100_000}),
+        *((Row, {**ROW, name: LONG}) for name in ("key", "method", "control", "split", "size", "metric", "machine")),
+        (Row, {**ROW, "task": PATH}),
+    ],
+)
+def test_names_are_bounded_wherever_data_chooses_them(cls: type, data: dict[str, Any]) -> None:
+    with pytest.raises(BadFile, match=r"x'\.\.\. has [\d,]+ characters; expected at most \d+") as refused:
+        from_json(cls, data, "here")
+    assert len(str(refused.value)) < 200
+
+
+def test_class_names_of_a_model_and_a_task_are_bounded(tmp_path: Path) -> None:
+    model = assemble(SPEC, {}, seed=0).save(tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "label_names": [LONG] * SPEC.classes}))
+    with pytest.raises(BadFile, match=r"the class 'x+'\.\.\. has 501 characters"):
+        load_descendant(model)
+
+
+def test_a_long_error_of_a_cell_is_shortened() -> None:
+    assert len(from_json(Row, {**ROW, "error": "x" * 10**6}, "here").error or "") == 2000

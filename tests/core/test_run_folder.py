@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -14,11 +15,14 @@ from typing import Any
 
 import pytest
 
+from learngene_zoo import ownership
 from learngene_zoo.atomic import digest_of, new_folder
-from learngene_zoo.errors import Refused, WrongCall
+from learngene_zoo.errors import Refused, Unavailable, WrongCall
+from learngene_zoo.ownership import MARKER
 from learngene_zoo.runs.folder import finish, produce
+from learngene_zoo.runs.lock import hold_lock
 from learngene_zoo.runs.run import Run
-from learngene_zoo.storage import read_json
+from learngene_zoo.storage import read_json, save_result
 
 SETTINGS = {"settings": {"training": {"lr": 0.1}}}
 
@@ -42,7 +46,7 @@ def load(path: Path) -> Toy:
 def half(run: Run) -> Toy:
     """What is interrupted after its first checkpoint."""
     assert run.folder is not None
-    (run.folder / "checkpoint-1").mkdir()
+    save_result(run.folder / "checkpoint-1", {}, None)
     raise KeyboardInterrupt
 
 
@@ -58,7 +62,8 @@ def call(
 
 
 def names(place: Path) -> list[str]:
-    return sorted(str(path.relative_to(place)) for path in place.rglob("*"))
+    """Everything below a folder but markers."""
+    return sorted(str(path.relative_to(place)) for path in place.rglob("*") if path.name != MARKER)
 
 
 def test_a_run_without_an_output_keeps_nothing(tmp_path: Path) -> None:
@@ -157,9 +162,13 @@ def test_a_run_that_was_killed_when_its_artifact_was_there_is_recognised(tmp_pat
 def test_another_artifact_in_its_place_is_not_the_runs(tmp_path: Path) -> None:
     out = tmp_path / "learngene"
     call(whole, out)
-    (out / "config.json").write_text(json.dumps({"learngene": {}, "text": "another"}))
+    Toy("another").save(out, force=True)
     assert call(whole, out, Run(resume=True), force=True) == Toy("0")
     assert load(out) == Toy("0")
+    (out / "config.json").write_text(json.dumps({"learngene": {}, "text": "mine"}))
+    with pytest.raises(Refused, match=r"config\.json, which was changed since lgzoo wrote it"):
+        call(whole, out, Run(resume=True), force=True)
+    assert load(out) == Toy("mine")
 
 
 def test_what_the_user_put_into_a_run_folder_stays(tmp_path: Path) -> None:
@@ -181,7 +190,6 @@ def test_clearing_that_is_killed_is_finished_by_the_next_call(
     with pytest.raises(KeyboardInterrupt):
         call(half, out)
     (folder / "metrics.jsonl").touch()
-    (folder / "checkpoint-1" / "checkpoint.json").touch()
     remove, left = os.unlink, iter(range(kept))
 
     def killed(path: Any, *args: Any, **kwargs: Any) -> None:
@@ -199,7 +207,7 @@ def test_clearing_that_is_killed_is_finished_by_the_next_call(
 def test_a_strangers_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "learngene.run").mkdir()
     (tmp_path / "learngene.run" / "thesis.txt").write_text("mine")
-    with pytest.raises(Refused, match=r"holds thesis\.txt but no run\.json"):
+    with pytest.raises(Refused, match=r"holds thesis\.txt, and no valid \.lgzoo file"):
         call(whole, tmp_path / "learngene", force=True)
     assert names(tmp_path / "learngene.run") == ["thesis.txt"]
 
@@ -274,3 +282,106 @@ def test_a_run_folder_that_disappears_costs_nothing(tmp_path: Path) -> None:
 
     assert call(make, tmp_path / "learngene") == load(tmp_path / "learngene") == Toy("x")
     finish(tmp_path / "learngene.run")
+
+
+def strangers(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("record", ['{"pace": 5}', "{}", "[]", '{"finished": false}', "{"])
+def test_a_folder_with_the_names_of_a_run_is_not_one(tmp_path: Path, record: str, resume: bool, force: bool) -> None:
+    files = {"run.json": record, "metrics.jsonl": "mine", "checkpoint-1/notes.txt": "mine", "done/x": "mine"}
+    folder = strangers(tmp_path / "out.run", files)
+    with pytest.raises(Refused, match=r"out\.run holds checkpoint-1, and no valid \.lgzoo file"):
+        call(whole, tmp_path / "out", Run(resume=resume), force)
+    assert {name: (folder / name).read_text() for name in files} == files
+
+
+def test_a_run_of_an_earlier_version_is_resumed_and_nothing_of_it_removed(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        call(half, tmp_path / "out")
+    for marker in (tmp_path / "out.run").rglob(MARKER):
+        marker.unlink()
+    for force in (False, True):
+        with pytest.raises(Refused, match=r"no valid \.lgzoo file"):
+            call(whole, tmp_path / "out", force=force)
+    assert call(whole, tmp_path / "out", Run(resume=True)) == Toy("0")
+    assert "checkpoint-1/record.json" in names(tmp_path / "out.run")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "checkpoint-9/notes.txt", "checkpoint-1/notes.txt", "done/notes.txt"])
+def test_what_the_user_put_beside_a_checkpoint_stays(tmp_path: Path, name: str) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        call(half, tmp_path / "out")
+    strangers(tmp_path / "out.run", {name: "mine"})
+    call(whole, tmp_path / "out", force=True)
+    assert (tmp_path / "out.run" / name).read_text() == "mine"
+    assert "checkpoint-1/record.json" not in names(tmp_path / "out.run")
+
+
+def test_a_run_of_which_nothing_is_kept_blocks_no_call(tmp_path: Path) -> None:
+    """As a kill leaves it before the first checkpoint."""
+    with pytest.raises(KeyboardInterrupt):
+        call(half, tmp_path / "out")
+    ownership.remove_marked(tmp_path / "out.run" / "checkpoint-1")
+    assert read_json(tmp_path / "out.run" / "run.json")["finished"] is False
+    assert call(whole, tmp_path / "out") == Toy("0")
+
+
+@dataclass
+class Large(Toy):
+    """What no disk has room for."""
+
+    def save(self, path: Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
+        with new_folder(path, force, before):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_at_the_end_blocks_no_call(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="the disk is full"):
+        call(lambda run: Large("x"), tmp_path / "out")
+    assert names(tmp_path) == []
+    assert call(whole, tmp_path / "out") == Toy("0")
+
+
+def test_what_was_computed_before_a_failure_is_kept_and_named(tmp_path: Path) -> None:
+    def large(run: Run) -> Toy:
+        assert run.folder is not None
+        save_result(run.folder / "done", {}, None)
+        return Large("x")
+
+    with pytest.raises(Unavailable, match=r"what was computed is in .*out\.run: go on with --resume"):
+        call(large, tmp_path / "out")
+    assert call(whole, tmp_path / "out", Run(resume=True)) == Toy("0")
+
+
+def test_a_lock_counts_only_on_the_file_that_has_its_name(tmp_path: Path) -> None:
+    """A releases between B's opening the file and B's locking it; C makes a new one: B and C must not both be in."""
+    from filelock import FileLock
+
+    path = tmp_path / "run" / "run.lock"
+    acquire, inside = FileLock.acquire, []
+
+    def between(lock: Any, *args: Any, **named: Any) -> Any:
+        taken = acquire(lock, *args, **named)
+        if not inside:  # B has the lock on the old file: A has just removed that name, and C makes a file of it
+            inside.append("C")
+            path.unlink()
+            inside.append(holder := hold_lock(path))
+            assert holder.__enter__()
+        return taken
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FileLock, "acquire", between)
+        with hold_lock(path) as is_held:
+            assert not is_held
+    inside[1].__exit__(None, None, None)
+    with hold_lock(path) as is_held:
+        assert is_held
+        assert path.exists()
+    assert list(tmp_path.iterdir()) == []

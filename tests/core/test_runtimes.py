@@ -5,24 +5,30 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.artifacts.exported import open_exported
+from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.cli.main import main
-from learngene_zoo.errors import Refused, TrainingFailed, Unavailable, WrongCall
+from learngene_zoo.errors import BadFile, Refused, TrainingFailed, Unavailable, WrongCall
 from learngene_zoo.families.spec import Segment
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.runs.run import Run
-from learngene_zoo.runtimes import BATCHES, Exported, export_descendant, opened
+from learngene_zoo.runtimes import BATCHES, Exported, export_descendant, metadata, opened
 from learngene_zoo.testing import tiny_task
+from learngene_zoo.training.evaluate import evaluate as measure
 
 RUN = Run(threads=1)
 SPEC = ViTSpec(layers=2, width=32, heads=4, image_size=16, patch_size=8, classes=5)
@@ -161,6 +167,128 @@ def test_a_missing_package_is_named_with_its_remedy(tmp_path: Path, monkeypatch:
 def test_what_no_format_has_is_refused(name: str, dtype: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(WrongCall, match=message):
         lifecycle.export(model(), tmp_path / name, dtype=dtype)  # type: ignore[arg-type]
+
+
+# A model of timm's, and files that are read back.
+
+
+def timm_folder(place: Path, name: str = "vit_tiny_patch16_224", **sizes: object) -> Path:
+    """A folder as timm saves it; it says how it takes images."""
+    import timm
+    from safetensors.torch import save_file
+
+    place.mkdir()
+    images = {"input_size": [3, 16, 16], "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6], "crop_pct": 0.9}
+    images |= {"interpolation": "bilinear", "crop_mode": "squash"}
+    config = {"architecture": name, "num_classes": 5, "model_args": sizes, "pretrained_cfg": images}
+    (place / "config.json").write_text(json.dumps({**config, "label_names": list(NAMES)}))
+    torch.manual_seed(0)
+    made = timm.create_model(name, num_classes=5, **sizes)
+    save_file({key: tensor.clone() for key, tensor in made.state_dict().items()}, place / "model.safetensors")
+    return place
+
+
+TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
+
+
+@pytest.mark.parametrize("suffix", ["onnx", "pt2"])
+def test_what_timm_made_is_exported_and_says_all_that_is_needed(suffix: str, tmp_path: Path) -> None:
+    place = timm_folder(tmp_path / "vit", **TINY)
+    made = lifecycle.export(place, tmp_path / f"model.{suffix}", run=RUN)
+    assert made.difference <= 1e-5
+    facts = metadata(open_model(place))
+    assert json.loads(facts["labels"]) == list(NAMES)
+    assert json.loads(facts["preprocessing"]) == {
+        **{"input_size": [3, 16, 16], "interpolation": "bilinear", "crop_pct": 0.9, "crop_mode": "squash"},
+        **{"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]},
+    }
+
+
+@pytest.mark.parametrize("name", ["plain", "dense"])
+def test_an_exported_file_is_worth_what_its_model_is(name: str, exported, tmp_path: Path) -> None:
+    path, descendant = exported(name, "onnx").path, model(SPECS[name])
+    found = open_exported(path)
+    assert (found.classes, found.dense, found.class_names) == (5, name == "dense", NAMES)
+    assert found.input_format == descendant.input_format
+    with torch.no_grad():
+        torch.testing.assert_close(found.model()(images(3)), descendant.model()(images(3)), rtol=0, atol=1e-5)
+
+
+def test_accuracy_and_predictions_of_a_file_are_those_of_the_model(tmp_path: Path) -> None:
+    task = replace(tiny_task(classes=5), class_names=NAMES)
+    descendant = model(SPEC.with_(image_size=task.image_size))
+    path = export_descendant(descendant, tmp_path / "model.onnx", run=RUN).path
+    found = open_exported(path, threads=1)
+    theirs, ours = (measure(one.model(), task, "validation", one.input_format, RUN) for one in (found, descendant))
+    assert theirs.correct == ours.correct
+    Image.linear_gradient("L").resize((40, 30)).convert("RGB").save(tmp_path / "a.png")
+    (one,), (other,) = (lifecycle.predict(each, tmp_path / "a.png", run=RUN) for each in (path, descendant))
+    assert one.classes == other.classes
+    assert one.probabilities == pytest.approx(other.probabilities, abs=1e-5)
+    with pytest.raises(WrongCall, match="leave out --device and --precision"):
+        lifecycle.predict(path, tmp_path / "a.png", run=Run(threads=1, precision="bf16"))
+
+
+def test_files_that_are_not_exports_are_refused_in_one_line(exported, tmp_path: Path) -> None:
+    import onnx
+
+    def change(
+        facts: Mapping[str, str | None] = MappingProxyType({}),
+        edit: Callable[[Any], None] = lambda graph: None,
+        **save: Any,
+    ) -> Path:
+        graph = onnx.load(exported("plain", "onnx").path)
+        for entry in [entry for entry in graph.metadata_props if entry.key in facts]:
+            if (text := facts[entry.key]) is None:
+                graph.metadata_props.remove(entry)
+            else:
+                entry.value = text
+        edit(graph)
+        onnx.save(graph, tmp_path / "changed.onnx", **save)
+        return tmp_path / "changed.onnx"
+
+    def fix_batch(graph: Any) -> None:
+        graph.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 2
+
+    (tmp_path / "junk.onnx").write_bytes(b"no graph")
+    outside = {"save_as_external_data": True, "location": "outside.bin", "size_threshold": 0}
+    for path, words in (
+        (lambda: change({"preprocessing": None}), "does not say how it takes images"),
+        (lambda: change({"preprocessing": "{}"}), "metadata are not those that `lgzoo export` writes"),
+        (lambda: change({"preprocessing": "["}), "metadata are not those that `lgzoo export` writes"),
+        (lambda: change({"labels": '["a"]'}), "1 labels for 5 classes"),
+        (lambda: change({"labels": "[1]"}), "metadata are not those"),
+        (lambda: change(edit=fix_batch), "takes batches of 2 only"),
+        (lambda: change(**outside), "from another file, which is not opened"),
+        (lambda: tmp_path / "junk.onnx", "is not a readable ONNX file"),
+    ):
+        with pytest.raises(BadFile, match=words) as raised:
+            open_exported(path())
+        assert "\n" not in str(raised.value)
+    with pytest.raises(WrongCall, match=r"absent\.onnx; write one with `lgzoo export -o"):
+        open_exported(tmp_path / "absent.onnx")
+    with pytest.raises(WrongCall, match=r"torch\.export\.load unpickles"):
+        open_exported(exported("plain", "pt2").path)
+
+
+def test_without_onnxruntime_the_extra_is_named(exported, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = exported("plain", "onnx").path
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(Unavailable, match=r"onnxruntime, which is not installed: pip install 'learngene-zoo\[onnx\]'"):
+        open_exported(path)
+
+
+def test_options_that_nothing_looks_at_are_refused(tmp_path: Path) -> None:
+    place = model().save(tmp_path / "model")
+    for words, message in (
+        (("--task", "nosuch", "--format", "pt2"), "--task is for --dtype int8"),
+        (("--max-drop", "0.1"), "--max-drop is for --dtype int8"),
+    ):
+        result = CliRunner().invoke(main, ["export", str(place), *words, "-o", str(tmp_path / "model.pt2")])
+        assert (result.exit_code, message in result.stderr) == (2, True)
+    with pytest.raises(WrongCall, match="the task 'nosuch' is for int8"):
+        lifecycle.export(place, tmp_path / "model.pt2", task="nosuch")
+    assert not (tmp_path / "model.pt2").exists()
 
 
 def test_the_command_writes_measures_and_refuses(tmp_path: Path) -> None:

@@ -121,3 +121,26 @@ def test_results_of_parts(tmp_path: Path) -> None:
     state, record = load_result(tmp_path / "done")
     assert torch.equal(state["a"], torch.ones(2))
     assert record == [1, "two"]
+
+
+def write_raw(path: Path, header: bytes, data: bytes) -> Path:
+    path.write_bytes(struct.pack("<Q", len(header)) + header + data)
+    return path
+
+
+ONE = b'{"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}'
+HALVES = b'{"dtype": "F16", "shape": [2], "data_offsets": [0, 4]}'
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (b'{"a": ' + ONE + b', "a": ' + HALVES + b"}", "the key 'a' occurs twice"),
+        (b'{"__metadata__": {"format": "pt", "format": "tf"}, "a": ' + ONE + b"}", "the key 'format' occurs twice"),
+        (b'{"' + b"a" * 501 + b'": ' + ONE + b"}", "the name of a tensor has 501 characters; expected at most 500"),
+    ],
+)
+def test_a_header_that_two_readers_read_differently_is_refused(header: bytes, said: str, tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match=said):
+        Tensors(write_raw(tmp_path / "t.safetensors", header, bytes(4)))
+    assert list(Tensors(write_raw(tmp_path / "t.safetensors", b'{"a": ' + ONE + b"}", bytes(4)))) == ["a"]

@@ -53,3 +53,35 @@ def test_what_only_python_would_accept_is_refused(data: bytes, said: str, tmp_pa
     (tmp_path / "config.json").write_bytes(data)
     with pytest.raises(BadFile, match=r"config\.json is not valid JSON"):
         read_json(tmp_path / "config.json")
+
+
+TWICE = [
+    (b'{"method": "first_k", "method": "lsamd"}', "method"),
+    (b'{"method": "first_k", "me\\u0074hod": "first_k"}', "method"),
+    (b'{"a": [{"b": {"c": 1, "d": 2, "c": 1}}]}', "c"),
+    (b'{"": 1, "": 1}', ""),
+]
+
+
+@pytest.mark.parametrize(("data", "key"), TWICE)
+def test_a_key_that_occurs_twice_is_refused_wherever_it_stands(data: bytes, key: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"the key '{key}' occurs twice in one object"):
+        parse_json(data)
+    (tmp_path / "config.json").write_bytes(data)
+    for before in ("", "card"):
+        with pytest.raises(BadFile, match=rf"config\.json is not valid JSON: the key '{key}' occurs twice"):
+            read_json(tmp_path / "config.json", before)
+
+
+def test_many_keys_cost_no_more_than_their_number() -> None:
+    text = "{" + ", ".join(f'"{number}": 0' for number in [*range(100_000), 99_999]) + "}"
+    with pytest.raises(ValueError, match="'99999' occurs twice"):
+        parse_json(text.encode())
+
+
+def test_every_reader_of_json_is_the_one_that_refuses() -> None:
+    """`json.loads` takes the last of two values; only `storage` calls it, and the grid for a text that it has made."""
+    root = Path(__file__).parents[2]
+    files = [*root.glob("learngene_zoo/**/*.py"), *root.glob("plugins/**/*.py"), root / "hubconf.py"]
+    users = {path.name for path in files if "json.load" in path.read_text(encoding="utf-8")}
+    assert users == {"storage.py", "grid.py"}

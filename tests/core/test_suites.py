@@ -75,7 +75,7 @@ def test_a_strangers_suite_is_listed_shown_and_named(site: Path) -> None:
     install(site, "faces", ["smiles", "frowns"])
     assert catalogue.suites_of("smiles") == ["faces"]
     assert catalogue.suite("faces").tasks == ("smiles", "frowns")
-    listed = CliRunner().invoke(main, ["list", "tasks"])
+    listed = CliRunner().invoke(main, ["list", "tasks", "--all"])
     assert "frowns" in listed.stdout
     assert "smiles" in CliRunner().invoke(main, ["show", "faces"]).stdout
     with pytest.raises(AssertionError, match="nothing is opened"):

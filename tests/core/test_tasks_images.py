@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageCms
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.tasks.images import decoded, decoded_mask
+from learngene_zoo.tasks.images import _colour, decoded, decoded_mask, header, is_deep_grey
 
 WHITE = (255, 255, 255)
 ORIENTATION = 0x0112
@@ -115,11 +115,79 @@ def test_grey_and_black_and_white(mode: str) -> None:
     assert np.array_equal(seen(stored(image)), np.array(image.convert("RGB")))
 
 
-@pytest.mark.parametrize(("kind", "brightest"), [("png", 60_000), ("tiff", 60_000), ("ppm", 60_000), ("png", 255)])
-def test_sixteen_bits_keep_their_high_byte(kind: str, brightest: int) -> None:
+@pytest.mark.parametrize("kind", ["png", "tiff", "ppm"])
+@pytest.mark.parametrize(
+    ("brightest", "shift"),
+    [
+        (65_535, 8),
+        (60_000, 8),
+        (32_768, 8),
+        (32_767, 7),
+        (4_095, 4),
+        (2_048, 4),
+        (1_000, 2),
+        (256, 1),
+        (255, 0),
+        (7, 0),
+    ],
+)
+def test_sixteen_bits_are_scaled_by_the_bits_in_use(kind: str, brightest: int, shift: int) -> None:
     deep = np.linspace(0, brightest, 13 * 7).astype(np.uint16).reshape(7, 13)
-    expected = np.repeat((deep >> 8).astype(np.uint8)[..., None], 3, axis=2)
+    expected = np.repeat((deep >> shift).astype(np.uint8)[..., None], 3, axis=2)
     assert np.array_equal(seen(stored(Image.fromarray(deep), kind)), expected)
+
+
+def test_both_byte_orders_are_read() -> None:
+    deep = np.linspace(0, 4_095, 12).astype(np.uint16).reshape(3, 4)
+    for order in "<>":
+        image = Image.frombytes("I;16" if order == "<" else "I;16B", (4, 3), deep.astype(f"{order}u2").tobytes())
+        assert np.array_equal(seen(stored(image, "tiff"))[..., 0], deep >> 4)
+
+
+def tiff(values: list[list[float]], kind: type) -> np.ndarray:
+    pixels = np.array(values, dtype=kind)
+    stored_HW = pixels.reshape(-1, 50) if pixels.size == 1_000 else pixels  # no strip
+    return seen(stored(Image.fromarray(stored_HW), "tiff"))[..., 0].reshape(pixels.shape)
+
+
+def test_signed_numbers_keep_what_is_below_zero() -> None:
+    hounsfield = np.linspace(-1024, 3071, 1_000)
+    got = tiff([hounsfield.astype(int).tolist()], np.int32)[0].astype(int)
+    low, high = np.percentile(hounsfield.astype(int), [0.5, 99.5])
+    expected = np.floor((hounsfield.astype(int) - low) / (high - low) * 255).clip(0, 255)
+    assert np.abs(got - expected).max() <= 1
+    assert (got[0], got[-1]) == (0, 255)
+    assert len(np.unique(got)) == 256
+
+
+def test_an_outlier_does_not_darken_large_numbers() -> None:
+    values = [*np.linspace(100_000, 200_000, 999).tolist(), 2_000_000_000]
+    got = tiff([values], np.int32)[0]
+    assert abs(int(got[499]) - 127) <= 3
+    assert got[-1] == 255
+
+
+def test_a_constant_picture_is_black_and_a_rare_value_is_seen() -> None:
+    assert tiff([[-5] * 9], np.int32).tolist() == [[0] * 9]
+    assert tiff([[-5] * 999 + [7]], np.int32)[0, [0, -1]].tolist() == [0, 255]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_picture_without_a_number_is_black(value: float) -> None:
+    assert tiff([[value] * 4], np.float32).tolist() == [[0] * 4]
+
+
+def test_numbers_that_are_not_finite_are_the_least_or_the_largest() -> None:
+    inf, nan = float("inf"), float("nan")
+    assert tiff([[0.0, 0.5, nan, inf, -inf]], np.float32).tolist() == [[0, 128, 0, 128, 0]]
+    assert tiff([[-3e38, 3e38, nan]], np.float32).tolist() == [[0, 255, 0]]
+
+
+def test_grey_of_eight_bits_is_not_scaled() -> None:
+    dark = Image.fromarray(np.array([[0, 1, 9]], dtype=np.uint8))
+    assert seen(stored(dark))[..., 0].tolist() == [[0, 1, 9]]
+    assert not is_deep_grey(stored(dark), "it")
+    assert is_deep_grey(stored(Image.fromarray(np.array([[9]], dtype=np.uint16))), "it")
 
 
 def test_sixteen_bits_may_have_a_transparent_value() -> None:
@@ -128,11 +196,18 @@ def test_sixteen_bits_may_have_a_transparent_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "expected"), [([0.0, 0.5, 1.0], [0, 128, 255]), ([0.0, 90.4, 300.0, float("nan")], [0, 0, 1, 0])]
+    ("values", "expected"),
+    [
+        ([0.0, 0.5, 1.0], [0, 128, 255]),
+        ([0.0, 0.25], [0, 64]),  # dark, and not brightened
+        ([0.0, 0.001, 0.002], [0, 128, 255]),  # too dark to be meant as fractions of 1
+        ([0.0, 90.4, 200.0, float("nan")], [0, 90, 200, 0]),
+        ([0.0, 0.6, 1.2], [0, 128, 255]),  # a little above 1: not levels
+        ([-0.5, 0.0, 0.5], [0, 128, 255]),
+    ],
 )
 def test_fractions_are_scaled(values: list[float], expected: list[int]) -> None:
-    image = Image.fromarray(np.array([values], dtype=np.float32))
-    assert seen(stored(image, "tiff"))[0, :, 0].tolist() == expected
+    assert np.abs(tiff([values], np.float32)[0].astype(int) - expected).max() <= 1
 
 
 def test_inks_are_seen_as_their_profile_says() -> None:
@@ -164,3 +239,18 @@ def test_absurd_sizes_are_refused_before_decoding(tmp_path: Path, monkeypatch: p
 
 def test_colours_stay_as_they_are() -> None:
     assert torch.equal(decoded(stored(photograph()), "it").permute(1, 2, 0), torch.from_numpy(np.array(photograph())))
+
+
+@pytest.mark.parametrize("size", [(60_000, 1), (1, 60_000), (101, 1), (30_000, 299)])
+def test_a_strip_is_refused_by_name(size: tuple[int, int]) -> None:
+    data = stored(Image.new("L", size))
+    where = f"{size[0]} x {size[1]} pixels, and one side may be at most 100 times the other"
+    for call in (decoded, decoded_mask, header):
+        with pytest.raises(BadData, match=rf"^strip\.png: the image is {where}; crop it or remove it$"):
+            call(data, "strip.png")
+    assert header(stored(Image.new("L", (100, 1))), "it") == (100, 1)
+
+
+def test_an_associated_alpha_is_seen_over_white() -> None:
+    grey = Image.new("LA", (3, 2), (100, 128)).convert("La")
+    assert abs(int(np.array(_colour(grey))[0, 0, 0]) - (100 * 128 + 255 * 127) // 255) <= 1

@@ -191,7 +191,11 @@ def _is_shift(got: torch.Tensor, image: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"batch_size": 0}, "at least 1"), ({"images": 0}, "at least 1"), ({"augment": "lite"}, "did you mean light")],
+    [
+        ({"batch_size": 0}, "at least 1"),
+        ({"images": 0}, "at least 1"),
+        ({"augment": "lite"}, "known: deit, light, none, rand"),
+    ],
 )
 def test_impossible_settings(digits: Task, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(WrongCall, match=words):

@@ -14,6 +14,7 @@ from PIL import Image
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.tasks import hub_data
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
@@ -79,7 +80,7 @@ def test_files_that_are_no_images_are_left_out_and_named(tmp_path: Path) -> None
     (tmp_path / "cat" / ".DS_Store").write_bytes(b"hidden")
     (tmp_path / "cat" / "._1.png").write_bytes(b"what macOS leaves on other disks")
     task = open_task(f"folder:{tmp_path}")
-    assert task.notes == (f"{tmp_path / 'cat' / 'notes.txt'} and 1 more skipped: not an image file extension",)
+    assert task.notes == (f"2 files left out: 1 .txt, 1 .csv; first: {tmp_path / 'cat' / 'notes.txt'}",)
     assert clean.notes == ()
     assert (task.class_names, task.sizes) == (clean.class_names, clean.sizes)
 
@@ -104,7 +105,7 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "an empty class": (lambda top: class_folders(top, {"cat": 3, "dog": 0}), "dog holds no image"),
     "empty classes": (
         lambda top: class_folders(top, {"cat": 3, "dog": 0, "emu": 0, "fox": 0}),
-        "dog holds no image; the same is true of emu, fox; add some or remove it",
+        "dog holds no image; add some or remove it; also wrong: class folder .*/emu, class folder .*/fox$",
     ),
     "a class of text": (
         lambda top: (class_folders(top, {"cat": 3, "dog": 0}), (top / "dog" / "a.txt").write_text("no")),
@@ -112,11 +113,14 @@ FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "nothing": (lambda top: None, "no class folders"),
     "pictures in place of classes": (lambda top: picture(1).save(top / "1.png"), "but no class folders; sort them"),
-    "only a test split": (lambda top: class_folders(top / "test", {"a": 2, "b": 2}), "holds no image|one class"),
+    "only a test split": (
+        lambda top: class_folders(top / "test", {"a": 2, "b": 2}),
+        "has no training folder, only test/; say what to train on: --task folder:.*:train=test$",
+    ),
     "too few": (lambda top: class_folders(top, {"a": 1, "b": 0}) and (top / "b").rmdir(), "one class"),
     "splits that differ": (
         lambda top: (class_folders(top / "train", {"a": 2, "b": 2}), class_folders(top / "test", {"a": 2, "c": 2})),
-        "differ in class 'b'",
+        "class folder .*/test/c is in test and not in train; add training images of 'c' or remove it",
     ),
 }
 
@@ -287,3 +291,20 @@ def test_what_is_not_cached_is_unavailable_offline() -> None:
 def test_references_that_cannot_be_meant(reference: str) -> None:
     with pytest.raises(WrongCall):
         open_task(reference)
+
+
+def test_deep_grey_is_noted_once_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task = open_task(f"folder:{class_folders(tmp_path, {'cat': 12, 'dog': 12})}")
+    with print_activities():
+        Loader(task, "train", task.input_format, batch_size=4)
+    assert capsys.readouterr().err == ""
+    for number, path in enumerate(sorted(tmp_path.rglob("*.png"))):
+        Image.fromarray(np.full((9, 9), 1_000 + number, dtype=np.uint16)).save(path)
+    with print_activities():
+        for split in ("train", "validation"):
+            Loader(task, split, task.input_format, batch_size=4)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"note: {tmp_path}")
+    assert line.endswith(
+        ".png is grey of more than 8 bits; such pictures are scaled by the bits in use, else by percentiles (docs/tasks.md)"
+    )

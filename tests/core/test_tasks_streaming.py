@@ -178,7 +178,11 @@ def test_a_limit_is_nested_and_opens_only_its_shards(task: Task, monkeypatch: py
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"batch_size": 0}, "at least 1"), ({"window": 0}, "at least 1"), ({"augment": "lite"}, "did you mean light")],
+    [
+        ({"batch_size": 0}, "at least 1"),
+        ({"window": 0}, "at least 1"),
+        ({"augment": "lite"}, "known: deit, light, none, rand"),
+    ],
 )
 def test_impossible_settings(task: Task, settings: dict[str, Any], words: str) -> None:
     with pytest.raises(WrongCall, match=words):

@@ -17,6 +17,7 @@ from streaming_toy import by_index, encoded, loader, pairs, pixels, shards, writ
 
 from learngene_zoo.atomic import _machine
 from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.ownership import write_draft_mark
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.streams import tars
 from learngene_zoo.tasks.streams.places import braces
@@ -93,8 +94,10 @@ def test_counts_are_kept_and_what_a_killed_process_left_of_them_goes(stored: Pat
     open_task(f"wds:{stored}")
     (kept,) = cache.rglob("*.json")
     text = kept.read_text()
-    dead = kept.with_name(f".{kept.name}.{_machine()}-{2**30}-1-abcdef.draft.json")  # no process has this number
-    dead.write_text(text[:5])
+    dead = kept.with_name(f".{kept.name}.{_machine()}-{2**30}-1-abcdef.draft")  # no process has this number
+    dead.mkdir()
+    write_draft_mark(dead)
+    (dead / kept.name).write_text(text[:5])
     kept.write_text(text[:5])
     open_task(f"wds:{stored}")
     assert [path.name for path in kept.parent.iterdir()] == [kept.name]

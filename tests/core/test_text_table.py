@@ -1,13 +1,15 @@
-"""Tables of text: aligned, whole in a pipe, folded on a terminal and never cut."""
+"""Tables of text: aligned, within the width that is given, and no word is broken."""
 
 from __future__ import annotations
 
-from learngene_zoo.text import text_table
+import pytest
+
+from learngene_zoo.text import choose_columns, terminal_width, text_table, wrap_words
 
 ROWS = [["lsamd", "7", "keep the blocks that most data sets share"], ["a-method-with-a-long-name", "12", ""]]
 
 
-def test_in_a_pipe_columns_are_as_wide_as_their_content_and_stay_in_line() -> None:
+def test_without_a_width_columns_are_as_wide_as_their_content_and_stay_in_line() -> None:
     long = "x" * 90
     lines = text_table(["a", "b"], [["one", "1"], [long, "2"]]).splitlines()
     assert lines[3] == f"{long}   2"
@@ -25,19 +27,62 @@ def test_columns_are_aligned_below_a_heading() -> None:
     assert len(lines[2]) == max(map(len, lines))
 
 
-def test_a_narrow_terminal_folds_the_widest_cells() -> None:
-    lines = text_table(["name", "layers", "title"], ROWS, right=[1], width=44).splitlines()
-    assert max(map(len, lines)) <= 44
-    words = " ".join(lines).split()
-    assert {"keep", "the", "blocks", "that", "most", "data", "sets", "share"} <= set(words)
-    names = [line.split()[0] for line in lines[2:] if not line.startswith(" ")]
-    assert "".join(names) == "lsamd" + "a-method-with-a-long-name"
+def test_a_narrow_terminal_folds_sentences_between_words_and_never_the_name() -> None:
+    lines = text_table(["name", "layers", "title"], ROWS, right=[1], width=60).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[2:] == [
+        "lsamd                            7   keep the blocks that",
+        "                                     most data sets share",
+        "a-method-with-a-long-name       12",
+    ]
 
 
-def test_a_terminal_that_is_too_narrow_for_the_columns_is_exceeded() -> None:
-    lines = text_table(["one", "two"], [["12345678", "12345678"]], width=5).splitlines()
-    assert lines[2] == "12345678   12345678"
+NUMBERS = [["closed_form-mini", "0.913 [0.901, 0.925]", "697.03K", "12", "stem_fan_in"]]
+HEADS = ["learngene", "probe (95 %)", "params", "layers", "control"]
+
+
+@pytest.mark.parametrize(
+    ("width", "drops", "kept"),
+    [
+        (200, ["layers", "params"], [0, 1, 2, 3, 4]),
+        (72, ["layers", "params"], [0, 1, 2, 3, 4]),
+        (71, ["layers", "params"], [0, 1, 2, 4]),
+        (71, ["params", "layers"], [0, 1, 3, 4]),
+        (56, ["control", "params"], [0, 1, 3]),
+        (52, [], [0, 1, 2]),
+        (39, [], [0, 1]),
+        (1, [], [0, 1]),
+    ],
+)
+def test_the_least_important_columns_go_first_and_the_first_two_stay(
+    width: int, drops: list[str], kept: list[int]
+) -> None:
+    right = [1, 2, 3]
+    assert choose_columns(HEADS, NUMBERS, right, width, drops) == kept
+    lines = text_table(HEADS, NUMBERS, right, width=width, drops=drops).splitlines()
+    assert lines[-1].startswith("closed_form-mini   0.913 [0.901, 0.925]")
+    assert width < 42 or max(map(len, lines)) <= width
+
+
+def test_a_narrow_column_comes_back_once_a_wide_one_has_gone() -> None:
+    columns, rows = ["name", "a", "b", "wide"], [["x", "1", "2", "y" * 50]]
+    assert choose_columns(columns, rows, [1, 2], 20, ["b", "wide"]) == [0, 1, 2]
+
+
+def test_a_path_is_folded_after_a_slash_only() -> None:
+    assert wrap_words("/home/somebody/pictures/of/animals", 16) == ["/home/somebody/", "pictures/of/", "animals"]
+    assert wrap_words("mini,paper,smoke", 12) == ["mini,paper,", "smoke"]
+    assert wrap_words("one two  three", 8) == ["one two", "three"]
+    assert wrap_words("unbreakable", 4) == ["unbreakable"]
 
 
 def test_a_table_without_rows_is_its_heading() -> None:
     assert text_table(["a", "b"], []).splitlines() == ["a   b", "─────"]
+
+
+def test_the_width_is_that_of_the_variable_or_80(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert terminal_width() == 60
+    for nothing in ("0", "-3", "wide", ""):
+        monkeypatch.setenv("COLUMNS", nothing)
+        assert terminal_width() > 0

@@ -191,11 +191,15 @@ class Matrix:
         assert sum(tree == wanted for tree in trees.values()) <= 1, "the same commit twice"
 
     def check_fetched(self, name: str, told: str) -> None:
+        from learngene_zoo.ownership import MARKER, find_foreign
+
         folder = self.place / "out" / name.replace("/", "-")
         if told:
             assert not folder.exists(), "half fetched"
             return
-        found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+        assert not find_foreign(folder), "the marker of the copy is not right"
+        files = [path for path in folder.rglob("*") if path.is_file() and path.name != MARKER]
+        found = {str(path.relative_to(folder)): path.read_bytes() for path in files}
         assert found == self.published(name, "v1"), "silently wrong"
 
 

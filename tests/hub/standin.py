@@ -89,6 +89,7 @@ class StandIn(ThreadingHTTPServer):
         self.stored: dict[str, bytes] = {}  # LFS
         self.parts: dict[str, dict[int, bytes]] = {}
         self.faults: list[Fault] = []
+        self.headers: dict[str, str] = {}  # of every answer about a file, in the place of the right ones
         self.requests: list[Request] = []
         self.lock = threading.RLock()
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
@@ -216,7 +217,10 @@ class Handler(BaseHTTPRequestHandler):
         elif kind == "flipped":
             body = flipped(body)
         self.send_response(answer.status)
-        for name, value in answer.headers.items():
+        replaced = self.server.headers if "/resolve/" in self.path else {}
+        names = {name.lower() for name in replaced}
+        headers = {name: value for name, value in answer.headers.items() if name.lower() not in names}
+        for name, value in {**headers, **replaced}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -79,3 +79,33 @@ def test_offline_a_preprocessor_that_nobody_asked_for_may_exist(hub: StandIn) ->
         Unavailable, match=r"^preprocessor_config\.json of org/vit.* not cached.* run once while online$"
     ):
         open_ancestry(f"hf-hub:org/vit@{commit}", offline=True)
+
+
+@pytest.mark.parametrize("kind", ["dinov2_with_registers", "ijepa", "timm_wrapper", "deit_teacher"])
+def test_a_repository_opens_as_the_folder_does(hub: StandIn, kind: str) -> None:
+    files = {name: (DATA / kind / name).read_bytes() for name in ("config.json", "model.safetensors")}
+    hub.put(f"org/{kind}", files)
+    found, want = open_ancestry(f"hf-hub:org/{kind}"), open_ancestry(str(DATA / kind))
+    assert found.identity == want.identity
+    assert found.record.left_out == want.record.left_out
+
+
+def test_every_shard_of_a_repository_is_fetched_and_opens_offline(hub: StandIn) -> None:
+    from safetensors.torch import load_file
+
+    state = load_file(DATA / "vit" / "model.safetensors")
+    names = sorted(state)
+    shards = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
+    files = {file: save({name: state[name] for name in part}) for file, part in shards.items()}
+    places = {name: file for file, part in shards.items() for name in part}
+    files["model.safetensors.index.json"] = json.dumps({"weight_map": places}).encode()
+    files["config.json"] = (DATA / "vit" / "config.json").read_bytes()
+    hub.put("org/sharded", files)
+    found = open_ancestry("hf-hub:org/sharded")
+    want = open_ancestry(str(DATA / "vit"))
+    assert all(torch.equal(found.state[name], want.state[name]) for name in want.state)
+    assert open_ancestry("hf-hub:org/sharded", offline=True).identity == found.identity
+    evil = {**files, "model.safetensors.index.json": json.dumps({"weight_map": {"a": "../evil.safetensors"}}).encode()}
+    hub.put("org/evil", evil)
+    with pytest.raises(BadFile, match=r"the shard of a is '\.\./evil\.safetensors'"):
+        open_ancestry("hf-hub:org/evil")

@@ -19,6 +19,7 @@ from learngene_zoo.artifacts.ancestry import open_ancestry
 from learngene_zoo.artifacts.hub import Repository, fetch_from_hub
 from learngene_zoo.artifacts.manifest import FileRecord, manifest_of
 from learngene_zoo.errors import Unavailable
+from learngene_zoo.ownership import MARKER
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 NAME = "me/learngene"
@@ -33,7 +34,9 @@ def published(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path)
 
 
 def content(folder: Path | str) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
+    """Every file but the marker of a folder that lgzoo wrote."""
+    files = [path for path in Path(folder).rglob("*") if path.is_file() and path.name != MARKER]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def fetched(done: SimpleNamespace) -> Path:
@@ -298,6 +301,89 @@ def test_a_private_repository_needs_a_login(
     monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nowhere/token")
     done = lgzoo("fetch", f"{NAME}@v1.0")
     assert (done.code, done.error) == (2, f"there is no Hub repository {NAME} (or it is private: hf auth login)")
+
+
+@pytest.mark.parametrize("status", [None, 404])
+@pytest.mark.parametrize(
+    ("header", "value"),
+    [
+        ("ETag", '"../../../../evil"'),
+        ("ETag", "/etc/evil"),
+        ("ETag", '"..%2fevil"'),
+        ("ETag", '""'),
+        ("ETag", "0" * 39),
+        ("X-Linked-Etag", '"../../../../evil"'),
+        ("X-Linked-Etag", f'W/"{"0" * 63}/"'),
+        ("X-Repo-Commit", "../../../../evil"),
+        ("X-Repo-Commit", "main"),
+        ("X-Repo-Commit", "0" * 64),
+        ("X-Xet-Hash", "../../../../evil"),
+        ("Location", "file:///etc/passwd"),
+        ("Location", "FTP://127.0.0.1/x"),
+        ("Location", "javascript:alert(1)"),
+    ],
+)
+def test_an_answer_chooses_no_file_of_the_cache(
+    header: str, value: str, status: int | None, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
+) -> None:
+    if status:
+        if header not in ("X-Repo-Commit", "Location"):
+            pytest.skip("the client does not look at it")
+        del hub.repos[NAME].commits[hub.repos[NAME].head]["manifest.json"]
+    hub.headers[header] = value
+    before = {path for path in tmp_path.rglob("*") if "hub" not in path.parts}
+    done = lgzoo("fetch", f"{NAME}@main", "-o", tmp_path / "out")
+    assert done.code == 1
+    assert "manifest.json of me/learngene@main is not available: the answer is not that of a Hub" in done.error
+    assert (header in done.error) or "it redirects to an address that begins with" in done.error
+    assert {path for path in tmp_path.rglob("*") if "hub" not in path.parts} == before
+    assert not [path for path in (tmp_path / "hub").rglob("*") if path.is_file() or path.is_symlink()]
+    hub.headers.clear()
+    if not status:
+        assert content(fetched(lgzoo("fetch", f"{NAME}@main"))) == published
+
+
+def test_an_answer_that_lies_later_is_not_used_either(
+    hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
+) -> None:
+    """The manifest is right, and the answers about the other files are not."""
+    fetched(lgzoo("fetch", f"{NAME}@v1.0"))
+    shutil.rmtree(next((tmp_path / "hub").glob("models--*/snapshots/*")) / "three")
+    shutil.rmtree(next((tmp_path / "hub").glob("models--*/blobs")))
+    hub.headers["ETag"] = '"../../../../evil"'
+    done = lgzoo("fetch", f"{NAME}@{hub.repos[NAME].head}")
+    assert done.code == 1
+    assert "ETag is" in done.error
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+@pytest.mark.parametrize("name", ["conftest.py", "CONFIG.json", "three/sitecustomize.py", "a.PNG", "nul.png"])
+def test_a_file_that_publish_would_not_write_is_refused_before_any_download(
+    name: str, hub: StandIn, lgzoo: Lgzoo, published: dict[str, bytes], tmp_path: Path
+) -> None:
+    files = {path: data for path, data in published.items() if path != "manifest.json"} | {name: b"print(1)"}
+    records = {
+        path: FileRecord(sha256=hashlib.sha256(data).hexdigest(), bytes=len(data)) for path, data in files.items()
+    }
+    hub.put(NAME, {name: b"print(1)", "manifest.json": json.dumps(manifest_of(records).json()).encode()})
+    done = lgzoo("fetch", f"{NAME}@main", "-o", tmp_path / "out")
+    assert done.code == 1
+    assert f"names {name!r}, which is not a file of an artifact" in done.error
+    assert not [request for request in done.requests if request.name.endswith("/FILE")]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [(b"{", "is not valid JSON"), (b" " * (2**24 + 1), "is larger than 16 MiB")], ids=["cut", "large"]
+)
+def test_a_manifest_that_is_none_is_named_by_its_repository(
+    data: bytes, said: str, hub: StandIn, lgzoo: Lgzoo, tmp_path: Path
+) -> None:
+    hub.put(NAME, {"manifest.json": data})
+    done = lgzoo("fetch", NAME)
+    assert done.code == 1
+    assert f"manifest.json of {NAME} {said}" in done.error
+    assert str(tmp_path) not in done.error
 
 
 @pytest.mark.slow

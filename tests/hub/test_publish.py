@@ -408,3 +408,41 @@ def test_a_tree_in_many_pages_is_read_whole(hub: StandIn, lgzoo: Lgzoo, made: Si
     assert lgzoo("publish", made.learngene, NAME, "--descendant", made.three).code == 0
     assert lgzoo("publish", made.learngene, NAME, "--descendant", made.three).code == 0
     assert commits(hub) == 2
+
+
+@pytest.mark.parametrize("why", ["unreachable", "offline", 503])
+def test_a_dry_run_without_a_network_lists_the_files(
+    why: str | int, hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if why == "offline":
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    elif why == "unreachable":
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    else:
+        hub.fail("GET .*", why, times=10**9)  # type: ignore[arg-type]
+    done = lgzoo("publish", made.learngene, NAME, "--dry-run", "--json")
+    assert done.code == 0, done.error
+    assert f"nothing was compared with {NAME}" in done.told
+    rows = json.loads(done.out)
+    assert {row["change"] for row in rows} == {"unknown"}
+    sizes = {row["file"]: row["bytes"] for row in rows}
+    assert set(sizes) == {"README.md", "config.json", "manifest.json", "model.safetensors"}
+    assert sizes["model.safetensors"] == (made.learngene / "model.safetensors").stat().st_size
+
+
+@pytest.mark.parametrize("name", ["my picture.png", "con.png", "-x.png", "bild\u00e4.png"])
+def test_a_name_that_fetch_would_refuse_is_not_published(
+    name: str, lgzoo: Lgzoo, made: SimpleNamespace, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(made.learngene, tmp_path / "learngene")
+    (folder / name).write_bytes(b"x")
+    done = lgzoo("publish", folder, NAME)
+    assert (done.code, done.requests) == (1, [])
+    assert "cannot be published" in done.error
+    assert "rename it" in done.error
+
+
+def test_the_marker_is_not_published(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace) -> None:
+    assert (made.learngene / ".lgzoo").is_file()
+    assert lgzoo("publish", made.learngene, NAME).code == 0
+    assert ".lgzoo" not in hub.files(NAME)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,3 +40,19 @@ def test_what_is_drawn_what_is_real_and_what_pretraining_leaves_out() -> None:
     tasks |= {"wings": "left out", "petals": "left out"}
     assert {task: origin_of(task) for task in tasks} == tasks
     assert [version_of(task) for task in ("wings", "digits", "folder:x")] == [mini.VERSION, 1, 1]
+
+
+PAGES = ("README.md", "docs/inheritance.md", "docs/claims.md", "docs/methods/closed_form.md", "docs/methods/tal.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_with_tables_of_an_earlier_version_say_so(page: str, checkout: Path) -> None:
+    text = (checkout / page).read_text()
+    assert "version 2" in text
+    assert "bench.md#a-new-test-split" in text
+
+
+def test_every_version_has_a_line_that_says_why(checkout: Path) -> None:
+    text = (checkout / "docs" / "bench.md").read_text()
+    table = text[text.index("## A new test split") :]
+    assert all(f"\n| {version} | " in table for version in range(1, mini.VERSION + 1))

@@ -73,7 +73,9 @@ def converted(state: dict[str, Any], model: nn.Module, architecture: str) -> Sta
     if "radio" in architecture:
         names = getattr(vision_transformer, "_RADIO_ALIGN_CORNERS", ())
         resampling["align_corners"] = any(name in architecture for name in names)
-    tensors: StateDict = checkpoint_filter_fn(state, model, **resampling)
+    if "register_tokens" in state or "blocks.0.mlp.w12.weight" in state:
+        state.setdefault("mask_token", torch.empty(0))  # by which timm knows DINOv2's layout; it leaves it out
+    tensors: StateDict = checkpoint_filter_fn(state, model, adapt_layer_scale=True, **resampling)
     return tensors
 
 

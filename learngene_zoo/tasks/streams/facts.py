@@ -14,6 +14,7 @@ from typing import Any
 
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, WrongCall, ZooError
+from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.splits import classes_of_train, photo_task
 from learngene_zoo.tasks.streams.order import completed, made_splits
 from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
@@ -26,7 +27,7 @@ def kept(kind: str, stamps: Sequence[str], find: Callable[[], Facts]) -> Facts:
     """What `find` returned, JSON, for the data that `stamps` describe: found once, then read from the user's cache."""
     file = cache_folder() / kind / f"{hashlib.sha256(chr(10).join(stamps).encode()).hexdigest()[:32]}.json"
     with suppress(OSError, ValueError):
-        facts = json.loads(file.read_bytes())
+        facts = parse_json(file.read_bytes())
         if isinstance(facts, dict):
             return facts
     facts = find()

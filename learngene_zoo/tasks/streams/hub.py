@@ -10,6 +10,7 @@ import numpy as np
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.runs.progress import progress
 from learngene_zoo.tasks.hub_data import in_our_words, is_offline, of_the_network, parsed, streamed
+from learngene_zoo.tasks.images import make_cell
 from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, stream_task
 from learngene_zoo.tasks.tables import check_column, columns, known_splits, listed_classes, undecoded
 from learngene_zoo.tasks.task import HubSource, Sample, Stream, Task
@@ -28,6 +29,7 @@ class HubRows:
     image: str
     label: str
     numbers: Mapping[str, int]
+    repository: str = ""
 
     def read(self, shard: int, wanted: np.ndarray) -> Generator[Sample | None]:
         """As every `Stream`. The rows that are not wanted come over the network too."""
@@ -41,13 +43,14 @@ class HubRows:
         label = found[self.label]
         if str(label) not in self.numbers:
             raise BadData(f"{where}: label {label} is none of the {len(self.numbers)} classes")
-        return Sample(_bytes(found[self.image], where), where, self.numbers[str(label)])
+        image = _fetch_image(found[self.image], where, self.repository)
+        return Sample(image, where, self.numbers[str(label)])
 
 
 def open_hub_stream(reference: str, offline: bool) -> Task:
     """The task of `org/name[:config][@revision]`. Raises `WrongCall`, `Unavailable`, or `BadData` if it cannot be used."""
     name = f"hf-stream:{reference}"
-    parsed(reference)
+    repository, _, _ = parsed(reference)
     if is_offline(offline):
         raise Unavailable(f"{name} is read over the network; remove --offline, or download all of it as hf:{reference}")
     source = streamed(HubSource(reference=reference))
@@ -62,7 +65,7 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
     found: dict[str, Stream] = {}
     for split, table in tables.items():
         rows, counts = undecoded(table.select_columns([image, label])), tuple(facts["counts"][split])
-        found[split] = HubRows(rows, f"{name} {split}", counts, image, label, numbers)
+        found[split] = HubRows(rows, f"{name} {split}", counts, image, label, numbers, repository)
     return stream_task(name, found, classes, revision=source.commit, licence=source.licence)
 
 
@@ -118,14 +121,29 @@ def _rows(table: Any, shard: int, name: str) -> Iterator[Any]:
         raise kind(f"{name} file {shard} cannot be read ({reason}); check the connection and the file") from None
 
 
-def _bytes(stored: Any, where: str) -> Any:
-    """The encoded image; if only its address is stored, what is there."""
-    if not isinstance(stored, dict) or stored.get("bytes") is not None or not stored.get("path"):
-        return stored
+def _fetch_image(stored: Any, where: str, repository: str) -> Any:
+    """Return the encoded image; if only its address in this very data set is stored, what is there.
+
+    Raises `BadData` for any other address, of this machine or another, and if it cannot be read.
+    """
+    cell = make_cell(stored)
+    if cell.data is not None or not cell.path or not _is_in_repository(cell.path, repository):
+        return cell
     import fsspec
 
     try:
-        with fsspec.open(stored["path"], "rb") as file:
+        with fsspec.open(cell.path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise BadData(f"{where}: {stored['path']} cannot be read ({error}); check the connection") from None
+        raise BadData(f"{where}: {cell.path} cannot be read ({error}); check the connection") from None
+
+
+def _is_in_repository(address: Any, repository: str) -> bool:
+    """Return whether an address is that of a file in a data set of the Hub, or of a file in a zip there."""
+    inner, chain, outer = address.rpartition("::") if isinstance(address, str) else ("", "", "")
+    if chain and not (inner.startswith("zip://") and "::" not in inner):
+        return False
+    top = f"hf://datasets/{repository}"
+    below = outer.removeprefix(top)
+    is_own = outer.startswith(top) and below[:1] in ("@", "/")
+    return is_own and ".." not in address.split("/")

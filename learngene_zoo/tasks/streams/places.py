@@ -8,7 +8,6 @@ none of our dependencies installs, and gives up where a connection breaks.)
 """
 
 import io
-import json
 import os
 import re
 import time
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO
 from urllib.request import Request, urlopen
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
+from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.splits import split_name
 from learngene_zoo.tasks.task import SPLITS
 
@@ -223,9 +223,9 @@ def _lines(data: bytes) -> list[str]:
 
 def _parsed(where: str, data: bytes) -> Any:
     try:
-        return json.loads(data)
-    except (ValueError, RecursionError):
-        raise BadData(f"{where} is not valid JSON; write it again") from None
+        return parse_json(data)
+    except ValueError as error:
+        raise BadData(f"{where} is not valid JSON: {error}; write it again") from None
 
 
 def _listed(found: Any) -> tuple[str, ...] | None:

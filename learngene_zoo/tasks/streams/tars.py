@@ -4,7 +4,6 @@ A sample is consecutive files that share a key, such as `00042.jpg` and `00042.c
 Python's `tarfile` takes a damaged header for the end of the archive, so that a data set would silently shrink; here it is an error.
 """
 
-import json
 import os
 import tarfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.runs.progress import progress
+from learngene_zoo.storage import parse_json
 from learngene_zoo.tasks.splits import files_by_split
 from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, stream_task
 from learngene_zoo.tasks.streams.places import class_names, is_remote, opened, places_of, sizes
@@ -69,8 +69,8 @@ class Group:
         where = f"{self.tar}: {self.names[kind]}"
         try:
             text = self.data[kind].decode("utf-8").strip()
-            value = _label_in(json.loads(text)) if kind == "json" else text
-        except (ValueError, RecursionError):
+            value = _label_in(parse_json(self.data[kind])) if kind == "json" else text
+        except ValueError:
             raise BadData(f"{where} cannot be read as {kind}; write it again") from None
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             expected = f"a field {', '.join(LABEL_COLUMNS)}" if kind == "json" else "a number or a name"

@@ -1,0 +1,56 @@
+"""How models in the format of transformers take images: `preprocessor_config.json` in the words of timm's `pretrained_cfg`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from learngene_zoo.errors import BadFile
+from learngene_zoo.settings import Json
+
+_INTERPOLATIONS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}  # Pillow's numbers
+_RESCALE = 1 / 255
+
+
+def images_in(config: Mapping[str, Json], where: str) -> dict[str, Json]:
+    """Return timm's image settings, as far as the file states them. Raises `BadFile` for a step that is not supported."""
+    factor = config.get("rescale_factor", _RESCALE)
+    if config.get("do_rescale", True) is not True or type(factor) is not float or abs(factor - _RESCALE) > 1e-6:
+        raise BadFile(f"{where}: do_rescale and rescale_factor must turn bytes into 0 to 1 (1/255); got {factor!r:.40}")
+    stated: dict[str, Json] = {}
+    if config.get("do_normalize") is False:
+        stated = {"mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}
+    else:
+        names = {"mean": "image_mean", "std": "image_std"}
+        stated = {ours: config[theirs] for ours, theirs in names.items() if config.get(theirs) is not None}
+    resample = config.get("resample")
+    if resample is not None:
+        if resample not in _INTERPOLATIONS:
+            raise BadFile(f"{where}: resample is {resample!r:.40}; expected 0 to 5, as Pillow numbers them")
+        stated["interpolation"] = _INTERPOLATIONS[resample]
+    return {**stated, **_read_crop(config, where)}
+
+
+def _read_crop(config: Mapping[str, Json], where: str) -> dict[str, Json]:
+    """Return how pictures are resized and cropped: `crop_pct` is what is left of the resized side."""
+    if config.get("size") is None or config.get("do_resize") is False:
+        return {}
+    sides = _sides(config["size"], where, "size")
+    is_square = not isinstance(config["size"], Mapping) or "shortest_edge" not in config["size"]
+    crop = None
+    if config.get("do_center_crop") and config.get("crop_size") is not None:
+        crop = min(1.0, _sides(config["crop_size"], where, "crop_size") / sides)
+    if is_square:
+        return {"crop_mode": "squash", "crop_pct": crop or 1.0}
+    return {"crop_mode": "center", "crop_pct": crop or 1.0}
+
+
+def _sides(size: Json, where: str, key: str) -> int:
+    """Return the side of a square, or the shortest edge."""
+    edges = (
+        [size]
+        if not isinstance(size, Mapping)
+        else [size[k] for k in ("height", "width", "shortest_edge") if k in size]
+    )
+    if not edges or any(type(edge) is not int or edge < 1 for edge in edges) or len(set(edges)) > 1:
+        raise BadFile(f"{where}: {key} is {size!r:.60}; expected one side of a square, in pixels")
+    return int(edges[0])

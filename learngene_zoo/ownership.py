@@ -1,0 +1,246 @@
+"""Which folders lgzoo wrote: a hidden file, `.lgzoo`, says so. Nothing else is ever replaced or removed.
+
+There are two kinds. In the folder of an artifact, a checkpoint or a part (`write_marker`) it lists every file with its size
+and sha256, so that what a user added or changed is known. In a folder that a command works in for long, of a run or a bench
+(`mark_workspace`), it says which of the two that is. The first line is a format, the last a checksum over all before it; a
+file of that name with any other content marks nothing.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+MARKER = ".lgzoo"
+DRAFT = ".lgzoo-draft"
+_FOLDER = "learngene_zoo: this folder was written by lgzoo; format 1"
+_WORKSPACE = "learngene_zoo: the folder of a {}; format 1"
+_LINE = re.compile(r"([0-9a-f]{64}) (\d+) (.+)")
+_MOST_BYTES = 4 * 2**20
+
+
+class _File(NamedTuple):
+    """What a marker says of a file."""
+
+    sha256: str
+    size: int
+
+
+def write_marker(folder: Path) -> None:
+    """Write the marker of a finished folder: every file in it with its size and sha256."""
+    (folder / MARKER).unlink(missing_ok=True)
+    lines = [_FOLDER]
+    for name, path in sorted(_files(folder)):
+        if name == DRAFT:
+            continue
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        lines.append(f"{digest} {path.stat().st_size} {name}")
+    _write(folder / MARKER, lines)
+
+
+def mark_workspace(folder: Path, kind: str) -> None:
+    """Mark a new or empty folder as that of a `run` or a `bench`, which belongs to lgzoo from now on."""
+    _write(folder / MARKER, [_WORKSPACE.format(kind)])
+
+
+def is_workspace(folder: Path, kind: str) -> bool:
+    """Whether `mark_workspace` marked this folder."""
+    return _read(folder / MARKER) == [_WORKSPACE.format(kind)]
+
+
+def find_foreign(folder: Path, *, content: bool = True) -> str:
+    """Return what in a folder lgzoo did not write there, in words; empty if that is nothing.
+
+    A folder without a valid marker is foreign as soon as it holds anything. With `content`, a file that was changed since
+    counts too; without, names are enough: a checkpoint that is damaged is still one.
+    """
+    marked = _marked(folder)
+    if marked is None:
+        name = next((entry.name for entry in _scan(folder) if entry.name != MARKER), "")
+        return f"{name}, and no valid {MARKER} file that says that lgzoo wrote it" if name else ""
+    parents = {parent.as_posix() for name in marked for parent in Path(name).parents}
+    for name, path in sorted(_entries(folder)):
+        is_link = path.is_symlink()
+        if is_link or name not in (parents if path.is_dir() else {*marked, MARKER}):
+            return f"{name}, which lgzoo did not write"
+        if content and name in marked and not _is_unchanged(path, marked[name]):
+            return f"{name}, which was changed since lgzoo wrote it"
+    return ""
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a marked folder holds every file that its marker lists, unchanged, and nothing else."""
+    marked = _marked(folder)
+    return marked is not None and all((folder / name).is_file() for name in marked) and not find_foreign(folder)
+
+
+def remove_marked(folder: Path) -> None:
+    """Remove what lgzoo wrote into a marked folder, the marker last, and the folder itself unless something else is left.
+
+    Does nothing to a folder without a valid marker that holds anything. A call that was killed is finished by the next.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    marked = _marked(folder) or {}
+    for name in marked:
+        _unlink(folder / name)
+    parents = {parent.as_posix() for name in marked for parent in Path(name).parents} - {"."}
+    for parent in sorted(parents, key=len, reverse=True):
+        _rmdir(folder / parent)
+    if _marked(folder) is not None and [entry.name for entry in _scan(folder)] == [MARKER]:
+        _unlink(folder / MARKER)
+    _rmdir(folder)
+
+
+def find_foreign_below(folder: Path, is_ours: Callable[[str], bool]) -> str:
+    """Return what below a folder of a workspace lgzoo did not write: a file that `is_ours` does not know by its name.
+
+    Folders with a marker are judged by it. Empty if there is nothing.
+    """
+    for entry in _scan(folder) if folder.is_dir() else ():
+        path = Path(entry.path)
+        inner = ""
+        if not entry.is_dir(follow_symlinks=False):
+            if entry.is_symlink() or not (is_ours(entry.name) or entry.name == MARKER):
+                return entry.name
+        elif _marked(path) is not None:
+            inner = find_foreign(path, content=False).partition(",")[0]
+        elif not (entry.name.startswith(".") and is_marked_draft(path)):
+            inner = find_foreign_below(path, is_ours)
+        if inner:
+            return f"{entry.name}/{inner}"
+    return ""
+
+
+def remove_below(folder: Path, is_ours: Callable[[str], bool]) -> None:
+    """Remove what `find_foreign_below` takes for lgzoo's, and every folder that is empty then."""
+    for entry in _scan(folder) if folder.is_dir() else ():
+        path = Path(entry.path)
+        if not entry.is_dir(follow_symlinks=False):
+            if not entry.is_symlink() and (is_ours(entry.name) or entry.name == MARKER):
+                _unlink(path)
+        elif _marked(path) is not None:
+            remove_marked(path)
+        elif entry.name.startswith(".") and is_marked_draft(path):
+            remove_draft(path)
+        else:
+            remove_below(path, is_ours)
+    _rmdir(folder)
+
+
+def _marked(folder: Path) -> dict[str, _File] | None:
+    """The files that a marker lists; None without a valid marker."""
+    lines = _read(folder / MARKER)
+    if not lines or lines[0] != _FOLDER:
+        return None
+    found = [_LINE.fullmatch(line) for line in lines[1:]]
+    if not all(found):
+        return None
+    return {match[3]: _File(match[1], int(match[2])) for match in found if match and _is_inside(match[3])}
+
+
+def _is_inside(name: str) -> bool:
+    return not name.startswith("/") and ".." not in Path(name).parts
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape")
+    path.write_bytes(text + hashlib.sha256(text).hexdigest().encode() + b"\n")
+
+
+def _read(path: Path) -> list[str]:
+    """The lines of a marker without the checksum; none if that is wrong, or if it is no plain file."""
+    with suppress(OSError, ValueError):
+        about = path.lstat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > _MOST_BYTES:
+            return []
+        data = path.read_bytes()
+        text, checksum = data[:-65], data[-65:]
+        if text.endswith(b"\n") and checksum == hashlib.sha256(text).hexdigest().encode() + b"\n":
+            return text.decode("utf-8", "surrogateescape").split("\n")[:-1]
+    return []
+
+
+def _is_unchanged(path: Path, file: _File) -> bool:
+    if path.stat().st_size != file.size:
+        return False
+    with path.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest() == file.sha256
+
+
+def _files(folder: Path) -> Iterator[tuple[str, Path]]:
+    yield from ((name, path) for name, path in _entries(folder) if not path.is_dir())
+
+
+def _entries(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Everything below a folder by its relative name; links are not followed."""
+    waiting = [folder]
+    while waiting:
+        for entry in _scan(waiting.pop()):
+            path = Path(entry.path)
+            yield path.relative_to(folder).as_posix(), path
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(path)
+
+
+def _scan(folder: Path) -> list["os.DirEntry[str]"]:
+    with os.scandir(folder) as found:
+        return sorted(found, key=lambda entry: entry.name)
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()
+
+
+def _rmdir(path: Path) -> None:
+    with suppress(OSError):
+        path.rmdir()
+
+
+# Drafts: folders that are being written. Their first file says which draft this is, and it goes last.
+
+
+def write_draft_mark(draft: Path) -> None:
+    """Mark a new folder as a draft; the mark is of this very name."""
+    (draft / DRAFT).write_bytes(_draft_mark(draft.name))
+
+
+def is_marked_draft(draft: Path) -> bool:
+    """Whether we made a draft: it has the mark of its name, or nothing but the beginning of one."""
+    if draft.is_symlink() or not draft.is_dir():
+        return False
+    names = [entry.name for entry in _scan(draft)]
+    if not names:
+        return True
+    with suppress(OSError):
+        mark = (draft / DRAFT).read_bytes() if stat.S_ISREG((draft / DRAFT).lstat().st_mode) else b"-"
+        wanted = _draft_mark(draft.name)
+        return mark == wanted or (names == [DRAFT] and wanted.startswith(mark))
+    return False
+
+
+def remove_draft(draft: Path) -> None:
+    """Remove a draft of ours with all that it holds, its mark last."""
+    if not is_marked_draft(draft):
+        return
+    for name, path in sorted(_entries(draft), reverse=True):
+        if name == DRAFT:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            _rmdir(path)
+        else:
+            _unlink(path)
+    if [entry.name for entry in _scan(draft)] == [DRAFT]:
+        _unlink(draft / DRAFT)
+    _rmdir(draft)
+
+
+def _draft_mark(name: str) -> bytes:
+    digest = hashlib.sha256(os.fsencode(name)).hexdigest()
+    return f"learngene_zoo: a draft that lgzoo is writing; format 1\n{digest}\n".encode()

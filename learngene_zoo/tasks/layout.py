@@ -1,0 +1,296 @@
+"""Which folders of a data set are splits, and which are classes.
+
+A folder is a split if a whole word of its name says one (`seg_train`, `Testing`, `val2017`) and it holds class folders. A folder
+of that name which holds pictures itself, beside other class folders, is a class: locomotives may be called `train`. Where
+the folders can be read in two ways nothing is guessed: the error says what to type. `train=a+b,test=c` behind the path of a
+folder names the splits, and `train=.` says that the folder itself is the training split, whose subfolders are the classes.
+"""
+
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from learngene_zoo.errors import BadData, WrongCall
+from learngene_zoo.tasks.listing import is_picture, scan_folder
+from learngene_zoo.tasks.splits import find_roles, split_name
+from learngene_zoo.tasks.task import SPLITS
+from learngene_zoo.text import shell_word
+
+ROLES = re.compile(r":((?:[A-Za-z]+=[^,=]+)(?:,[A-Za-z]+=[^,=]+)*)$")
+SHOWN = 4  # names in a message
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The folders of each split, and what a user should know about how they were found."""
+
+    splits: Mapping[str, tuple[Path, ...]]
+    notes: tuple[str, ...] = ()
+    is_named: bool = False  # whether the user named the splits, so that no structure is doubted
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder and what lies directly in it."""
+
+    path: Path
+
+    @cached_property
+    def entries(self) -> list[os.DirEntry[str]]:
+        """Everything but hidden files and folders, by name."""
+        return scan_folder(self.path)
+
+    @cached_property
+    def folders(self) -> list["Folder"]:
+        """The folders in it, also those that links lead to."""
+        return [Folder(Path(entry.path)) for entry in self.entries if entry.is_dir()]
+
+    @cached_property
+    def has_pictures(self) -> bool:
+        """Whether there are pictures directly in it."""
+        return any(not entry.is_dir() and is_picture(entry.path) for entry in self.entries)
+
+    @cached_property
+    def roles(self) -> list[str]:
+        """The splits that its name says."""
+        return find_roles(self.path.name)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it holds folders and no pictures beside them."""
+        return bool(self.folders) and not self.has_pictures
+
+    @cached_property
+    def is_bare(self) -> bool:
+        """Whether its name is that of a split and nothing else."""
+        return split_name(self.path.name) in SPLITS
+
+    def holds_pictures(self) -> bool:
+        """Return whether there is a picture anywhere below."""
+        return self.first_picture() is not None
+
+    def first_picture(self) -> str | None:
+        """Return the name of a picture anywhere below; None if there is none."""
+        entries = (entry for folder in self.walk() if folder.has_pictures for entry in folder.entries)
+        return next((entry.name for entry in entries if not entry.is_dir() and is_picture(entry.path)), None)
+
+    def walk(self) -> Iterator["Folder"]:
+        """Yield this folder and those below, each once, however links lead back."""
+        seen: set[str] = set()
+        waiting = [self]
+        while waiting:
+            folder = waiting.pop()
+            real = os.path.realpath(folder.path)
+            if real not in seen:
+                seen.add(real)
+                yield folder
+                waiting.extend(folder.folders)
+
+
+def normalize_name(name: str) -> str:
+    """Return a name in Unicode's composed form (NFC), in which names that look equal are equal."""
+    return unicodedata.normalize("NFC", name)
+
+
+def split_reference(reference: str) -> tuple[Path, dict[str, list[str]]]:
+    """Return the path in `PATH` or `PATH:train=a+b,test=c`, and the folders that each split is to be read from.
+
+    Raises `WrongCall` for a split that does not exist.
+    """
+    path = Path(os.path.expanduser(reference))
+    match = None if path.exists() else ROLES.search(reference)
+    if match is None:
+        return path, {}
+    roles: dict[str, list[str]] = {}
+    for pair in match[1].split(","):
+        word, _, folders = pair.partition("=")
+        split = split_name(word)
+        if split not in SPLITS or split in roles:
+            raise WrongCall(f"folder:{reference}: expected train=, validation= or test=, each once, got {word}=")
+        roles[split] = folders.split("+")
+    if "train" not in roles:
+        raise WrongCall(f"folder:{reference} names no training folder; add train=FOLDER")
+    return Path(os.path.expanduser(reference[: match.start()])), roles
+
+
+def find_layout(reference: str, unused: Collection[str] = ()) -> Layout:
+    """Return where the splits of `PATH` or `PATH:train=a+b,test=c` are. What the folders of `unused` splits hold is not looked at.
+
+    Raises `BadData` for a folder that is missing, or that can be read in two ways, and says what to type.
+    """
+    top, roles = split_reference(reference)
+    if not top.is_dir():
+        raise BadData(f"there is no folder {top}; give one with a subfolder of images for each class")
+    if roles:
+        named = {split: tuple(top / name for name in names) for split, names in roles.items()}
+        missing = next((folder for folders in named.values() for folder in folders if not folder.is_dir()), None)
+        if missing is not None:
+            raise BadData(f"there is no folder {missing}; name folders in {top}, or . for {top} itself")
+        return Layout(named, is_named=True)
+    base = _unwrap(Folder(top))
+    layout = _find_splits(base, str(top), unused)
+    is_wrapped = base.path != top and set(layout.splits) == {"train"}
+    notes = (f"the classes are read from {base.path}",) if is_wrapped else ()
+    return Layout(_unwrap_splits(layout.splits), (*notes, *layout.notes))
+
+
+def _unwrap_splits(splits: Mapping[str, Sequence[Path]]) -> dict[str, tuple[Path, ...]]:
+    """Return the folders of the splits without wrappers: those of the split's own name, or a wrapper that all splits have."""
+    inner = {split: [_unwrap_own(Folder(path), split) for path in paths] for split, paths in splits.items()}
+    unwrapped = {split: [_unwrap(folder, [split]) for folder in folders] for split, folders in inner.items()}
+    is_wrapped = all(before.path != after.path for s in inner for before, after in zip(inner[s], unwrapped[s]))
+    chosen = unwrapped if is_wrapped else inner
+    return {split: tuple(folder.path for folder in folders) for split, folders in chosen.items()}
+
+
+def _unwrap_own(folder: Folder, split: str) -> Folder:
+    """Return the innermost of folders that all name the same split, as `seg_train/seg_train` does."""
+    while folder.is_nested and len(folder.folders) == 1 and folder.folders[0].roles == [split]:
+        if not folder.folders[0].is_nested or folder.folders[0].path.resolve() == folder.path.resolve():
+            break
+        folder = folder.folders[0]
+    return folder
+
+
+def _unwrap(folder: Folder, role: Sequence[str] = ()) -> Folder:
+    """Return the folder in which the splits or classes lie: a single folder inside another is only a wrapper.
+
+    A split is no wrapper, unless it lies in one of the same `role`, as `seg_train/seg_train` does.
+    """
+    while folder.is_nested and len(folder.folders) == 1:
+        inner = folder.folders[0]
+        holds_splits = any(child.roles for child in inner.folders)
+        is_split = bool(inner.roles) and inner.roles != list(role) and not holds_splits
+        is_loop = inner.path.resolve() in (folder.path.resolve(), *folder.path.resolve().parents)
+        if not inner.is_nested or is_split or is_loop:
+            break
+        folder = inner
+    return folder
+
+
+def _find_splits(base: Folder, top: str, unused: Collection[str]) -> Layout:
+    children = base.folders
+    candidates = [child for child in children if child.roles and child.folders]
+    splits = candidates if _are_splits(candidates, children) else []
+    if splits:
+        return _check_splits(base, splits, top, unused)
+    loose = [child for child in children if child.has_pictures]
+    bare = {role for child in loose if child.is_bare for role in child.roles}
+    if loose and (len(bare) > 1 or (bare and all(child.roles for child in loose) and len(loose) == len(children))):
+        names = ", ".join(child.path.name for child in loose if child.roles)
+        raise BadData(
+            f"{base.path}: the folders {names} hold pictures but no class folders; sort them into one a class"
+        )
+    return Layout({"train": (base.path,)})
+
+
+def _are_splits(candidates: Sequence[Folder], children: Sequence[Folder]) -> bool:
+    """Return whether folders with a split's word in their names, and folders inside, are splits and not classes."""
+    if not candidates:
+        return False
+    nested = [child for child in candidates if child.is_nested]
+    classes = [child for child in children if child.has_pictures and not child.roles]
+    if len(candidates) == 1 and classes and not candidates[0].is_bare:
+        return False  # "toy train" beside "toy car"
+    if nested:
+        return True
+    names = Counter(inner.path.name for child in candidates for inner in child.folders)
+    return len({role for child in candidates for role in child.roles}) > 1 and max(names.values()) > 1
+
+
+def _check_splits(base: Folder, splits: Sequence[Folder], top: str, unused: Collection[str]) -> Layout:
+    """Return the layout of these folders. Raises `BadData` for names that say several splits, or none where one must."""
+    found: dict[str, Folder] = {}
+    for child in splits:
+        if len(child.roles) > 1:
+            raise BadData(
+                f"{child.path}: the name says {' and '.join(child.roles)}; "
+                f"rename it, or name the splits: {_line(top, {'train': [_inside(child, top)]})}"
+            )
+        before = found.setdefault(child.roles[0], child)
+        if before is not child:
+            both = {child.roles[0]: [_inside(before, top), _inside(child, top)]}
+            raise BadData(
+                f"{before.path} and {child.path} are both named as {child.roles[0]}; "
+                f"name one of them, or both: {_line(top, {'train': ['FOLDER'], **both})}"
+            )
+    if "train" not in found:
+        roles = {split: [_inside(child, top)] for split, child in found.items()}
+        got = ", ".join(f"{child.path.name}/" for child in found.values())
+        first = roles.get("validation") or next(iter(roles.values()))
+        raise BadData(
+            f"{base.path} has no training folder, only {got}; say what to train on: {_line(top, {'train': first} | {s: f for s, f in roles.items() if f != first})}"
+        )
+    ignored = [child for child in base.folders if child.roles and set(child.roles) <= set(unused)]
+    notes = _check_others(base, found, ignored, top)
+    return Layout({split: (found[split].path,) for split in SPLITS if split in found}, notes)
+
+
+def _check_others(base: Folder, found: Mapping[str, Folder], ignored: Sequence[Folder], top: str) -> tuple[str, ...]:
+    """Return a note on pictures beside the splits. Raises `BadData` where they may belong to one."""
+    known = [*found.values(), *ignored]
+    others = [child for child in base.folders if child not in known and child.holds_pictures()]
+    if not others:
+        return ()
+    line = _line(top, {split: [_inside(child, top)] for split, child in found.items()})
+    classes = {_key(inner.path.name) for child in found.values() for inner in _unwrap(child).folders}
+    for other in others:
+        shared = classes & {_key(inner.path.name) for inner in _unwrap(other).folders}
+        if other.roles and not shared:
+            raise BadData(
+                f"{other.path} holds pictures ({other.first_picture()}) but no class folders; "
+                f"sort them into one a class, or leave it out: {line}"
+            )
+        if len(found) == 1 or shared:
+            raise BadData(
+                f"{base.path} has a folder {other.path.name!r} beside {found['train'].path.name}/; "
+                f"only training, validation and test folders belong there; to leave it out: {line}"
+            )
+    names = ", ".join(child.path.name for child in others[:SHOWN])
+    return (f"the pictures in {names} are left out: {'its' if len(others) == 1 else 'their'} name says no split",)
+
+
+def check_shared_names(inner: Mapping[str, Iterable[str]], layout: Layout, top: str) -> None:
+    """Raise `BadData` if most class folders hold subfolders of the same names: they may be splits or years instead.
+
+    inner: the names of the subfolders with pictures, by the path of their class folder. top: what the user named.
+    """
+    names = {folder: {_key(name): name for name in held} for folder, held in inner.items()}
+    count = Counter(key for held in names.values() for key in held)
+    sharing = [folder for folder, held in names.items() if any(count[key] > 1 for key in held)]
+    if len(sharing) <= len(names) / 2:
+        return
+    shared = sorted({name for held in names.values() for key, name in held.items() if count[key] > 1})
+    first, *rest = (os.path.relpath(folder, top) for folder in sharing)
+    as_splits = _line(top, {"train": [first, *rest[:-1]], "test": rest[-1:]})
+    as_classes = _line(top, {split: [os.path.relpath(f, top) for f in got] for split, got in layout.splits.items()})
+    raise BadData(
+        f"{os.path.dirname(sharing[0])}: the folders {_shown([os.path.basename(folder) for folder in sharing])} hold the "
+        f"same subfolders ({_shown(shared)}), so it is not clear that they are classes; "
+        + (f"if they are splits: {as_splits}; " if len(layout.splits) == 1 else "")
+        + f"if they are classes: {as_classes}"
+    )
+
+
+def _key(name: str) -> str:
+    return normalize_name(name).casefold()
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
+
+
+def _inside(folder: Folder, top: str) -> str:
+    return os.path.relpath(folder.path, top)
+
+
+def _line(top: str, roles: Mapping[str, Sequence[str]]) -> str:
+    """Return how a user names the splits."""
+    ordered = ",".join(f"{split}={'+'.join(roles[split])}" for split in SPLITS if split in roles)
+    return f"--task {shell_word(f'folder:{top}:{ordered}')}"

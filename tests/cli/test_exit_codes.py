@@ -1,0 +1,65 @@
+"""The table of exit codes in docs/cli.md: each kind of thing that is missing, and the line that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.cli.main import main
+from learngene_zoo.families.vit.spec import ViTSpec
+
+SPEC = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
+LINES = {
+    "extract lsmd": (2, "no method named 'lsmd'; did you mean lsamd?"),
+    "exract lsamd": (2, "no command named 'exract'; did you mean extract?"),
+    "finetune model --epocs 3": (2, "no option named --epocs; did you mean --epochs?"),
+    "expand lsamd-mini --in-chans 3": (2, "no option named --in-chans; see lgzoo expand --help"),
+    "extract lsamd --preset papr -o new": (2, "no preset of lsamd named 'papr'; did you mean paper?"),
+    "expand lsamd-mni": (2, "no folder or learngene named 'lsamd-mni'; did you mean lsamd-mini?"),
+    "show sings": (2, "no method, learngene, task or suite named 'sings'; did you mean signs?"),
+    "list method": (2, "no list named 'method'; did you mean methods?"),
+    "evaluate model --device gpu": (2, "no device named 'gpu'; known: auto, cpu, cuda, mps"),
+    "evaluate model --threads 0": (
+        2,
+        "invalid value for '--threads': 0 is out of range; it must be at least 1 and at most 1024; "
+        "see lgzoo evaluate --help",
+    ),
+    "finetune model --seed x": (
+        2,
+        "invalid value for '--seed': 'x' is not an integer; see lgzoo finetune --help",
+    ),
+    "export model --tracker x": (2, "no option named --tracker; see lgzoo export --help"),
+    "compare model": (2, "missing argument 'SECOND'; see lgzoo compare --help"),
+    "evaluate nowhere": (2, "there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`"),
+    "finetune model --task folder:nowhere -o new": (1, "there is no folder nowhere; "),
+    "extract first_k --ancestry nowhere -o new": (2, "no file or folder nowhere to open as an ancestry model"),
+    "extract first_k --ancestry deit_bas_patch16_224 -o new": (
+        2,
+        "no file or folder deit_bas_patch16_224; did you mean timm:deit_base_patch16_224?",
+    ),
+    "expand -o model": (
+        1,
+        "model already exists; choose another place with -o, or replace it with --force; "
+        "for example: lgzoo expand -o model-2",
+    ),
+    "plan first_k --ancestry timm:nosuchmodel": (
+        2,
+        "no timm model named 'nosuchmodel'; `lgzoo list ancestries` shows well-known ones",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_the_line_and_the_code(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assemble(SPEC, {}, seed=0).save(Path("model"))
+    if line.startswith("expand -o"):
+        assert CliRunner().invoke(main, ["extract", "first_k"]).exit_code == 0
+    code, said = LINES[line]
+    result = CliRunner().invoke(main, line.split())
+    assert result.stderr.startswith(f"error: {said}"), result.stderr
+    assert said.endswith("; ") or result.stderr == f"error: {said}\n"
+    assert (result.exit_code, result.stdout) == (code, "")

@@ -1,0 +1,128 @@
+"""A call that cannot succeed is refused before torch and timm are imported, which takes seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from learngene_zoo.families.vit.spec import ViTSpec
+
+# Instead of importing torch (as timm does), the process ends with 77.
+WITHOUT_TORCH = """
+import os, sys
+
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "transformers", "datasets"):
+            print("imports", name, file=sys.stderr, flush=True)
+            os._exit(77)
+
+sys.meta_path.insert(0, Watch())
+from learngene_zoo.cli.main import main
+
+main(sys.argv[1:], prog_name="lgzoo")
+"""
+EXISTS = "error: {} already exists; choose another place with -o, or replace it with --force; for example: lgzoo "
+IN_THE_WAY = "error: {0}/notes is a file, so {0}/notes/new cannot be made; choose another place with -o\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model and a learngene at the places where commands write by default, and a file."""
+    from learngene_zoo.artifacts.descendant import assemble
+    from learngene_zoo.artifacts.records import LearngeneConfig
+    from learngene_zoo.artifacts.shelf import Learngene
+
+    root = tmp_path_factory.mktemp("early")
+    spec = ViTSpec(layers=2, width=16, heads=2, classes=2, image_size=16, patch_size=8)
+    for name in ("ancestry", "descendant", "finetuned"):
+        assemble(spec, {}, seed=0).save(root / name)
+    Learngene(config=LearngeneConfig(method="scratch", spec=spec), state={}).save(root / "learngene")
+    for name in ("notes", "model.onnx", "learngene.png", "numbers.json"):
+        (root / name).write_text("mine")
+    (root / "begun.run").mkdir()
+    (root / "begun.run" / "run.json").write_text('{"verb": "x"}')
+    return root
+
+
+CALLS = {
+    "extract first_k": (1, EXISTS.format("learngene") + "extract first_k -o learngene-2\n"),
+    "extract first_k -o ancestry": (1, EXISTS.format("ancestry") + "extract first_k -o ancestry-2\n"),
+    "expand": (1, EXISTS.format("descendant") + "expand -o descendant-2\n"),
+    "expand --layers 1 -o ./descendant/": (1, EXISTS.format("descendant") + "expand --layers 1 -o descendant-2\n"),
+    "finetune": (1, EXISTS.format("finetuned") + "finetune -o finetuned-2\n"),
+    "train": (1, EXISTS.format("ancestry") + "train -o ancestry-2\n"),
+    "export": (1, EXISTS.format("model.onnx") + "export -o model-2.onnx\n"),
+    "plot": (1, EXISTS.format("learngene.png") + "plot -o learngene-2.png\n"),
+    "evaluate --task digits -o numbers.json": (
+        1,
+        EXISTS.format("numbers.json") + "evaluate --task digits -o numbers-2.json\n",
+    ),
+    "new-plugin mine -o notes": (1, EXISTS.format("notes") + "new-plugin mine -o notes-2\n"),
+    "extract first_k -o notes/new": (1, IN_THE_WAY),
+    "expand -o notes/new": (1, IN_THE_WAY),
+    "finetune -o notes/new": (1, IN_THE_WAY),
+    "train -o notes/new": (1, IN_THE_WAY),
+    "export -o notes/new.onnx": (1, IN_THE_WAY.replace("/new ", "/new.onnx ")),
+    "bench -o notes": (1, "error: notes is a file, not a folder; choose another place with -o\n"),
+    "demo -o notes": (1, "error: notes is a file, not a folder; choose another place with -o\n"),
+    "finetune -o begun": (
+        1,
+        "error: an unfinished run is in begun.run; continue it with --resume or start over with --force\n",
+    ),
+    "extract frist_k -o new": (2, "error: no method named 'frist_k'; did you mean first_k?\n"),
+    "extract lsamd --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
+    "finetune --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
+    "expand --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
+    "train --task sings -o new": (2, "error: no task named 'sings'; did you mean signs? "),
+    "evaluate --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
+    "compare descendant finetuned --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
+    "recommend --task sings": (2, "error: no task named 'sings'; did you mean signs? "),
+    "bench sings -o new": (2, "error: no suite or task named 'sings'; did you mean signs?"),
+    "bench --method nope -o new": (2, "error: no method named 'nope'; known: auto_lg, "),
+    "extract first_k --ancestry nowhere -o new": (
+        2,
+        "error: no file or folder nowhere to open as an ancestry model\n",
+    ),
+    "extract first_k --ancestry timm:deit_tiny -o new": (
+        2,
+        "error: no timm model named 'deit_tiny'; did you mean deit_tiny_patch16_224?\n",
+    ),
+    "plan first_k --ancestry timm:deit_tiny": (
+        2,
+        "error: no timm model named 'deit_tiny'; did you mean deit_tiny_patch16_224?\n",
+    ),
+    "finetune desendant -o new": (2, "error: there is no model at desendant; did you mean descendant?\n"),
+    "evaluate nowhere": (
+        2,
+        "error: there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`\n",
+    ),
+    "predict nowhere pic.png": (
+        2,
+        "error: there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`\n",
+    ),
+    "export learngene": (
+        2,
+        "error: learngene is a learngene, not a model; build one with `lgzoo expand learngene --layers 7`\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("line", CALLS)
+def test_a_wrong_call_is_refused_without_torch(line: str, folder: Path) -> None:
+    code, said = CALLS[line]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", WITHOUT_TORCH, *line.split()]
+    done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.stderr.startswith(said.format(folder)), done.stderr
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+
+
+def test_what_may_succeed_does_import_it(folder: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", WITHOUT_TORCH, "extract", "first_k", "-o", "new"]
+    assert subprocess.run(command, env=environment, cwd=folder, capture_output=True, timeout=60).returncode == 77

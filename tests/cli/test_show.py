@@ -1,0 +1,93 @@
+"""`lgzoo show` and `lgzoo extract` of methods that look at no images, on small artifacts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import WrongCall
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.method import Budget, Target, method_of, named_sizes
+
+SPEC = ViTSpec(layers=2, width=16, heads=2, classes=1286, image_size=16, patch_size=8)
+
+
+@pytest.fixture
+def learngene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    metrics = {"variance": [0.123456789] * 96, "chosen": [1, 4, 7]}
+    Learngene(config=LearngeneConfig(method="scratch", spec=SPEC, metrics=metrics), state={}).save(Path("learngene"))
+    return Path("learngene")
+
+
+def test_a_long_list_is_not_printed_and_the_head_is_named(learngene: Path) -> None:
+    result = CliRunner().invoke(main, ["show", "./learngene"])
+    assert result.exit_code == 0, result.output
+    assert "variance" not in result.stdout
+    assert "chosen     1,4,7" in result.stdout
+    assert "sizes      params and FLOPs with a head of 1,286 classes\n" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    assert json.loads(CliRunner().invoke(main, ["show", "./learngene", "--json"]).stdout)
+
+
+def test_expand_says_when_a_budget_is_larger_than_anything_it_can_build(learngene: Path) -> None:
+    result = CliRunner().invoke(main, ["expand", "--max-params", "15M"])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines()[0].endswith("; the largest it can build")
+    result = CliRunner().invoke(main, ["expand", "--max-params", "29K", "-o", "small"])
+    assert result.exit_code == 0, result.output
+    assert "largest" not in result.stderr
+
+
+def test_a_method_that_looks_at_no_images_takes_a_task_for_its_descendants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["extract", "first_k", "--task", "digits"])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.splitlines() == [
+        "note: first_k looks at no images; --task says what its descendants are for",
+        "next: lgzoo expand --layers 7 --task digits   (all: lgzoo show learngene)",
+    ]
+    config = json.loads(Path("learngene/config.json").read_text())
+    assert (config["purpose"]["task"], config["purpose"]["classes"], config["tasks"]) == ("digits", 10, [])
+
+
+def test_no_name_is_listed_twice(learngene: Path) -> None:
+    from learngene_zoo.artifacts.shelf import read_config
+
+    expander = method_of(read_config(learngene), learngene).expander
+    with pytest.raises(WrongCall) as error:
+        named_sizes(Target(), Budget(), expander, {"colour": "red"})
+    names = str(error.value).partition("known: ")[2].split(", ")
+    assert len(names) == len(set(names)) > 5
+
+
+def test_a_method_without_a_picture_names_those_that_draw_one(learngene: Path) -> None:
+    result = CliRunner().invoke(main, ["plot"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "error: the method scratch draws no picture of its learngenes; these do: closed_form, "
+    )
+
+
+def test_the_picture_of_closed_form_has_both_curves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from learngene_zoo.artifacts.shelf import find, load_learngene
+    from lgzoo_closed_form.closed_form import CLOSED_FORM
+    from lgzoo_closed_form.plot import picture
+
+    gene = load_learngene(find("closed_form-mini"))
+    depth, width = picture(gene, CLOSED_FORM.expander).axes
+    assert list(depth.lines[0].get_ydata()) == gene.config.details["objective"]
+    assert len(width.lines[0].get_ydata()) == gene.config.spec.width
+    assert width.lines[0].get_ydata()[-1] == pytest.approx(1.0, abs=1e-3)
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(main, ["plot", "closed_form-mini", "-o", "x.svg"]).exit_code == 0
+    assert Path("x.svg").stat().st_size > 1000

@@ -1,0 +1,61 @@
+"""What is suggested for a name that does not exist: something near, or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from learngene_zoo.errors import count_slips, nearest, unknown
+
+TIMM = ["rdnet_tiny", "deit_tiny_distilled_patch16_224", "deit_tiny_patch16_224", "deit_small_patch16_224", "vit_huge"]
+TASKS = ["objects", "wings", "signs", "digits", "numbers", "tiny-imagenet"]
+METHODS = ["lsamd", "peg", "tleg", "first_k", "fine", "weight_selection", "closed_form", "pool"]
+OPTIONS = ["num-heads", "heads", "layers", "lr", "batch-size", "rounds", "seed", "image-size"]
+VERBS = ["extract", "evaluate", "expand", "export", "list"]
+
+
+@pytest.mark.parametrize(
+    ("got", "known", "close"),
+    [
+        ("deit_tiny", TIMM, "deit_tiny_patch16_224"),
+        ("DEIT-TINY", TIMM, "deit_tiny_patch16_224"),
+        ("tiny_deit", TIMM, "deit_tiny_patch16_224"),
+        ("deit_tyny", TIMM, "deit_tiny_patch16_224"),
+        ("deit_tny_patch16_224", TIMM, "deit_tiny_patch16_224"),
+        ("vit", TIMM, "vit_huge"),
+        ("sings", TASKS, "signs"),
+        ("digit", TASKS, "digits"),
+        ("obects", TASKS, "objects"),
+        ("tiny_imagenet", TASKS, "tiny-imagenet"),
+        ("imagenet", TASKS, "tiny-imagenet"),
+        ("DIGITS", TASKS, "digits"),
+        ("lsmd", METHODS, "lsamd"),
+        ("tlge", METHODS, "tleg"),
+        ("selection", METHODS, "weight_selection"),
+        ("rund", OPTIONS, "rounds"),
+        ("laers", OPTIONS, "layers"),
+        ("sed", OPTIONS, "seed"),
+        ("batch", OPTIONS, "batch-size"),
+        ("exract", VERBS, "extract"),
+        ("val", VERBS, "evaluate"),
+        ("in_chans", OPTIONS, None),
+        ("nope", METHODS, None),
+        ("modules", ["methods", "learngenes", "tasks", "ancestries"], None),
+        ("resnet50", TIMM, None),
+        ("x", METHODS, None),
+        ("gpu", ["auto", "cpu", "cuda", "mps"], None),
+        ("", METHODS, None),
+        ("tal", [], None),
+    ],
+)
+def test_a_suggestion_is_near_or_there_is_none(got: str, known: list[str], close: str | None) -> None:
+    assert nearest(got, known) == close
+
+
+def test_what_is_not_near_is_answered_with_what_there_is() -> None:
+    assert str(unknown("method", "nope", ["b", "a"])) == "no method named 'nope'; known: a, b"
+    assert str(unknown("method", "tlge", ["tleg"])) == "no method named 'tlge'; did you mean tleg?"
+
+
+def test_slips_are_counted() -> None:
+    pairs = {("sings", "signs"): 1, ("sings", "wings"): 1, ("abc", "abc"): 0, ("", "ab"): 2, ("ca", "abc"): 3}
+    assert {pair: count_slips(*pair) for pair in pairs} == pairs

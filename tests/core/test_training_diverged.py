@@ -1,0 +1,209 @@
+"""A training that diverges: which weights are kept, that none are NaN, and what is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from learngene_zoo.artifacts.descendant import Descendant, assemble, load_descendant
+from learngene_zoo.cli.main import main
+from learngene_zoo.errors import TrainingFailed
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
+from learngene_zoo.testing import tiny_task
+from learngene_zoo.training import loop, tuning
+from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.fit import describe_chance, find_constant_share, fit, stalled
+from learngene_zoo.training.objectives import CLASS_LOSS
+from learngene_zoo.training.tuning import tune
+
+TASK = tiny_task()
+START = assemble(ViTSpec(layers=2, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
+RECIPE = Recipe(epochs=4, batch_size=16, lr=3e-3)
+RUN = Run(threads=1, device="cpu")
+
+
+def diverge_in(epoch: int) -> Any:
+    """`train` whose weights become NaN with the last step before this epoch, which the loop finds in its first step."""
+
+    def train(objective: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[loop.Step]:
+        for step in loop.train(objective, *args, **kwargs):
+            yield step
+            if step.end_of_epoch and step.epoch + 1 == epoch - 1:
+                poison(objective)
+
+    return train
+
+
+def poison(module: torch.nn.Module) -> None:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(float("nan"))
+
+
+def script_values(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, torch.Tensor]]:
+    """Validation gives these values, an epoch each; returns the weights that it was asked about."""
+    seen: list[dict[str, torch.Tensor]] = []
+
+    def measure(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        measured = evaluate(model, *args, **kwargs)
+        seen.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return replace(measured, value=values[len(seen) - 1])
+
+    monkeypatch.setattr(tuning, "evaluate", measure)
+    return seen
+
+
+def is_same(model: Descendant, weights: Any) -> bool:
+    return all(torch.equal(model.state[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "epoch", "kept"),
+    [
+        ((0.4, 0.6, 0.5), {}, 4, 2),
+        ((0.6, 0.4, 0.5), {}, 4, 1),
+        ((0.6, 0.4, 0.5), {"keep": "last"}, 4, 3),
+        ((0.6,), {}, 2, 1),
+    ],
+)
+def test_the_best_epoch_before_it_diverged_is_kept_and_named(
+    monkeypatch: pytest.MonkeyPatch, values: tuple[float, ...], settings: Any, epoch: int, kept: int
+) -> None:
+    seen = script_values(monkeypatch, *values)
+    monkeypatch.setattr(tuning, "train", diverge_in(epoch))
+    made = tune(START, TASK, RECIPE, RUN, **settings)
+    metrics: Any = made.provenance["metrics"]
+    assert is_same(made, seen[kept - 1])
+    assert (metrics["kept_epoch"], metrics["diverged"], len(metrics["history"])) == (kept, True, epoch - 1)
+    steps = TASK.sizes["train"] // 16
+    assert metrics["warning"].startswith(
+        f"the training diverged: the loss cross_entropy is nan at step {(epoch - 1) * steps + 1} of {4 * steps}, which was "
+        f"not taken; the weights of epoch {kept} are kept (validation accuracy {values[kept - 1]:.4f}); "
+    )
+    assert metrics["warning"].endswith("train again with a smaller --lr (0.003 was used), or with --clip 1")
+    assert "at_chance" not in metrics
+    assert "the training diverged" in made.files["report.html"]
+
+
+def test_the_weights_before_training_are_kept_if_no_epoch_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(objective: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[loop.Step]:
+        for step in loop.train(objective, *args, **kwargs):
+            poison(objective)
+            yield step
+
+    monkeypatch.setattr(tuning, "train", train)
+    for settings in ({}, {"keep": "last"}):
+        made = tune(START, TASK, RECIPE, RUN, **settings)  # type: ignore[arg-type]
+        metrics: Any = made.provenance["metrics"]
+        assert is_same(made, START.model().state_dict())
+        assert (metrics["kept_epoch"], metrics["history"]) == (0, [])
+        assert "; the weights before training are kept" in metrics["warning"]
+
+
+def test_outputs_that_are_not_finite_end_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = script_values(monkeypatch, 0.5, 0.6)
+
+    def train(objective: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[loop.Step]:
+        for step in loop.train(objective, *args, **kwargs):
+            if step.epoch == 2 and step.end_of_epoch:
+                poison(objective)
+            yield step
+
+    monkeypatch.setattr(tuning, "train", train)
+    made = tune(START, TASK, RECIPE, RUN)
+    assert is_same(made, seen[1])
+    assert "the model's outputs are not finite" in str(made.provenance["metrics"]["warning"])  # type: ignore[index]
+
+
+def test_the_last_step_leaves_no_weights_that_are_not_finite() -> None:
+    """A gradient may overflow where the loss is finite; no later loss would tell."""
+
+    def run_fit() -> None:
+        fit(START, TASK, replace(RECIPE, epochs=1), RUN, judge=False)
+
+    run_fit()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.optim.AdamW, "step", lambda self, *_: poison_groups(self))
+        with pytest.raises(TrainingFailed, match=r"^the (weights|loss) .* try a lower --lr, or --clip 1$"):
+            fit(START, TASK, replace(RECIPE, epochs=1, batch_size=TASK.sizes["train"]), RUN, judge=False)
+
+
+def poison_groups(optimizer: torch.optim.Optimizer) -> None:
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.fill_(float("inf"))
+
+
+def test_what_a_constant_answer_reaches() -> None:
+    labels = np.asarray(TASK.split("validation").labels)
+    share = max((labels == label).mean() for label in range(3))
+    assert find_constant_share(TASK) == share
+    assert describe_chance(share + 0.01, TASK, RECIPE) == ""
+    said = describe_chance(share, TASK, RECIPE)
+    assert said.startswith(f"the model is no better than a constant answer on {len(labels)} validation images ")
+    assert "train again with a smaller --lr (0.003 was used)" in said
+
+
+def call(tmp_path: Path, *words: str) -> tuple[int, list[str]]:
+    START.save(tmp_path / "start", force=True)
+    call = ["finetune", str(tmp_path / "start"), "--task", "tiny", "--epochs", "2", "--threads", "1", "--device", "cpu"]
+    got = CliRunner().invoke(main, [*call, "-o", str(tmp_path / "tuned"), "--force", *words])
+    assert got.exception is None or isinstance(got.exception, SystemExit), got.exception
+    return got.exit_code, [line for line in got.stderr.splitlines() if line.startswith(("warning", "error"))]
+
+
+@pytest.mark.parametrize(
+    ("values", "code"), [((0.9, 0.9), 0), ((0.0, 0.0), 1)], ids=["has learnt something", "has learnt nothing"]
+)
+def test_the_exit_code_says_whether_the_model_knows_anything(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, values: tuple[float, ...], code: int
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    script_values(monkeypatch, *values)
+    monkeypatch.setattr(tuning, "train", diverge_in(2))
+    got, lines = call(tmp_path, "--quiet")
+    assert got == code
+    assert [line.split(":")[:2] for line in lines] == [["warning", " the training diverged"]]
+    state = load_descendant(tmp_path / "tuned").state
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in state.values())
+
+
+def test_a_model_at_chance_is_written_with_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+    script_values(monkeypatch, 0.0, 0.0)
+    code, lines = call(tmp_path)
+    assert code == 0
+    (line,) = lines
+    assert line.startswith("warning: the model is no better than a constant answer on ")
+
+
+def test_a_loss_above_that_of_guessing_stops_a_training_from_scratch() -> None:
+    steps = [
+        loop.Step(epoch=0, step=number, steps=100, losses={CLASS_LOSS: 40.0}, lr=10.0, end_of_epoch=False)
+        for number in range(1, 101)
+    ]
+    with pytest.raises(TrainingFailed, match=r"^after 50 of 100 steps the loss is 40\.000, no better than the 1\.099"):
+        list(stalled(iter(steps), 3))
+
+
+def test_distillation_that_diverges_ends_in_one_line() -> None:
+    from learngene_zoo.training.distillation import Distilled, guide, logits_loss
+
+    nan = replace(START, state={name: tensor * float("nan") for name, tensor in START.state.items()})
+
+    def lesson(objective: torch.nn.Module, model: Any) -> torch.nn.Module:
+        return Distilled(objective, model, guide(nan, START.input_format, RUN), logits_loss(), (0.5, 0.5))
+
+    made = tune(START, TASK, RECIPE, RUN, lesson=lesson)
+    warning = str(made.provenance["metrics"]["warning"])  # type: ignore[index]
+    assert warning.startswith("the training diverged: the loss distillation is nan at step 1 of ")

@@ -1,0 +1,68 @@
+"""The page of a fine-tuning: paths of the mistakes, both colour schemes, nothing wider than a telephone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from learngene_zoo.artifacts.descendant import assemble
+from learngene_zoo.colours import PAGE_COLOURS
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
+from learngene_zoo.tasks.folders import open_folder
+from learngene_zoo.testing import tiny_task
+from learngene_zoo.training.tuning import tune
+
+RUN = Run(threads=1, device="cpu")
+SPEC = ViTSpec(layers=1, width=8, heads=2, classes=2, image_size=16, patch_size=8)
+
+
+def write_pictures(top: Path) -> None:
+    for name in ("ant & bee", "cat"):
+        (top / name).mkdir(parents=True)
+        for number in range(40):
+            pixels = np.random.default_rng(number).integers(0, 256, (9, 9, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(top / name / f"{number}.png")
+
+
+def make_page(task: Any, classes: int = 2) -> tuple[str, Any]:
+    start = assemble(SPEC.with_(classes=classes), {}, seed=0, class_names=task.class_names)
+    made = tune(start, task, Recipe(epochs=1, batch_size=16, lr=1e-5), RUN)
+    return made.files["report.html"], made.provenance["metrics"]
+
+
+def test_mistakes_are_named_by_their_paths(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "photos")
+    task = open_folder(str(tmp_path / "photos"))
+    page, metrics = make_page(task)
+    named = re.findall(r"<figcaption><b>([^<]*)</b>", page)
+    test = task.split("test")
+    files = {test.rows[int(member)].where.replace("&", "&amp;") for member in test.members}  # type: ignore[attr-defined]
+    wrong = round((1 - metrics["test_accuracy"]) * len(files))
+    assert len(set(named)) == len(named) == wrong > 0
+    assert set(named) <= files
+    assert all(name.startswith(str(tmp_path / "photos")) for name in named)
+
+
+def test_an_image_without_a_file_has_its_number() -> None:
+    page, _ = make_page(tiny_task(), classes=3)
+    assert re.search(r"<figcaption><b>image \d+</b>", page)
+
+
+def test_the_page_has_both_colour_schemes_and_no_fixed_width_beyond_a_telephone() -> None:
+    page, _ = make_page(tiny_task(), classes=3)
+    assert PAGE_COLOURS in page
+    assert "@media (prefers-color-scheme: dark)" in page
+    assert '<meta name="viewport" content="width=device-width">' in page
+    assert all(int(width) <= 368 for width in re.findall(r"[; {]width: ?(\d+)px", page))  # 400 less the margins
+    assert not re.search(r'<svg[^>]* width="', page)
+    assert page.count("<table") == page.count('<div class="scroll"><table')
+    style = re.search(r"<style>(.*)</style>", page, re.DOTALL)
+    assert style
+    own = style[1].replace(PAGE_COLOURS, "")
+    assert not re.findall(r"#[0-9a-f]{3,6}\b", own), "every colour has one for the night"
