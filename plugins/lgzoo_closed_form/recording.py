@@ -7,9 +7,9 @@ the learngene's own tensor, so that no other learngene's is taken for it.
 from __future__ import annotations
 
 import hashlib
-import shutil
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +20,7 @@ from learngene_zoo.plugin import Spec, read_json, write_json
 from lgzoo_closed_form.streams import Pictures, Streams, filed
 
 STREAMS, RECORD = "streams", "record.json"
+_FILES = re.compile(r"(before|middle|heads)-\d+\.f32|(images|tokens|weights)\.npy|record\.json")
 MOST_IN_MEMORY = 2**30  # bytes
 
 
@@ -39,11 +40,16 @@ def place_for(size: int) -> Iterator[Path | None]:
 
 
 def fresh(folder: Path, wanted: bool) -> Path | None:
-    """The folder, empty, if it is wanted; what an earlier extraction has kept there is gone."""
-    shutil.rmtree(folder, ignore_errors=True)
+    """Return the folder if it is wanted. What an earlier extraction has kept there is removed, by its names; the rest stays."""
+    if folder.is_dir() and not folder.is_symlink():
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name != RECORD):  # it says that all is there
+            if _FILES.fullmatch(entry.name):
+                entry.unlink()
+        with suppress(OSError):
+            folder.rmdir()
     if not wanted:
         return None
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from learngene_zoo.ownership import mark_workspace
+
 Change = Callable[[Path], Any]
 
 
@@ -75,10 +77,10 @@ def retensor(path: str, alter: Callable[[dict[str, Any]], Any]) -> Change:
 
 
 def unfinished(folder: str, **record: Any) -> Change:
-    """A run's folder as a killed run leaves it."""
-    return write(
-        f"{folder}/run.json", json.dumps({"verb": "x", "seed": 0, "settings": {}, "finished": False, **record})
-    )
+    """A run's folder as a killed run leaves it, with a part that a resumed one takes over."""
+    data = {"verb": "x", "seed": 0, "settings": {}, "finished": False, **record}
+    files = both(write(f"{folder}/run.json", json.dumps(data)), write(f"{folder}/kept.json", "{}"))
+    return both(files, lambda root: mark_workspace(root / folder, "run"))
 
 
 def poison(state: dict[str, Any]) -> None:

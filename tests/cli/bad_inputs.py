@@ -174,7 +174,7 @@ PLACES = [
     Case(
         f"finetune model --task folder:photos {BRIEF} -o new --force",
         FAILED,
-        ("not the folder of a run", "-o"),
+        ("holds notes.txt, and no valid .lgzoo file that says that it is the folder of a run", "-o"),
         write("new.run/notes.txt", "mine"),
     ),
 ]

@@ -121,4 +121,10 @@ def test_links_in_a_bench_are_not_followed(bench: Path, tmp_path: Path) -> None:
     with pytest.raises(Refused, match="trained/linked"):
         claim_workspace(bench, anew=True)
     _forget(bench)
+    (bench / "trained" / "linked").unlink()
+    (bench / "trained" / f"{KEY}.json").symlink_to(mine / f"{KEY}.json")
+    with pytest.raises(Refused, match=rf"trained/{KEY}\.json"):
+        claim_workspace(bench, anew=True)
+    _forget(bench)
+    assert (bench / "trained" / f"{KEY}.json").is_symlink()
     assert read(mine) == {f"{KEY}.json": "mine"}

@@ -264,3 +264,16 @@ def test_the_ancestry_models_own_width_is_nested_too(family: str) -> None:
     torch.testing.assert_close(plain.state["patch_embed.proj.weight"], ancestry.state["patch_embed.proj.weight"])
     means = whole.state["patch_embed.proj.weight"].unflatten(0, (6, 8)).mean(dim=1)
     torch.testing.assert_close(means, torch.zeros_like(means), atol=1e-6, rtol=0)
+
+
+def test_a_new_recording_removes_the_old_one_and_nothing_else(tmp_path: Path) -> None:
+    from lgzoo_closed_form.recording import fresh
+
+    folder = tmp_path / "streams"
+    folder.mkdir()
+    for name in ("before-0.f32", "heads-12.f32", "images.npy", "record.json", "notes.txt", "mine.npy"):
+        (folder / name).write_text("x")
+    assert fresh(folder, wanted=True) == folder
+    assert sorted(path.name for path in folder.iterdir()) == ["mine.npy", "notes.txt"]
+    assert fresh(folder, wanted=False) is None
+    assert len(list(folder.iterdir())) == 2
