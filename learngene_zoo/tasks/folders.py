@@ -137,7 +137,7 @@ def _find_problems(splits: Mapping[str, ClassFolders]) -> Iterable[tuple[str, st
         if not splits["train"].pictures(name):
             place, listing = train[name][0]
             only = f", only {listing.left_out[0]}" if listing.left_out else ""
-            yield f"class folder {place}", f"holds no image{only}; add some or remove it"
+            yield f"class folder {place}", f"has 0 images{only}; add some or remove it"
     for split, part in splits.items():
         for name in sorted(set(part.classes) - set(train)):
             if part.pictures(name):
