@@ -13,7 +13,7 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.layout import Layout, check_shared_names, find_layout, normalize_name, split_reference
 from learngene_zoo.tasks.listing import Listing, describe_left_out, is_picture, list_pictures, scan_folder
 from learngene_zoo.tasks.splits import Labelled, in_roles, task_of
-from learngene_zoo.tasks.stamps import FileStamp
+from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import Sample, Task
 from learngene_zoo.text import counted
 
@@ -80,14 +80,6 @@ def open_folder(path: str, roles: Mapping[str, str] | None = None, report: Repor
         partial(list_facts, names, {split: part.labels for split, part in found.items()}),
     )
     return task_of(f"folder:{path}", found, names, **{"stamp": stamp, **fields, "notes": notes})
-
-
-def list_facts(names: Sequence[str], labels: Mapping[str, np.ndarray]) -> Iterable[bytes]:
-    """Yield the classes and the labels of each split, as a stamp takes them."""
-    yield "\n".join(names).encode()
-    for split, numbers in labels.items():
-        yield split.encode()
-        yield np.ascontiguousarray(numbers, dtype="<i8").tobytes()
 
 
 def _list_classes(folders: Sequence[Path]) -> ClassFolders:

@@ -16,10 +16,10 @@ import numpy as np
 
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.runs.progress import progress
+from learngene_zoo.tasks.labels import LABEL_COLUMNS
 from learngene_zoo.tasks.splits import files_by_split
 from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, stream_task
 from learngene_zoo.tasks.streams.places import class_names, is_remote, opened, places_of, sizes
-from learngene_zoo.tasks.tables import LABEL_COLUMNS
 from learngene_zoo.tasks.task import Sample, Stream, Task
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
