@@ -135,7 +135,7 @@ def divide_tables(name: str, tables: Mapping[str, Any]) -> tuple[dict[str, Any],
                 f"{name} {split} row {row}: column {SPLIT_COLUMN!r} says {parts[row]}; correct it or the file's name"
             )
         found[split] = table
-    unused = any(_find_split_column(table) for table in tables.values()) and len(tables) == 1
+    unused = any(find_split_column(table) for table in tables.values()) and len(tables) == 1
     return found, [f"column {SPLIT_COLUMN!r} names no split, so it is not used"] if unused else []
 
 
@@ -148,7 +148,8 @@ def _select(name: str, table: Any, parts: np.ndarray) -> dict[str, Any]:
     return found
 
 
-def _find_split_column(table: Any) -> str | None:
+def find_split_column(table: Any) -> str | None:
+    """Return the column of text that says the split of each row; None if there is none."""
     kinds = (table.features or {}).items()
     text = [
         name
@@ -160,9 +161,14 @@ def _find_split_column(table: Any) -> str | None:
 
 def _read_split_column(table: Any) -> list[Any]:
     """Return what the rows of a table say about their split; nothing if it has no such column."""
-    column = _find_split_column(table)
+    column = find_split_column(table)
     if column is None or not len(table):
         return []
-    values = table.with_format(None)[column][:]
-    names = getattr(table.features[column], "names", None)
-    return [names[value] if names and isinstance(value, int) and value >= 0 else value for value in values]
+    kind = table.features[column]
+    return [read_split(value, kind) for value in table.with_format(None)[column][:]]
+
+
+def read_split(value: Any, kind: Any) -> Any:
+    """Return what a row says about its split, in words where a column of type `kind` stores numbers of names."""
+    names = getattr(kind, "names", None)
+    return names[value] if names and isinstance(value, int) and value >= 0 else value
