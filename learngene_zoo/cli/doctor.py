@@ -24,9 +24,11 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.cli.job import (
     Row,
     WholeNumber,
+    advise,
     all_option,
     json_option,
     offline_option,
+    on_task,
     print_progress,
     print_row,
     print_rows,
@@ -77,14 +79,26 @@ def doctor(
     if check_images:
         if task is None:
             raise WrongCall("--check-images needs the data that is to be read: --task folder:PATH")
-        _print(_checked(task, sheet, workers, force, offline), as_json)
+        rows = _checked(task, sheet, workers, force, offline)
+        _advise_on(task, rows, f"lgzoo extract closed_form{on_task(task)}", as_json)
+        _print(rows, as_json)
         return
     if sheet is not None:
         raise WrongCall("-o draws the images that --check-images read; add it, or use lgzoo show TASK -o")
     if task is not None:
+        from learngene_zoo.tasks.findings import open_with_problems
         from learngene_zoo.tasks.first_row import first_row
 
+        problems = open_with_problems(task, offline)[1] if task.startswith("folder:") else []
+        if problems:
+            _advise_on(task, problems, "", as_json)
+            _print(problems, as_json)
+            return
         row = first_row(task, offline)
+        if not row["missing"]:
+            check = f"lgzoo doctor{on_task(task)} --check-images"
+            following = check if _is_readable(task) else f"lgzoo extract closed_form{on_task(task)}"
+            _advise_on(task, [], following, as_json)
         print_row(row if as_json else {name: value for name, value in row.items() if value != []}, as_json)
         if row["missing"]:
             click.get_current_context().exit(1)
@@ -98,6 +112,19 @@ def doctor(
     click.echo(f"{len(rows) - len(matter)} more: --all", err=True)
 
 
+def _is_readable(task: str) -> bool:
+    """Whether --check-images reads the data: it does not read streams."""
+    return not task.startswith(("wds:", "hf-stream:"))
+
+
+def _advise_on(task: str, rows: list[Row], following: str, as_json: bool) -> None:
+    """Say what to do next, after everything else is printed: correct what is bad, else `following`."""
+    is_bad = any(row["status"] == "bad" for row in rows)
+    again = f"correct what is bad, then lgzoo doctor{on_task(task)}{' --check-images' if _is_readable(task) else ''}"
+    context = click.get_current_context()
+    context.call_on_close(lambda: advise(again if is_bad else following, quiet=as_json))
+
+
 def _print(rows: list[Row], as_json: bool) -> None:
     print_rows(rows, as_json)
     if any(row["status"] == "bad" for row in rows):
@@ -106,15 +133,18 @@ def _print(rows: list[Row], as_json: bool) -> None:
 
 def _checked(task: str, sheet: Path | None, workers: int | None, force: bool, offline: bool) -> list[Row]:
     """Every image of a task read; with `sheet`, those that can be read are drawn."""
-    from learngene_zoo.tasks.findings import findings
+    from learngene_zoo.tasks.findings import findings, open_with_problems
     from learngene_zoo.tasks.sheet import check_sheet, write_sheet
 
     if sheet is not None:
         check_sheet(sheet, force)
     cores = min(os.cpu_count() or 1, MOST_READERS)
-    rows, readable = findings(catalogue.open_task(task, offline=offline), cores if workers is None else workers)
+    opened, problems = open_with_problems(task, offline)
+    if opened is None:
+        return problems
+    rows, readable = findings(opened, cores if workers is None else workers)
     drawn = [] if sheet is None else [_row("sheet", "ok", write_sheet(readable, sheet, force=force))]
-    return [*rows, *drawn]
+    return [*problems, *rows, *drawn]
 
 
 def _row(what: str, status: Status, found: Any) -> Row:

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import BadData, WrongCall
 from learngene_zoo.runs.progress import progress
+from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.check import CHUNK, Picture, Place, Reader, read_pictures, remember, stamp
+from learngene_zoo.tasks.folders import open_folder
 from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.task import SPLITS, Split, Task
 
@@ -33,7 +35,26 @@ def findings(task: Task, workers: int) -> tuple[list[Row], Task]:
     rows = [_summary(name, good, splits[name]) for name in splits]
     rows += [_row(picture.where, "bad", picture.problem) for picture in pictures if picture.problem]
     rows += [*_twice(task, splits, good), *_few(task, splits["train"], good)]
+    rows += [_row("note", "info", note) for note in task.notes]
     return rows, _without_broken(task, splits, good)
+
+
+def open_with_problems(reference: str, offline: bool) -> tuple[Task | None, list[Row]]:
+    """Return a task with what can be read of it, and a row for each thing that is wrong; None if too little is left.
+
+    Raises `ZooError` if nothing is known of the data, or if there is nothing else to say.
+    """
+    kind, _, path = reference.partition(":")
+    if kind != "folder" or not path:
+        return open_task(reference, offline=offline), []
+    rows: list[Row] = []
+    try:
+        task = open_folder(path, report=lambda where, what: rows.append(_row(where, "bad", what)))
+    except BadData as error:
+        if not rows:
+            raise
+        return None, [*rows, _row(reference, "bad", str(error))]
+    return task, rows
 
 
 def _row(what: str, status: str, found: str) -> Row:

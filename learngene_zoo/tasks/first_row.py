@@ -7,9 +7,10 @@ import torch
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks import catalogue, hub_data
 from learngene_zoo.tasks.images import decoded, decoded_indices, read
-from learngene_zoo.tasks.splits import in_roles, split_name
+from learngene_zoo.tasks.labels import find_scalar, read_label
+from learngene_zoo.tasks.splits import in_roles
 from learngene_zoo.tasks.streams.order import Order, shown
-from learngene_zoo.tasks.tables import check_column, columns
+from learngene_zoo.tasks.tables import check_column, columns, name_splits
 from learngene_zoo.tasks.task import SPLITS, Entry, HubSource, Task
 from learngene_zoo.tasks.transforms import checked
 
@@ -68,7 +69,7 @@ def _streamed(reference: str, source: HubSource, entry: Entry | None) -> Row:
     name = f"hf:{source.reference}"
     with source.or_alternative():
         stream = hub_data.streamed(source)
-    parts = in_roles({split_name(split): part for split, part in stream.splits.items()}, source.roles)
+    parts = in_roles(name_splits(stream.splits), source.roles)
     missing = [] if "train" in parts else [f"no train split, only {', '.join(stream.splits)}; name one of them train"]
     features, first = hub_data.first_of(next(iter(parts.values())) if missing else parts["train"], source.reference)
     row: Row = {"task": reference, "source": name, "splits": stream.sizes}
@@ -89,15 +90,18 @@ def _streamed(reference: str, source: HubSource, entry: Entry | None) -> Row:
 
 def _label_of(features: Any, first: Row, label_column: str | None, name: str) -> Row:
     image, label = columns(features, name, label_column)
-    names = getattr(features[label], "names", None)
-    value = first[label]
+    names = getattr(find_scalar(features[label]), "names", None)
+    try:
+        value = read_label(first[label])
+    except ValueError as error:
+        raise BadData(f"{name} row 0: column {label!r} {error}") from None
     return {
         "image_column": image,
         "label_column": label,
         "classes": len(names) if names else None,
         "first_image": _shape(decoded(first[image], f"{name} row 0")),
         "first_label": value,
-        "first_class": names[value] if names and 0 <= value < len(names) else str(value),
+        "first_class": names[value] if names and isinstance(value, int) and 0 <= value < len(names) else str(value),
     }
 
 

@@ -13,7 +13,7 @@ from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.layout import Layout, check_shared_names, find_layout, normalize_name, split_reference
 from learngene_zoo.tasks.listing import Listing, describe_left_out, is_picture, list_pictures, scan_folder
 from learngene_zoo.tasks.splits import Labelled, in_roles, task_of
-from learngene_zoo.tasks.stamps import FileStamp
+from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import Sample, Task
 from learngene_zoo.text import counted
 
@@ -86,14 +86,6 @@ def _list_paths(part: Labelled) -> tuple[str, ...]:
     return part.rows.paths if isinstance(part.rows, Files) else ()
 
 
-def list_facts(names: Sequence[str], labels: Mapping[str, np.ndarray]) -> Iterable[bytes]:
-    """Yield the classes and the labels of each split, as a stamp takes them."""
-    yield "\n".join(names).encode()
-    for split, numbers in labels.items():
-        yield split.encode()
-        yield np.ascontiguousarray(numbers, dtype="<i8").tobytes()
-
-
 def _list_classes(folders: Sequence[Path]) -> ClassFolders:
     """Return what the class folders of a split hold. Names that differ in their Unicode form only are one class."""
     found = ClassFolders()
@@ -141,7 +133,7 @@ def _find_problems(splits: Mapping[str, ClassFolders]) -> Iterable[tuple[str, st
         if not splits["train"].pictures(name):
             place, listing = train[name][0]
             only = f", only {listing.left_out[0]}" if listing.left_out else ""
-            yield f"class folder {place}", f"holds no image{only}; add some or remove it"
+            yield f"class folder {place}", f"has 0 images{only}; add some or remove it"
     for split, part in splits.items():
         for name in sorted(set(part.classes) - set(train)):
             if part.pictures(name):

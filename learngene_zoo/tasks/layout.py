@@ -252,7 +252,7 @@ def _check_others(base: Folder, found: Mapping[str, Folder], ignored: Sequence[F
                 f"only training, validation and test folders belong there; to leave it out: {line}"
             )
     names = ", ".join(child.path.name for child in others[:SHOWN])
-    return (f"the pictures in {names} are left out: {'its' if len(others) == 1 else 'their'} name says no split",)
+    return (f"the pictures in {names} are left out: the name says no split",)
 
 
 def check_shared_names(inner: Mapping[str, Iterable[str]], layout: Layout, top: str) -> None:

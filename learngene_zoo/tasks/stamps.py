@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from learngene_zoo.errors import BadData, explained
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from learngene_zoo.tasks.task import Task
 
 READ_WHOLE = 256 * 2**20  # bytes of all files together
@@ -66,6 +68,14 @@ class FileStamp:
             if number % step == 0 and size >= 0:
                 digest.update(_read_pieces(place, size, is_small))
         return digest.hexdigest()[:32]
+
+
+def list_facts(names: Sequence[str], labels: Mapping[str, np.ndarray]) -> Iterator[bytes]:
+    """Yield the classes and the labels of each split, as a stamp takes them."""
+    yield "\n".join(names).encode()
+    for split, numbers in labels.items():
+        yield split.encode()
+        yield numbers.astype("<i8").tobytes()
 
 
 def _size(place: str) -> int:

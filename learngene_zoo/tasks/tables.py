@@ -7,7 +7,8 @@ or `test`.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,20 @@ import numpy as np
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.images import make_cell
-from learngene_zoo.tasks.splits import Labelled, classes_of_train, files_by_split, in_roles, split_name, task_of
+from learngene_zoo.tasks.labels import (
+    check_names,
+    divide_tables,
+    find_label_columns,
+    find_scalar,
+    list_classes,
+    read_labels,
+    refuse_label_columns,
+)
+from learngene_zoo.tasks.splits import Labelled, files_by_split, find_roles, in_roles, split_name, task_of
+from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import SPLITS, Sample, Task
 
 IMAGE_COLUMNS = ("image", "img", "jpg", "png", "jpeg", "webp", "picture", "pixels")
-LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
-LABEL_TYPES = ("int8", "int16", "int32", "int64", "string", "large_string")  # or unsigned
 
 
 @dataclass(frozen=True)
@@ -56,41 +65,62 @@ def task_of_tables(
 
     Raises `BadData` that names a column which is missing or wrong.
     """
-    known = known_splits(name, tables, roles or {})
+    known, notes = divide_tables(name, known_splits(name, tables, roles or {}))
+    if label is None:
+        notes += describe_candidates(known["train"].features)
     image, label = columns(known["train"].features, name, label)
     listed = listed_classes(known, label, name)
     values = {split: _values(table, label, f"{name} {split}") for split, table in known.items()}
-    class_names = listed or tuple(map(str, sorted(classes_of_train(name, values))))
+    class_names = listed or list_classes(name, values)
     number = {text: place for place, text in enumerate(class_names)}
     found = {}
     for split, table in known.items():
         labels = values[split] if listed else [number[str(value)] for value in values[split]]
-        found[split] = Labelled(rows_of(table, image, f"{name} {split}", folders), np.array(labels, dtype=np.int64))
-    return task_of(name, found, class_names, **fields)
+        found[split] = Labelled(rows_of(table, image, f"{name} {split}"), np.array(labels, dtype=np.int64))
+    return task_of(name, found, class_names, **{**fields, "notes": (*fields.get("notes", ()), *notes)})
+
+
+def describe_candidates(features: Mapping[str, Any]) -> list[str]:
+    """Return a note that names the columns which could hold the labels too; none if there is one."""
+    candidates = find_label_columns(features)
+    if len(candidates) < 2:
+        return []
+    return [f"the labels are column {candidates[0]!r}; to use {' or '.join(candidates[1:])}, leave that column out"]
 
 
 def known_splits(name: str, tables: Mapping[str, Any], roles: Mapping[str, str]) -> dict[str, Any]:
     """The tables that are train, validation or test; train is among them. Raises `BadData`."""
-    parts = in_roles({split_name(key): table for key, table in tables.items()}, roles)
+    parts = in_roles(name_splits(tables), roles)
     if "train" not in parts:
         got = ", ".join(sorted(map(str, tables))) or "none"
         raise BadData(f"{name} has no train split, only {got}; name one of them train")
     return {split: part for split, part in parts.items() if split in SPLITS}
 
 
+def name_splits(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables by the zoo's names of their splits: the name of a split itself goes before one that only has its word."""
+    named = {split_name(key): table for key, table in tables.items()}
+    for key, table in tables.items():
+        roles = find_roles(key)
+        if len(roles) == 1 and roles[0] not in named:
+            named[roles[0]] = table
+            del named[split_name(key)]
+    return named
+
+
 def columns(features: Mapping[str, Any], name: str, label: str | None = None) -> tuple[str, str]:
     """The image column and the label column. Raises `BadData` naming the columns there are."""
-    from datasets import ClassLabel, Image
+    from datasets import Image
 
     if label is not None:
         check_column(features, label, name)
     images = [key for key, kind in features.items() if isinstance(kind, Image)]
     image = _preferred(IMAGE_COLUMNS, images, [key for key in features if _holds_bytes(features[key])])
-    named = [key for key, kind in features.items() if isinstance(kind, ClassLabel)]
-    label = label or _preferred(LABEL_COLUMNS, named, [key for key in features if _holds_labels(features[key])])
-    if image is None or label is None:
-        what = "image" if image is None else "label"
-        raise BadData(f"{name} has no {what} column, only {', '.join(features)}; call it {what!r}")
+    label = label or next(iter(find_label_columns(features)), None)
+    if image is None:
+        raise BadData(f"{name} has no image column, only {', '.join(features)}; call it 'image'")
+    if label is None:
+        raise refuse_label_columns(features, name)
     return image, label
 
 
@@ -110,25 +140,20 @@ def _holds_bytes(kind: Any) -> bool:
     return (isinstance(kind, dict) and "bytes" in kind) or getattr(kind, "dtype", None) in ("binary", "large_binary")
 
 
-def _holds_labels(kind: Any) -> bool:
-    return str(getattr(kind, "dtype", "")).removeprefix("u") in LABEL_TYPES
-
-
 def listed_classes(tables: Mapping[str, Any], label: str, name: str) -> tuple[str, ...] | None:
     """As the features list them, None if they do not. Raises `BadData` for splits that differ."""
-    names = getattr(tables["train"].features[label], "names", None)
+    names = getattr(find_scalar(tables["train"].features[label]), "names", None)
+    listed = check_names(name, names) if names else None
     for split, table in tables.items():
         check_column(table.features, label, f"{name} {split}")
-        if getattr(table.features[label], "names", None) != names:
+        own = getattr(find_scalar(table.features[label]), "names", None)
+        if (check_names(name, own) if own else None) != listed:
             raise BadData(f"{name}: the classes of {split} and train differ; give both the same list")
-    return tuple(names) if names else None
+    return listed
 
 
 def _values(table: Any, label: str, name: str) -> list[Any]:
-    values = table.with_format(None)[label][:] if len(table) else []
-    if None in values:
-        raise BadData(f"{name} row {values.index(None)}: column {label!r} is empty; fill it or remove the row")
-    return list(values)
+    return read_labels(table.with_format(None)[label][:] if len(table) else [], label, name)
 
 
 def rows_of(table: Any, image: str, name: str, folders: tuple[Path, ...] = ()) -> TableRows:
@@ -168,7 +193,8 @@ def open_parquet(path: str) -> Task:
     from pyarrow.parquet import read_metadata
 
     tables, place = DatasetDict(), Path(os.path.expanduser(path))
-    for split, names in _files(place).items():
+    files = _files(place)
+    for split, names in files.items():
         for name in names:  # `datasets` would not say which one is wrong
             with _in_our_words(name):
                 rows = read_metadata(name).num_rows
@@ -176,8 +202,18 @@ def open_parquet(path: str) -> Task:
                 raise BadData(f"{name} has no rows; add some, or remove it")
         with _in_our_words(names[0]):
             tables[split] = load_dataset("parquet", data_files=names, split="train")
-    folders = (place,) if place.is_dir() else ()
-    return task_of_tables(f"parquet:{path}", tables, folders=folders)
+    task = task_of_tables(f"parquet:{path}", tables, folders=(place,) if place.is_dir() else ())
+    return replace(task, stamp=FileStamp(_name_files(files), partial(_list_facts, task)))
+
+
+def _name_files(files: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Return each file by its split and its name, as a stamp takes them."""
+    return [(f"{split}/{os.path.basename(file)}", file) for split, names in files.items() for file in names]
+
+
+def _list_facts(task: Task) -> Iterator[bytes]:
+    """Yield the classes and the labels of each split."""
+    return list_facts(task.class_names, {split: task.split(split).labels for split in SPLITS})
 
 
 @contextmanager

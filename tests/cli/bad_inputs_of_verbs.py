@@ -142,7 +142,7 @@ RED = ["red", "blue"] * 10
 OWN_DATA = [
     Case(f"finetune model {BRIEF} -o new --task {task}", FAILED, words, change, leaves=leaves)
     for task, words, change, leaves in [
-        ("folder:photos", ("photos/red", "no image"), both(remove("photos/red"), folder("photos/red")), ""),
+        ("folder:photos", ("photos/red", "0 images"), both(remove("photos/red"), folder("photos/red")), ""),
         ("folder:~nosuchuser/photos", ("~nosuchuser",), None, ""), ("parquet:~nosuchuser/t", ("~nosuchuser",), None, ""),
         ("wds:~nosuchuser/t.tar", ("~nosuchuser",), None, ""),
         ("folder:photos", ("\\udcff", "UTF-8"), lambda root: (root / "photos/red").rename(os.fsdecode(

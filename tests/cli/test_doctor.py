@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import namedtuple
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from learngene_zoo.cli.main import main
 
@@ -65,3 +68,41 @@ def test_the_self_test_goes_the_whole_way(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(found) == ["extract", "expand", "finetune", "evaluate", "open with timm", "export"]
     assert {row["status"] for row in found.values()} == {"ok"}
     assert not any(tmp_path.iterdir())
+
+
+def write_classes(top: Path, counts: dict[str, int]) -> None:
+    for name, count in counts.items():
+        (top / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.random.default_rng([number, count]).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(top / name / f"{number}.png")
+
+
+@pytest.mark.parametrize("words", [(), ("--check-images", "--workers", "0")])
+def test_all_problems_of_a_folder_are_listed_at_once(tmp_path: Path, words: tuple[str, ...]) -> None:
+    write_classes(tmp_path / "data", {"cat": 12, "dog": 11, "emu": 0, "fox": 0})
+    (tmp_path / "data" / "cat" / "0.png").write_bytes(b"no picture")
+    (tmp_path / "data" / "gnu").symlink_to("nowhere")
+    result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{tmp_path / 'data'}", *words, "--json"])
+    rows = {Path(row["what"].split()[-1]).name: row for row in json.loads(result.stdout)}
+    assert (rows["emu"]["status"], rows["emu"]["found"]) == ("bad", "has 0 images; add some or remove it")
+    assert rows["fox"]["status"] == "bad"
+    assert rows["gnu"]["found"] == "leads nowhere (to nowhere); correct or remove it"
+    assert ("0.png" in rows) == bool(words)
+    assert result.exit_code == 1
+    result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{tmp_path / 'data'}", *words])
+    assert re.search(
+        r"next: correct what is bad, then lgzoo doctor --task folder:\S*data --check-images$", result.stderr.strip()
+    )
+
+
+def test_it_says_what_to_do_next_and_what_is_left_out(tmp_path: Path) -> None:
+    write_classes(tmp_path / "data", {"cat": 12, "dog": 11})
+    (tmp_path / "data" / "cat" / "a.svg").write_text("<svg/>")
+    task = f"folder:{tmp_path / 'data'}"
+    result = CliRunner().invoke(main, ["doctor", "--task", task])
+    assert result.stderr == f"next: lgzoo doctor --task {task} --check-images\n"
+    assert "1 file left out: 1 .svg; first: " in result.stdout
+    result = CliRunner().invoke(main, ["doctor", "--task", task, "--check-images", "--workers", "0"])
+    assert result.stderr.endswith(f"next: lgzoo extract closed_form --task {task}\n")
+    assert "1 file left out: 1 .svg; first: " in result.stdout

@@ -102,14 +102,14 @@ def tear(path: Path) -> None:
 
 FOLDER_FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "one class": (lambda top: class_folders(top, {"cat": 3}), "one class"),
-    "an empty class": (lambda top: class_folders(top, {"cat": 3, "dog": 0}), "dog holds no image"),
+    "an empty class": (lambda top: class_folders(top, {"cat": 3, "dog": 0}), "dog has 0 images"),
     "empty classes": (
         lambda top: class_folders(top, {"cat": 3, "dog": 0, "emu": 0, "fox": 0}),
-        "dog holds no image; add some or remove it; also wrong: class folder .*/emu, class folder .*/fox$",
+        "dog has 0 images; add some or remove it; also wrong: class folder .*/emu, class folder .*/fox$",
     ),
     "a class of text": (
         lambda top: (class_folders(top, {"cat": 3, "dog": 0}), (top / "dog" / "a.txt").write_text("no")),
-        r"dog holds no image, only .*a\.txt",
+        r"dog has 0 images, only .*a\.txt",
     ),
     "nothing": (lambda top: None, "no class folders"),
     "pictures in place of classes": (lambda top: picture(1).save(top / "1.png"), "but no class folders; sort them"),

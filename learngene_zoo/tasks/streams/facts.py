@@ -20,6 +20,7 @@ from learngene_zoo.tasks.streams.order import completed, made_splits
 from learngene_zoo.tasks.task import SPLITS, Split, Stream, Task
 
 VARIABLE = "LGZOO_CACHE"
+FACTS = "2"  # the version of what is kept
 Facts = dict[str, Any]
 
 
@@ -53,7 +54,9 @@ def classes_of(name: str, labels: Mapping[str, Sequence[str]]) -> tuple[str, ...
     return tuple(sorted(train, key=int if all(map(str.isdecimal, train)) else None))
 
 
-def stream_task(name: str, found: Mapping[str, Stream], class_names: Sequence[str], **fields: Any) -> Task:
+def stream_task(
+    name: str, found: Mapping[str, Stream], class_names: Sequence[str], notes: Sequence[str] = (), **fields: Any
+) -> Task:
     """The task of the streams that were found, missing splits made of the training images. `fields` are fields of `Task`.
 
     Raises `BadData` for fewer than two classes, or too few images.
@@ -63,7 +66,7 @@ def stream_task(name: str, found: Mapping[str, Stream], class_names: Sequence[st
     splits = completed(name, found)
     streamed = {
         "sizes": {split: sum(splits[split].counts) for split in SPLITS},
-        "notes": made_splits(found),
+        "notes": (*made_splits(found), *notes),
         "open_split": partial(_no_split, name),
         "open_stream": splits.__getitem__,
     }

@@ -11,7 +11,9 @@ from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.runs.progress import progress
 from learngene_zoo.tasks.hub_data import in_our_words, is_offline, of_the_network, parsed, streamed
 from learngene_zoo.tasks.images import make_cell
-from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, stream_task
+from learngene_zoo.tasks.labels import find_split_column, read_label, read_split
+from learngene_zoo.tasks.streams.facts import FACTS, Facts, classes_of, kept, stream_task
+from learngene_zoo.tasks.streams.tally import Tally, check_trained, divide_stream, note_untested
 from learngene_zoo.tasks.tables import check_column, columns, known_splits, listed_classes, undecoded
 from learngene_zoo.tasks.task import HubSource, Sample, Stream, Task
 
@@ -40,11 +42,11 @@ class HubRows:
             raise BadData(f"{self.name} file {shard} ends after row {row}, and {self.counts[shard]} rows were counted")
 
     def _sample(self, found: Mapping[str, Any], where: str) -> Sample:
-        label = found[self.label]
-        if str(label) not in self.numbers:
+        label = _read_text(found[self.label], self.label, where)
+        if label not in self.numbers:
             raise BadData(f"{where}: label {label} is none of the {len(self.numbers)} classes")
         image = _fetch_image(found[self.image], where, self.repository)
-        return Sample(image, where, self.numbers[str(label)])
+        return Sample(image, where, self.numbers[label])
 
 
 def open_hub_stream(reference: str, offline: bool) -> Task:
@@ -66,7 +68,19 @@ def open_hub_stream(reference: str, offline: bool) -> Task:
     for split, table in tables.items():
         rows, counts = undecoded(table.select_columns([image, label])), tuple(facts["counts"][split])
         found[split] = HubRows(rows, f"{name} {split}", counts, image, label, numbers, repository)
-    return stream_task(name, found, classes, revision=source.commit, licence=source.licence)
+    found = divide_stream(found, facts)
+    notes = list(note_untested(facts, classes, numbers))
+    task = stream_task(name, found, classes, notes, revision=source.commit, licence=source.licence)
+    check_trained(name, facts)
+    return task
+
+
+def _read_text(value: Any, column: str, where: str) -> str:
+    """Return a row's label as text. Raises `BadData` for what is no label."""
+    try:
+        return str(read_label(value))
+    except ValueError as error:
+        raise BadData(f"{where}: column {column!r} {error}") from None
 
 
 def _known(reference: str, splits: Tables) -> dict[str, Any]:
@@ -77,7 +91,7 @@ def _known(reference: str, splits: Tables) -> dict[str, Any]:
         return {split: table if table.features else table._resolve_features() for split, table in known.items()}
 
 
-def _labels_only(reference: str, commit: str, label: str, tables: Tables) -> Tables:
+def _labels_only(reference: str, commit: str, needed: list[str], tables: Tables) -> Tables:
     """The same splits. If they are stored in Parquet, only the labels come over the network."""
     from datasets import load_dataset, load_dataset_builder
 
@@ -85,28 +99,28 @@ def _labels_only(reference: str, commit: str, label: str, tables: Tables) -> Tab
     with in_our_words(repository, config):
         if not hasattr(load_dataset_builder(repository, config, revision=commit).config, "columns"):
             return tables
-        return _known(reference, load_dataset(repository, config, revision=commit, streaming=True, columns=[label]))
+        return _known(reference, load_dataset(repository, config, revision=commit, streaming=True, columns=needed))
 
 
 def _counted(reference: str, commit: str, label: str, tables: Tables) -> Facts:
     """The rows of every file of every split, and the distinct labels."""
     name = f"hf-stream:{reference}"
+    word = find_split_column(tables["train"])
+    needed = [label, word] if word else [label]
 
     def find() -> Facts:
-        labels: dict[str, set[str]] = {}
-        counts: dict[str, list[int]] = {}
-        for split, table in _labels_only(reference, commit, label, tables).items():
-            counts[split], labels[split] = [], set()
+        tally = Tally()
+        for split, table in _labels_only(reference, commit, needed, tables).items():
+            held = [column for column in needed if column in table.features]
             for shard in progress(range(table.num_shards), f"counting {split} of {name}"):
-                values = [row[label] for row in _rows(table.select_columns([label]), shard, f"{name} {split}")]
-                if None in values:
-                    row = values.index(None)
-                    raise BadData(f"{name} {split} file {shard} row {row}: column {label!r} is empty; fill it")
-                counts[split].append(len(values))
-                labels[split].update(map(str, values))
-        return {"name": name, "counts": counts, "labels": {split: sorted(own) for split, own in labels.items()}}
+                tally.begin(split)
+                for number, row in enumerate(_rows(table.select_columns(held), shard, f"{name} {split}")):
+                    text = _read_text(row[label], label, f"{name} {split} file {shard} row {number}")
+                    said = read_split(row[word], table.features[word]) if word in held else ""
+                    tally.add(split, text, str(said or ""))
+        return tally.facts(name)
 
-    return kept("hub", [name, str(commit)], find)
+    return kept("hub", [FACTS, name, str(commit)], find)
 
 
 def _rows(table: Any, shard: int, name: str) -> Iterator[Any]:

@@ -158,6 +158,27 @@ class Part:
                 yield sample
 
 
+@dataclass(frozen=True)
+class Chosen:
+    """Some images of a stream. `members` says which of each shard: bool (whole.counts[shard],)."""
+
+    whole: Stream
+    members: tuple[np.ndarray, ...]
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """How many images of each shard are among them."""
+        return tuple(int(mine.sum()) for mine in self.members)
+
+    def read(self, shard: int, wanted: np.ndarray) -> Generator[Sample | None]:
+        """As every `Stream`."""
+        among_all = self.members[shard].copy()
+        among_all[self.members[shard]] = wanted
+        for own, sample in zip(self.members[shard].tolist(), self.whole.read(shard, among_all)):
+            if own:
+                yield sample
+
+
 def completed(name: str, found: Mapping[str, Stream]) -> dict[str, Stream]:
     """Every split, those that are missing made of the training images. Raises `BadData` if there are too few."""
     train, missing = found["train"], _missing(found)

@@ -20,8 +20,8 @@ from urllib.request import Request, urlopen
 
 from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.storage import parse_json
-from learngene_zoo.tasks.splits import split_name
-from learngene_zoo.tasks.task import SPLITS
+from learngene_zoo.tasks.layout import normalize_name
+from learngene_zoo.tasks.splits import find_roles
 
 TRIES = 5
 SECONDS = 60  # without a byte, before a connection counts as broken
@@ -181,7 +181,8 @@ def class_names(place: str) -> tuple[str, ...] | None:
     where, content = _beside(place, CLASSES)
     if not where:
         return None
-    names = _listed(content)
+    listed = _listed(content)
+    names = None if listed is None else tuple(map(normalize_name, listed))
     if names is None or len(set(names)) != len(names):
         raise BadData(f"{where} is not a list of distinct classes; write one a line, in the order of their numbers")
     return names
@@ -206,7 +207,7 @@ def _beside(place: str, names: Sequence[str]) -> tuple[str, Any]:
     folder = path.replace("\\", "/").rpartition("/")[0] or "."
     above, _, last = folder.rpartition("/")
     for name in names:
-        for top in [folder, above or "."] if split_name(last) in SPLITS else [folder]:
+        for top in [folder, above or "."] if find_roles(last) else [folder]:
             where = f"{top}/{name}{mark}{query}"
             try:
                 with opened(where) as file:

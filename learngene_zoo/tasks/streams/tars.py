@@ -7,8 +7,9 @@ Python's `tarfile` takes a damaged header for the end of the archive, so that a 
 import os
 import tarfile
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,14 @@ import numpy as np
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.runs.progress import progress
 from learngene_zoo.storage import parse_json
+from learngene_zoo.tasks.labels import LABEL_COLUMNS, SPLIT_COLUMN, read_label
+from learngene_zoo.tasks.layout import normalize_name
+from learngene_zoo.tasks.listing import list_suffixes
 from learngene_zoo.tasks.splits import files_by_split
-from learngene_zoo.tasks.streams.facts import Facts, classes_of, kept, stream_task
+from learngene_zoo.tasks.stamps import FileStamp
+from learngene_zoo.tasks.streams.facts import FACTS, Facts, classes_of, kept, stream_task
 from learngene_zoo.tasks.streams.places import class_names, is_remote, opened, places_of, sizes
-from learngene_zoo.tasks.tables import LABEL_COLUMNS
+from learngene_zoo.tasks.streams.tally import Tally, check_trained, divide_stream, note_untested
 from learngene_zoo.tasks.task import Sample, Stream, Task
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
@@ -43,6 +48,7 @@ class Group:
     def image(self) -> str:
         """The kind of its image. Raises `BadData` if it has none or several."""
         found = [kind for kind in IMAGES if kind in self.names]
+        found = found or [kind for kind in self.names if f".{kind}" in list_suffixes()]
         if len(found) != 1:
             got = ", ".join(self.names)
             raise BadData(
@@ -75,19 +81,32 @@ class Group:
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             expected = f"a field {', '.join(LABEL_COLUMNS)}" if kind == "json" else "a number or a name"
             raise BadData(f"{where} holds no label; expected {expected}")
-        text = str(value)
+        text = normalize_name(str(value))
         if len(text) > MOST_LABEL:
             raise BadData(f"{where} holds a label of {len(text)} characters; expected at most {MOST_LABEL}")
         if text.startswith("-") and text[1:].isdecimal():
             raise BadData(f"{where} holds {text}, which is not a class; leave out images without a label")
         return str(int(text)) if text.isdecimal() else text
 
+    def split_word(self) -> str:
+        """What the record of the sample says about its split; "" if it says nothing."""
+        with suppress(ValueError, RecursionError):
+            record = parse_json(self.data["json"]) if "json" in self.data else None
+            word = record.get(SPLIT_COLUMN) if isinstance(record, dict) else None
+            return word if isinstance(word, str) and len(word) <= MOST_LABEL else ""
+        return ""
+
 
 def _label_in(record: object) -> object:
-    """The label in a record, None if it has none."""
+    """The label in a record, None if it has none that can be read."""
     if not isinstance(record, dict):
         return None
-    return next((record[key] for key in LABEL_COLUMNS if key in record), None)
+    value = next((record[key] for key in LABEL_COLUMNS if key in record), None)
+    try:
+        label = read_label(value)
+    except ValueError:
+        return None
+    return str(label) if isinstance(label, bool) else label
 
 
 class _Header(tarfile.TarInfo):
@@ -204,11 +223,13 @@ def open_tars(pattern: str, offline: bool) -> Task:
     if offline and any(map(is_remote, places)):
         raise Unavailable(f"{name} is not available offline; download the tars and name the files")
     splits = files_by_split(name, places)
-    masks = _first_label(name, splits["train"]) == MASK
+    first = _first_sample(name, splits["train"])
+    masks = first.labelled_by == MASK
     names, counts = class_names(splits["train"][0]), _counts_beside(splits)
-    if names is None or counts is None:
+    facts = None
+    if names is None or counts is None or first.split_word():
         facts = _counted(name, splits, masks)
-        counts = dict(zip((place for own in splits.values() for place in own), facts["counts"], strict=True))
+        counts = {place: count for split in splits for place, count in zip(splits[split], facts["counts"][split])}
         if names is None and masks:
             raise BadData(
                 f"{name} holds masks and no list of classes; put a classes.txt beside the tars, one class a line"
@@ -218,15 +239,39 @@ def open_tars(pattern: str, offline: bool) -> Task:
     found: dict[str, Stream] = {
         split: Tars(tuple(own), tuple(counts[place] for place in own), numbers) for split, own in splits.items()
     }
-    return stream_task(name, found, names, kind="segmentation" if masks else "classification")
+    notes: list[str] = []
+    if facts is not None:
+        found = divide_stream(found, facts)
+        notes += note_untested(facts, names, numbers or {})
+    stamp = FileStamp(_name_places(splits), partial(_list_facts, names, tuple(counts.items())))
+    kind = "segmentation" if masks else "classification"
+    task = stream_task(name, found, names, notes, kind=kind, stamp=stamp)
+    if facts is not None:
+        check_trained(name, facts)
+    return task
 
 
-def _first_label(name: str, places: Sequence[str]) -> str:
-    """The kind of file that labels the first training image. Raises `BadData` if there is no image."""
+def _name_places(splits: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Return each tar by its split and its name, one far away by its address, as a stamp takes them."""
+    return [
+        (f"{split}/{place if is_remote(place) else os.path.basename(place)}", place)
+        for split, places in splits.items()
+        for place in places
+    ]
+
+
+def _list_facts(names: Sequence[str], counts: Sequence[tuple[str, int]]) -> Iterator[bytes]:
+    """Yield the classes and the number of images in each tar."""
+    yield "\n".join(names).encode()
+    yield " ".join(str(count) for _, count in counts).encode()
+
+
+def _first_sample(name: str, places: Sequence[str]) -> Group:
+    """The first training image, with its record but without the image. Raises `BadData` if there is none."""
     for place in places:
-        with closing(read(place, lambda number, kind: False)) as samples:
+        with closing(read(place, lambda number, kind: kind == "json" and number == 0)) as samples:
             for group in samples:
-                return group.labelled_by
+                return group
     raise BadData(f"{name} has no training images; add some")
 
 
@@ -248,18 +293,15 @@ def _counted(name: str, splits: Mapping[str, Sequence[str]], masks: bool) -> Fac
     """The images of every tar, in order, and the distinct labels of each split, from reading every header and label."""
 
     def find() -> Facts:
-        counts: list[int] = []
-        labels: dict[str, set[str]] = {split: set() for split in splits}
+        tally = Tally()
         for split, place in progress(places, f"counting the images of {name}"):
-            counts.append(0)
+            tally.begin(split)
             for group in read(place, lambda number, kind: kind in LABELS):
-                counts[-1] += 1
-                if group.image and not masks:
-                    labels[split].add(group.label())
-        return {"name": name, "counts": counts, "labels": {split: sorted(own) for split, own in labels.items()}}
+                tally.add(split, group.label() if group.image and not masks else "", group.split_word())
+        return tally.facts(name)
 
     places = [(split, place) for split, own in splits.items() for place in own]
-    return kept("tars", [f"{split} {_stamp(place)}" for split, place in places], find)
+    return kept("tars", [FACTS, *(f"{split} {_stamp(place)}" for split, place in places)], find)
 
 
 def _stamp(place: str) -> str:

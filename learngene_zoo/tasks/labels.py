@@ -1,0 +1,174 @@
+"""The labels in a column of a table: read where their meaning is clear, else refused by the column's name and its type.
+
+Whole numbers, text and truth values are classes as they are; so are fractions without a fractional part, and lists of one element.
+A column `split` divides a table that is not divided yet.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.layout import normalize_name
+from learngene_zoo.tasks.splits import classes_of_train, find_roles
+
+LABEL_COLUMNS = ("label", "fine_label", "labels", "class", "category", "target", "cls", "y")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+FRACTIONS = ("float16", "halffloat", "float32", "float", "float64", "double")
+LABEL_TYPES = frozenset((*INTEGERS, *FRACTIONS, "string", "large_string", "string_view", "bool"))
+EXPECTED = "whole numbers, text or a ClassLabel, one a row"
+SPLIT_COLUMN = "split"
+
+
+def find_scalar(kind: Any) -> Any:
+    """Return the type of the elements of a list, or the type itself if it is none."""
+    while True:
+        inner = kind[0] if isinstance(kind, list) and kind else getattr(kind, "feature", None)
+        if inner is None or isinstance(inner, dict):
+            return kind
+        kind = inner
+
+
+def is_label_type(kind: Any) -> bool:
+    """Return whether a column of this type can hold labels."""
+    return str(getattr(find_scalar(kind), "dtype", "")) in LABEL_TYPES
+
+
+def describe_type(kind: Any) -> str:
+    """Return a column's type as a person writes it: `timestamp[s]`, `list of float32`."""
+    scalar = find_scalar(kind)
+    name = str(getattr(scalar, "dtype", None) or type(scalar).__name__)
+    return name if scalar is kind else f"list of {name}"
+
+
+def read_label(value: Any) -> int | str | bool:
+    """Return a stored label as a class is called. Raises `ValueError`, saying what it is instead."""
+    if isinstance(value, list | tuple | np.ndarray):
+        if len(value) != 1:
+            raise ValueError(f"holds {len(value)} labels; keep one")
+        value = value[0]
+    if value is None or value == "" or (isinstance(value, float) and value != value):
+        raise ValueError("is empty; fill it or remove the row")
+    if isinstance(value, float):
+        if not value.is_integer():
+            raise ValueError(f"holds {value}, which is no class; store {EXPECTED}")
+        return int(value)
+    if isinstance(value, str):
+        return normalize_name(value)
+    if isinstance(value, int | bool):
+        return value
+    raise ValueError(f"holds a {type(value).__name__}; store {EXPECTED}")
+
+
+def read_labels(values: Iterable[Any], column: str, name: str) -> list[int | str | bool]:
+    """Return the labels of a column's rows. Raises `BadData` that names the row."""
+    labels = []
+    for row, value in enumerate(values):
+        try:
+            labels.append(read_label(value))
+        except ValueError as error:
+            raise BadData(f"{name} row {row}: column {column!r} {error}") from None
+    return labels
+
+
+def list_classes(name: str, labels: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
+    """Return the classes of the training images in order: by number if all are numbers, else by name.
+
+    Raises `BadData` if another split has further ones.
+    """
+    train = classes_of_train(name, {split: set(map(str, own)) for split, own in labels.items()})
+    numbers = all(text.removeprefix("-").isdecimal() for text in train)
+    return tuple(sorted(train, key=(lambda text: (int(text), text)) if numbers else None))
+
+
+def check_names(name: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of classes in their composed Unicode form. Raises `BadData` if two are then equal."""
+    composed = tuple(map(normalize_name, names))
+    twice = [text for text, count in Counter(composed).items() if count > 1]
+    if twice:
+        raise BadData(f"{name} lists the class {twice[0]!r} twice, or in two Unicode forms; rename or join them")
+    return composed
+
+
+def find_label_columns(features: Mapping[str, Any]) -> list[str]:
+    """Return the columns that may hold the labels, the one that is used first."""
+    named = [column for column, kind in features.items() if getattr(find_scalar(kind), "names", None)]
+    named = [column for column in named if column.lower() != SPLIT_COLUMN]
+    possible = [column for column in LABEL_COLUMNS if column in features and is_label_type(features[column])]
+    ordered = [column for column in LABEL_COLUMNS if column in named]
+    return list(dict.fromkeys([*ordered, *named, *possible]))
+
+
+def refuse_label_columns(features: Mapping[str, Any], name: str) -> BadData:
+    """Return the error for a table without a column of labels."""
+    odd = next((column for column in LABEL_COLUMNS if column in features), None)
+    if odd is not None:
+        return BadData(f"{name}: column {odd!r} is of type {describe_type(features[odd])}; store {EXPECTED}")
+    return BadData(f"{name} has no label column, only {', '.join(features)}; call it 'label'")
+
+
+def divide_tables(name: str, tables: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the tables by split, a single one divided by its column `split`; and a note where such a column says no split.
+
+    Raises `BadData` for a row whose split is not clear, or that says another split than its file.
+    """
+    found: dict[str, Any] = {}
+    for split, table in tables.items():
+        values = _read_split_column(table)
+        roles = {value: find_roles(str(value)) for value in set(values)}
+        if not any(roles.values()):
+            found[split] = table
+            continue
+        odd = next((row for row, value in enumerate(values) if len(roles[value]) != 1), None)
+        if odd is not None:
+            raise BadData(
+                f"{name} row {odd}: column {SPLIT_COLUMN!r} says {values[odd]!r}; expected train, validation or test"
+            )
+        parts = np.array([roles[value][0] for value in values])
+        if len(tables) == 1:
+            return _select(name, table, parts), []
+        if (parts != split).any():
+            row = int(np.flatnonzero(parts != split)[0])
+            raise BadData(
+                f"{name} {split} row {row}: column {SPLIT_COLUMN!r} says {parts[row]}; correct it or the file's name"
+            )
+        found[split] = table
+    unused = any(find_split_column(table) for table in tables.values()) and len(tables) == 1
+    return found, [f"column {SPLIT_COLUMN!r} names no split, so it is not used"] if unused else []
+
+
+def _select(name: str, table: Any, parts: np.ndarray) -> dict[str, Any]:
+    found = {split: table.select(np.flatnonzero(parts == split)) for split in dict.fromkeys(parts.tolist())}
+    if "train" not in found:
+        raise BadData(
+            f"{name}: column {SPLIT_COLUMN!r} names no training rows, only {', '.join(sorted(found))}; add some"
+        )
+    return found
+
+
+def find_split_column(table: Any) -> str | None:
+    """Return the column of text that says the split of each row; None if there is none."""
+    kinds = (table.features or {}).items()
+    text = [
+        name
+        for name, kind in kinds
+        if getattr(kind, "names", None) or str(getattr(kind, "dtype", "")).endswith("string")
+    ]
+    return next((name for name in text if name.lower() == SPLIT_COLUMN), None)
+
+
+def _read_split_column(table: Any) -> list[Any]:
+    """Return what the rows of a table say about their split; nothing if it has no such column."""
+    column = find_split_column(table)
+    if column is None or not len(table):
+        return []
+    kind = table.features[column]
+    return [read_split(value, kind) for value in table.with_format(None)[column][:]]
+
+
+def read_split(value: Any, kind: Any) -> Any:
+    """Return what a row says about its split, in words where a column of type `kind` stores numbers of names."""
+    names = getattr(kind, "names", None)
+    return names[value] if names and isinstance(value, int) and value >= 0 else value

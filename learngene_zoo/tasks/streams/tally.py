@@ -1,0 +1,139 @@
+"""What one pass over a stream's labels finds: images and classes of each split, and the splits that the samples name themselves."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from learngene_zoo.errors import BadData
+from learngene_zoo.tasks.labels import SPLIT_COLUMN
+from learngene_zoo.tasks.splits import describe_untested, find_roles
+from learngene_zoo.tasks.streams.order import FEWEST_SHARDS, SHARES, Chosen, role
+from learngene_zoo.tasks.task import SPLITS, Stream
+
+Facts = dict[str, Any]
+Shards = list[list[str]]  # a text for each image of each shard
+
+
+@dataclass
+class Tally:
+    """The labels of every shard of each split, and what the samples say about their split ("" for nothing)."""
+
+    labels: dict[str, Shards] = field(default_factory=dict)
+    words: dict[str, Shards] = field(default_factory=dict)
+
+    def begin(self, split: str) -> None:
+        """Begin the next shard of a split."""
+        self.labels.setdefault(split, []).append([])
+        self.words.setdefault(split, []).append([])
+
+    def add(self, split: str, label: str = "", word: str = "") -> None:
+        """Add an image to the shard that was begun."""
+        self.labels[split][-1].append(sys.intern(label))
+        self.words[split][-1].append(sys.intern(word))
+
+    def facts(self, name: str) -> Facts:
+        """Return, as JSON, the images of each shard and the classes of each split; also which classes keep training images.
+
+        `roles` has a digit for every image of every shard, its place in `SPLITS`, where the samples divide the stream.
+
+        Raises `BadData` for a sample whose split is not clear.
+        """
+        roles = self._read_roles(name)
+        parts = self.labels if roles is None else self._divide(roles)
+        trained, tested = _split_train(parts)
+        return {
+            "name": name,
+            "counts": {split: [len(shard) for shard in shards] for split, shards in self.labels.items()},
+            "labels": {split: _distinct(shards) for split, shards in parts.items()},
+            "trained": _distinct([trained]),
+            "tested": _distinct([tested]),
+            "roles": roles,
+        }
+
+    def _read_roles(self, name: str) -> list[str] | None:
+        """Return the digits of every shard; None if the samples say nothing, or what the names of the shards say."""
+        said = {split: set(chain.from_iterable(shards)) for split, shards in self.words.items()}
+        known = {word: find_roles(word) for words in said.values() for word in words}
+        if not any(known.values()):
+            return None
+        odd = next((word for word, roles in known.items() if len(roles) != 1), None)
+        if odd is not None:
+            raise BadData(
+                f"{name}: an image has the {SPLIT_COLUMN} {odd!r}; expected train, validation or test in each"
+            )
+        if len(said) == 1:
+            if ["train"] not in known.values():
+                raise BadData(f"{name}: no image has the {SPLIT_COLUMN} train; mark the training images")
+            digit = {word: str(SPLITS.index(roles[0])) for word, roles in known.items()}
+            return ["".join(digit[word] for word in shard) for shard in self.words["train"]]
+        for split, words in said.items():
+            other = next((word for word in sorted(words) if known[word] != [split]), None)
+            if other is not None:
+                raise BadData(
+                    f"{name}: an image of {split} has the {SPLIT_COLUMN} {other!r}; correct it or the file's name"
+                )
+        return None
+
+    def _divide(self, roles: Sequence[str]) -> dict[str, Shards]:
+        """Return the labels of each split that the samples name."""
+        return {
+            split: [
+                [label for label, digit in zip(labels, digits, strict=True) if digit == str(number)]
+                for labels, digits in zip(self.labels["train"], roles, strict=True)
+            ]
+            for number, split in enumerate(SPLITS)
+            if any(str(number) in digits for digits in roles)
+        }
+
+
+def _distinct(shards: Shards) -> list[str]:
+    return sorted(set(chain.from_iterable(shards)) - {""})
+
+
+def _split_train(parts: Mapping[str, Shards]) -> tuple[list[str], list[str]]:
+    """Return the labels of the training images and of the test images, after missing splits are made."""
+    missing = [split for split in SHARES if not any(parts.get(split, ()))]
+    shards = parts.get("train", [])
+    labels = list(chain.from_iterable(shards))
+    if len(shards) >= FEWEST_SHARDS:
+        roles = np.repeat(role(np.arange(len(shards)), missing), [len(shard) for shard in shards])
+    else:
+        roles = role(np.arange(len(labels)), missing)
+    by_role: dict[int, list[str]] = {}
+    for label, number in zip(labels, roles.tolist(), strict=True):
+        by_role.setdefault(number, []).append(label)
+    test = by_role.get(SPLITS.index("test"), []) if "test" in missing else list(chain.from_iterable(parts["test"]))
+    return by_role.get(0, []), test
+
+
+def divide_stream(found: Mapping[str, Stream], facts: Facts) -> dict[str, Stream]:
+    """Return the streams of each split: of one whose samples name their splits, the parts."""
+    roles = facts["roles"]
+    if roles is None:
+        return dict(found)
+    digits = [np.frombuffer(text.encode(), dtype=np.uint8) - ord("0") for text in roles]
+    members = {split: tuple(shard == number for shard in digits) for number, split in enumerate(SPLITS)}
+    return {split: Chosen(found["train"], mine) for split, mine in members.items() if any(map(np.any, mine))}
+
+
+def check_trained(name: str, facts: Facts) -> None:
+    """Raise `BadData` if no image of a class is left for training once the splits that are missing are made."""
+    lost = sorted(set(facts["labels"].get("train", ())) - set(facts["trained"]))
+    if lost:
+        others = f" (nor have {', '.join(lost[1:5])}{' and more' if len(lost) > 5 else ''})" if lost[1:] else ""
+        raise BadData(
+            f"{name}: class {lost[0]!r} has no training image{others} once a test and a validation split are made; "
+            "give both, or more images"
+        )
+
+
+def note_untested(facts: Facts, class_names: Sequence[str], numbers: Mapping[str, int]) -> Iterator[str]:
+    """Yield a line that names the classes without test images, if there are any. Masks have no such labels."""
+    if not numbers:
+        return
+    tested = [numbers[label] for label in facts["tested"] if label in numbers]
+    yield from describe_untested(np.array(tested, dtype=np.int64), class_names)
