@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -25,6 +27,38 @@ def test_the_pythons_that_are_promised_are_those_that_are_tested() -> None:
     tested = workflow("ci")["jobs"]["fast"]["strategy"]["matrix"]["python"]  # type: ignore[index]
     assert named == tested
     assert project["requires-python"] == f">={named[0]}"
+
+
+PACKAGE_OF = {"PIL": "pillow", "yaml": "pyyaml"}  # where a module is called otherwise than its package
+
+
+def imported_packages() -> dict[str, str]:
+    """Return the packages of others that any module imports, each with a module that does."""
+    found: dict[str, str] = {}
+    files = [*(ROOT / "learngene_zoo").rglob("*.py"), *(ROOT / "plugins").rglob("*.py"), ROOT / "hubconf.py"]
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            for name in {module.partition(".")[0] for module in modules}:
+                if name not in sys.stdlib_module_names and not name.startswith(("learngene_zoo", "lgzoo_")):
+                    found[PACKAGE_OF.get(name, name)] = str(file.relative_to(ROOT))
+    return found
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [project["optional-dependencies"][name] for name in ("onnx", "ray")]
+    lines = [*project["dependencies"], *(line for extra in extras for line in extra)]
+    declared = {re.split(r"[^\w.-]", line)[0].replace("-", "_") for line in lines}
+    undeclared = {name: file for name, file in imported_packages().items() if name not in declared}
+    assert not undeclared
+    assert {"numpy", "pillow", "torchvision", "pyarrow", "fsspec"} <= declared
+
+
+def test_every_dependency_has_a_lower_bound() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert [line for line in project["dependencies"] if not re.fullmatch(r"[\w-]+>=[\d.]+", line)] == []
 
 
 def test_the_release_has_no_token() -> None:

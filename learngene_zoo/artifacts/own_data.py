@@ -25,11 +25,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from learngene_zoo.artifacts.shards import sha256
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadFile, ZooError
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import to_json
-from learngene_zoo.storage import StateDict, digest_of_state, read_json
+from learngene_zoo.storage import digest_of_state, read_json
 from learngene_zoo.text import shell_word
 
 FILE, LOCK, FORMAT = "own_data.json", "own_data.lock", 1
@@ -40,12 +41,8 @@ DIGEST = re.compile("[0-9a-f]{64}")
 
 
 class Artifact(Protocol):
-    """A learngene or a model: `config` is its record, or a function that returns the content of its config.json."""
+    """A learngene or a model; `folder` is where it was loaded from, of an exported one the file."""
 
-    @property
-    def config(self) -> Any: ...
-    @property
-    def state(self) -> StateDict: ...
     @property
     def folder(self) -> Path | None: ...
 
@@ -145,12 +142,15 @@ _ignored: set[Path] = set()  # files that the user was told of
 
 
 def identify(artifact: Artifact) -> str:
-    """Return the digest of a whole artifact: its config and every tensor."""
-    config: Any = artifact.config() if callable(artifact.config) else to_json(artifact.config)
-    if isinstance(config, dict) and "tensors" in config:
-        config = {**config, "tensors": sorted(artifact.state)}
-    text = json.dumps(to_json(config), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode() + digest_of_state(artifact.state)).hexdigest()
+    """Return the digest of a whole artifact: its config and every tensor, or of the file that it is."""
+    if artifact.folder is not None and artifact.folder.is_file():
+        return sha256(artifact.folder)
+    whole: Any = artifact
+    config = to_json(whole.config() if callable(whole.config) else whole.config)
+    if "tensors" in config:  # what is in memory lists none yet
+        config["tensors"] = sorted(whole.state)
+    text = json.dumps(config, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode() + digest_of_state(whole.state)).hexdigest()
 
 
 def remember(made: A, origins: Origins, load: Callable[[Path], A], out: str | Path | None) -> A:
@@ -161,14 +161,25 @@ def remember(made: A, origins: Origins, load: Callable[[Path], A], out: str | Pa
     kept = {name: origin for name, origin in origins.items() if _is_storable(name, origin)}
     if kept and is_first():
         with suppress(OSError, ZooError):
-            digest = identify(made if out is None else load(Path(out)))
-            _session[digest] = dict(list(kept.items())[:MAX_REFERENCES])
-            _session.move_to_end(digest)
-            while len(_session) > MAX_ARTIFACTS:
-                _session.popitem(last=False)
-            if out is not None:
-                _write(digest, _session[digest])
+            _keep(identify(made if out is None else load(Path(out))), kept, is_written=out is not None)
     return made
+
+
+def remember_file(file: Path, origins: Origins) -> None:
+    """Remember what an exported file was made from, as `remember` does."""
+    kept = {name: origin for name, origin in origins.items() if _is_storable(name, origin)}
+    if kept and is_first():
+        with suppress(OSError, ZooError):
+            _keep(sha256(file), kept, is_written=True)
+
+
+def _keep(digest: str, origins: Origins, is_written: bool) -> None:
+    _session[digest] = dict(list(origins.items())[:MAX_REFERENCES])
+    _session.move_to_end(digest)
+    while len(_session) > MAX_ARTIFACTS:
+        _session.popitem(last=False)
+    if is_written:
+        _write(digest, _session[digest])
 
 
 def recall(artifact: Artifact) -> Origins:

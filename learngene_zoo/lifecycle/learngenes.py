@@ -112,8 +112,6 @@ def extract(
     pooling by attention. Its descendants are for the first of `tasks`, which may be left out only with the
     bundled ancestry model.
     """
-    from learngene_zoo.artifacts.ancestry import open_ancestry, origins_of_models
-
     run = run or Run()
     method = METHODS.load(name)
     extractor = extractor or method.preset(preset)
@@ -125,6 +123,7 @@ def extract(
     references = method.references(named, sources) if looks and (named or extractor.needs_tasks()) else []
     for source in sources:
         check_source(source)
+    from learngene_zoo.artifacts.ancestry import open_ancestry, origins_of_models
     from learngene_zoo.training.trackers import say_notes
 
     served = partial(check_family, method)

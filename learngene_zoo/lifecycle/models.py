@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.artifacts import shelf
-from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, remember, serving
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, remember, remember_file, serving
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.artifacts.timm_model import load_model, open_model
 from learngene_zoo.atomic import check_file
@@ -288,7 +288,12 @@ def export(
     descendant = open_model(model, offline=run.offline)
     data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
-    return export_descendant(descendant, Path(out), **settings, run=run, force=force)
+    exported = export_descendant(descendant, Path(out), **settings, run=run, force=force)
+    if descendant.task is not None and is_own_data(descendant.task):
+        with serving(descendant, "export"):
+            origin = find_origin(descendant.task)
+        remember_file(Path(out), {descendant.task: origin} if origin else {})
+    return exported
 
 
 def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, run: Run) -> Any:
@@ -308,7 +313,7 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
     return opened
 
 
-def open_task_for(model: Descendant | TimmModel, task: str | None, verb: str, run: Run) -> Task:
+def open_task_for(model: Descendant | TimmModel | ExportedModel, task: str | None, verb: str, run: Run) -> Task:
     """Open the task that the user named, or else the model's own.
 
     The own task of a model that names none and comes from the bundled ancestry is the default. Raises `WrongCall` if the
@@ -330,7 +335,7 @@ def _origins(data: Task, task: str | None, model: Descendant | TimmModel) -> dic
     return {data.name: origin} if origin else {}
 
 
-def _own_task(model: Descendant | TimmModel, verb: str) -> str:
+def _own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
     if model.task is not None:
         return model.task
     records = model.provenance.get("ancestries") or [{}]

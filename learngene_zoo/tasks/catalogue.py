@@ -170,7 +170,8 @@ def is_own_data(reference: str) -> bool:
 def open_seen(reference: str, option: str = "task", *, offline: bool = False) -> Task:
     """Return the data that the artifact at hand names, opened where they were when it was made on this machine.
 
-    `option` is that by which the user can name them. Raises `WrongCall` if it was not made here from these data, or if they are gone or were changed since.
+    `option` is that by which the user can name them. Raises `WrongCall` if it was not made here from these data, or if
+    they are gone or were changed since.
     """
     origin = find_origin(reference)
     if origin is None:
@@ -194,9 +195,9 @@ def locate_task(task: Task, reference: str) -> LocalOrigin:
 
 
 def _stamp_files(location: str) -> str:
-    """Return the stamp of all files that a local reference names; "" for an address."""
+    """Return the stamp of the tables or tars that a local reference names; "" for any other."""
     kind, _, rest = location.partition(":")
-    if kind not in ("folder", "parquet", "wds") or "://" in rest:
+    if kind not in ("parquet", "wds") or "://" in rest:
         return ""
     if kind == "wds":
         from learngene_zoo.tasks.streams.places import places_of

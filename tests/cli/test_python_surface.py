@@ -15,7 +15,7 @@ import learngene_zoo
 def test_every_public_name_is_there() -> None:
     for name in learngene_zoo.__all__:
         assert getattr(learngene_zoo, name) is not None
-    assert set(learngene_zoo.__all__) <= set(dir(learngene_zoo))
+    assert dir(learngene_zoo) == sorted(learngene_zoo.__all__)
     with pytest.raises(AttributeError, match="nothing_like_that"):
         _ = learngene_zoo.nothing_like_that
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from dataclasses import replace as replace_fields
 from pathlib import Path
@@ -65,6 +67,12 @@ def test_a_model_made_here_is_evaluated_compared_exported_and_finetuned_without_
     forget_session()
     assert lg.evaluate("again").images > 0
     lg.export("again", "again.onnx", dtype="int8", max_drop=1.0)
+    forget_session()
+    assert lg.evaluate("again.onnx").images > 0
+    with Path("again.onnx").open("ab") as file:
+        file.write(b"\x72\x00")  # an empty field, which ONNX skips: another file
+    with pytest.raises(WrongCall, match=r"opened only if you name it: lgzoo evaluate again.onnx --task folder:mine"):
+        lg.evaluate("again.onnx")
 
 
 def test_a_copy_is_known_wherever_it_lies_and_from_every_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,6 +199,44 @@ def test_in_torch_hub_it_is_said_what_to_type_there(place: Path) -> None:
     add(place)
     with pytest.raises(WrongCall, match=r'name it: add calibration="folder:mine"$'):
         torch_hub.build("gene", layers=2)
+
+
+def write_table(place: Path, seed: int) -> str:
+    """Write pictures of two classes into a Parquet file."""
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    draw_pictures(place / f"drawn-{seed}", seed)
+    files = sorted((place / f"drawn-{seed}").rglob("*.png"))
+    rows = {
+        "image": [{"bytes": file.read_bytes(), "path": None} for file in files],
+        "label": [file.parent.name for file in files],
+    }
+    parquet.write_table(pyarrow.table(rows), place / "mine.parquet")
+    return "parquet:mine.parquet"
+
+
+def write_tar(place: Path, seed: int) -> str:
+    """Write pictures with their labels into a tar."""
+    draw_pictures(place / f"drawn-{seed}", seed)
+    with tarfile.open(place / "mine.tar", "w") as tar:
+        for number, file in enumerate(sorted((place / f"drawn-{seed}").rglob("*.png"))):
+            for suffix, content in (("png", file.read_bytes()), ("cls", file.parent.name.encode())):
+                member = tarfile.TarInfo(f"{number:04d}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return "wds:mine.tar"
+
+
+@pytest.mark.parametrize("write", [write_table, write_tar])
+def test_tables_and_tars_are_known_until_they_change(place: Path, write: Callable[[Path, int], str]) -> None:
+    task = write(place, 5)
+    make_model(task=task)
+    forget_session()
+    assert lg.evaluate("model").images > 0
+    write(place, 6)
+    with pytest.raises(WrongCall, match=f"^the data '{task}' has changed .*other files or labels"):
+        lg.evaluate("model")
 
 
 # The file.
