@@ -1,6 +1,6 @@
 """torch.hub entries: `torch.hub.load("OWNER/learngene_zoo:v0.1.0", "lsamd_vit", task="digits", layers=7, trust_repo=True)`.
 
-Every registered method METHOD has an entry `METHOD_vit`; `descendant` builds from any learngene. What comes back is a plain
+Every method METHOD with a learngene in `cards/` has an entry `METHOD_vit`; `descendant` builds from any learngene. What comes back is a plain
 timm `VisionTransformer`, or our subclass of it if its blocks have two widths. Nothing but the standard library is imported here, so
 that torch.hub can report a missing dependency; and our packages are found by name, so that `sys.path` stays unchanged and imports
 still work after `load` has returned.
@@ -85,13 +85,14 @@ _use_this_checkout()
 def lsamd_vit(task: str | None = None, *, pretrained: bool = True, **options: _Any) -> _Any:
     """A Vision Transformer of any depth from an LSAMD learngene.
 
-    task: a task of the catalogue ("digits"), which sets the number of classes.
+    task: a task of the catalogue ("digits"), or a folder of your own ("folder:PATH"), which sets the number of classes. Without
+        a task and without classes the model has no head, as with timm's num_classes=0: its outputs are features.
     pretrained: False gives the same size with random weights.
     options: layers (depth), classes (num_classes), image_size (img_size); max_params, max_flops, max_latency;
         learngene (a folder, a name on the shelf or organisation/name@revision; default: the bundled one); seed of the new head; control ("shuffled" or
         "stem" destroys what was inherited); device.
 
-    Its head is random and has to be fine-tuned: the blocks are inherited, the classes are not, and a warning says so.
+    A head for a task is random and has to be fine-tuned: the blocks are inherited, the classes are not, and a warning says so.
     `model.label_names` are the names of the classes, where they are known.
     """
     from learngene_zoo.torch_hub import method_vit

@@ -218,8 +218,8 @@ def _finite(tensor: torch.Tensor) -> bool:
     return math.isfinite(tensor.sum(dtype=torch.float32)) or bool(torch.isfinite(tensor).all())
 
 
-def fingerprint_of_state(state: StateDict) -> str:
-    """A hash of every number, type and name."""
+def digest_of_state(state: StateDict) -> bytes:
+    """Return the sha256 of every number, type and name, 32 bytes."""
     import torch
 
     digest = hashlib.sha256()
@@ -227,7 +227,12 @@ def fingerprint_of_state(state: StateDict) -> str:
         tensor = state[name].detach().cpu().contiguous()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
+    return digest.digest()
+
+
+def fingerprint_of_state(state: StateDict) -> str:
+    """A hash of every number, type and name."""
+    return digest_of_state(state).hex()[:16]
 
 
 def save_result(path: Path, state: StateDict, record: Json) -> None:

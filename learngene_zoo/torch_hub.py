@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.own_data import in_python
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.errors import Unavailable, WrongCall, ZooError
 from learngene_zoo.families.family import table_of
-from learngene_zoo.method import METHODS
+from learngene_zoo.method import METHODS, Method, method_of
 from learngene_zoo.runs.run import DEVICES, Run
+from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import find_entry, suite_of
 
 if TYPE_CHECKING:
@@ -29,20 +31,38 @@ SUFFIX = "_vit"
 
 
 def entries() -> list[str]:
-    """`METHOD_vit` for every registered method."""
-    return [f"{name}{SUFFIX}" for name in METHODS.references()]
+    """`METHOD_vit` for every registered method that builds with what is in this package and torch, timm and safetensors alone."""
+    return [f"{name}{SUFFIX}" for name in METHODS.references() if not _why_unlisted(name)]
+
+
+def _why_unlisted(method: str) -> str:
+    """Return why a method has no entry; empty if it has one."""
+    try:
+        record = METHODS.load(method)
+    except ZooError as error:
+        return str(error)
+    if any(isinstance(value, Recipe) for value in vars(record.expander).values()):
+        return f"{method} trains when it builds, which needs this package installed: pip install learngene-zoo"
+    if _needs_no_learngene(record) or any(card.rpartition("-")[0] == method for card in shelf.learngenes()):
+        return ""
+    return (
+        f"no learngene of {method} comes with this package; make one with `lgzoo extract {method}` and load it with "
+        "the entry `descendant`, learngene='PATH'"
+    )
 
 
 def entry(name: str) -> Callable[..., nn.Module]:
-    """The entry of that name. Raises `AttributeError`, as a module does, if no method has it."""
-    if name not in entries():
-        raise AttributeError(f"no entry named {name!r}; there are {', '.join(entries())}")
+    """The entry of that name. Raises `AttributeError`, as a module does, if there is none."""
     method = name.removesuffix(SUFFIX)
+    if name not in entries():
+        if method in METHODS.references():
+            raise AttributeError(f"no entry named {name!r}: {_why_unlisted(method)}")
+        raise AttributeError(f"no entry named {name!r}; there are {', '.join(entries())}")
     function = partial(method_vit, method)
     function.__doc__ = (
         f"A Vision Transformer from a learngene of the method {method}.\n\n"
-        "The same parameters as `descendant`; `learngene` is optional if the shelf has one of this method. A head that the\n"
-        "learngene does not have for the task is random, and a warning says so; `model.label_names` are its classes."
+        "The same parameters as `descendant`; `learngene` is optional. Without a task and classes the model has no head. A head\n"
+        "that the learngene does not have for the task is random, and a warning says so; `model.label_names` are its classes."
     )
     return function
 
@@ -55,7 +75,7 @@ def method_vit(
     Raises `WrongCall` for a learngene of another method, or if the shelf has none of this one.
     """
     with _packages_named():
-        gene = shelf.open_learngene(learngene if learngene is not None else _on_shelf(method))
+        gene = _on_shelf(method) if learngene is None else shelf.open_learngene(learngene)
     if gene.config.method != method:
         raise WrongCall(
             f"{learngene} is a learngene of {gene.config.method}, not of {method}; use the entry `descendant`"
@@ -63,14 +83,21 @@ def method_vit(
     return build(gene, task, **options)
 
 
-def _on_shelf(method: str) -> Path:
+def _needs_no_learngene(method: Method) -> bool:
+    """Whether a method builds without anything that an extraction would have to learn: `scratch`."""
+    return not method.inherits and method.tasks == "none"
+
+
+def _on_shelf(method: str) -> Learngene:
     card = shelf.card_of(method)
-    if card is None:
-        raise WrongCall(
-            f"{method}{SUFFIX} needs a learngene, and the shelf has none of {method} (only {shelf.some(shelf.learngenes())}); "
-            f"make one with `lgzoo extract {method}` and give its folder, learngene='PATH', or name one on the Hub"
-        )
-    return shelf.cards_folder() / card
+    if card is not None:
+        return shelf.load_learngene(shelf.cards_folder() / card)
+    if _needs_no_learngene(METHODS.load(method)):
+        return lifecycle.extract(method)
+    raise WrongCall(
+        f"{method}{SUFFIX} needs a learngene, and the shelf has none of {method} (only {shelf.some(shelf.learngenes())}); "
+        f"make one with `lgzoo extract {method}` and give its folder, learngene='PATH', or name one on the Hub"
+    )
 
 
 def build(
@@ -86,7 +113,8 @@ def build(
     """A timm model in eval mode. `sizes` are those of `lifecycle.expand`, by our names or timm's; so are the errors.
 
     `model.label_names` are the classes of its outputs, empty where they are not known. Warns if its head is random: a model
-    with such a head has to be fine-tuned. `device` (default: torch's) is where the model is; on `meta` it has no numbers.
+    with such a head has to be fine-tuned. Where neither a task nor classes are named, and the learngene is for no task, the
+    model has no head: its outputs are features, as with timm's `num_classes=0`. `device` (default: torch's) is where the model is; on `meta` it has no numbers.
     `ancestry` is where the ancestry model lies, for the methods that embed an unseen task with it (see `Run.ancestry`).
     """
     with _packages_named():
@@ -97,7 +125,8 @@ def build(
         place = torch.get_default_device() if device is None else torch.device(device)
         run = Run(seed=seed, device="cpu" if place.type not in DEVICES else str(place), ancestry=ancestry)
         with torch.device("cpu"):
-            made = lifecycle.expand(shelf.open_learngene(learngene), run=run, **{"task": task, **sizes})
+            gene = shelf.open_learngene(learngene)
+            made = lifecycle.expand(gene, run=run, **{"task": task, **_headless(gene, task, sizes), **sizes})
             made = replace(made, class_names=made.class_names or _class_names(made))
             if pretrained:
                 _tell_of_head(made)
@@ -106,6 +135,15 @@ def build(
             model = made.model()
         model.label_names = list(made.class_names)
         return model.to(place)
+
+
+def _headless(gene: Learngene, task: str | None, sizes: Mapping[str, Any]) -> dict[str, int]:
+    """Return that the model has no classes, if nobody named a task or classes and the learngene is for none."""
+    config, table = gene.config, table_of(gene.config.spec)
+    is_for_task = config.purpose is not None or any(table.is_head(name) for name in gene.state)
+    is_named = task is not None or any(sizes.get(name) is not None for name in ("task", "classes", "num_classes"))
+    changes_classes = "classes" in method_of(config, gene.folder or "it").expander.axes
+    return {} if is_for_task or is_named or not changes_classes else {"classes": 0}
 
 
 def _class_names(made: Descendant) -> tuple[str, ...]:
@@ -134,9 +172,10 @@ def _tell_of_head(made: Descendant) -> None:
 
 @contextmanager
 def _packages_named() -> Iterator[None]:
-    """Raises `Unavailable`, which says what to install, for a package that is missing."""
+    """Raises `Unavailable`, which says what to install, for a package that is missing; messages say what to type in Python."""
     try:
-        yield
+        with in_python():
+            yield
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).partition(".")[0]
         raise Unavailable(f"this needs the package {package}, which is not installed: pip install {package}") from error

@@ -5,6 +5,7 @@ Each story runs in a process of its own that starts in an empty folder.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
+
+from learngene_zoo.torch_hub import entries
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("hubconf.py", "pyproject.toml", "learngene_zoo", "plugins", "cards")
@@ -116,7 +119,7 @@ def test_a_bare_checkout_builds_plain_timm_models(cache: Path, learngene: Path, 
         again = torch.hub.load(COPY, "descendant", GENE, depth=3, num_classes=10, source="local", seed=0)
         told["same"] = all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), again.state_dict().values()))
         scratch = torch.hub.load(COPY, "lsamd_vit", pretrained=False, layers=3, learngene=GENE, source="local")
-        told["scratch classes"] = scratch.num_classes
+        told["scratch classes"] = scratch.num_classes  # nobody named any, so there is no head
         told["scratch differs"] = not torch.equal(scratch.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
         other = torch.hub.load(COPY, "lsamd_vit", layers=2, seed=1, learngene=GENE, source="local")
         told["inherited"] = torch.equal(other.blocks[0].attn.qkv.weight, model.blocks[0].attn.qkv.weight)
@@ -137,7 +140,7 @@ def test_a_bare_checkout_builds_plain_timm_models(cache: Path, learngene: Path, 
         "layers": 3,
         "path unchanged": True,
         "same": True,
-        "scratch classes": 5,
+        "scratch classes": 0,
         "scratch differs": True,
         "inherited": True,
         "from": [True],
@@ -158,10 +161,11 @@ def test_list_and_help_and_load_work_offline_from_the_hub_cache(cache: Path, lea
         told["list"] = torch.hub.list(NAME, **asked)
         told["help"] = [torch.hub.help(NAME, entry, **asked) for entry in ("lsamd_vit", "descendant", "scratch_vit")]
         told["layers"] = len(torch.hub.load(NAME, "lsamd_vit", layers=2, learngene=GENE, **asked).blocks)
-        try:
-            torch.hub.load(NAME, "nothing_vit", **asked)
-        except RuntimeError as error:
-            told["unknown"] = str(error)
+        for key, entry in (("unknown", "nothing_vit"), ("not shipped", "distillation_vit")):
+            try:
+                torch.hub.load(NAME, entry, **asked)
+            except RuntimeError as error:
+                told[key] = str(error)
         try:
             torch.hub.load(NAME, "lsamd_vit", task="digitz", learngene=GENE, **asked)
         except Exception as error:
@@ -179,9 +183,48 @@ def test_list_and_help_and_load_work_offline_from_the_hub_cache(cache: Path, lea
     assert all(name.endswith("_vit") or name == "descendant" for name in told["list"])  # type: ignore[attr-defined]
     assert all("learngene" in text for text in told["help"])  # type: ignore[attr-defined]
     assert told["layers"] == 2
+    assert not {"distillation_vit", "pretrain_finetune_vit"} & set(told["list"])  # type: ignore[call-overload]
     assert "nothing_vit" in str(told["unknown"])
+    assert "distillation_vit" in str(told["not shipped"])
     assert "did you mean digits?" in str(told["task"])
     assert "learngene of lsamd, not of scratch" in str(told["method"])
+
+
+ENTRIES = [*entries(), *(f"descendant {card}" for card in ("closed_form-mini", "tal-mini", "pool-mini"))]
+
+
+@pytest.fixture(scope="module")
+def loaded(cache: Path, learngene: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What every entry returns for a task, or the error that it raises; all of them in one process without the blocked packages."""
+    return story(
+        f"""
+        import warnings
+        warnings.simplefilter("ignore")
+        for name in {ENTRIES!r}:
+            entry, _, card = name.partition(" ")
+            try:
+                model = torch.hub.load(COPY, entry, *filter(None, [card]), task="digits", source="local")
+                kinds = [kind.__name__ for kind in type(model).__mro__]
+                kind = "VisionTransformer" if "VisionTransformer" in kinds else kinds[0]
+                told[name] = [kind, list(model(torch.zeros(1, 3, 32, 32)).shape)]
+            except Exception as error:
+                told[name] = repr(error)
+        told["blocked"] = [name for name in BLOCKED if name in sys.modules]
+        """,
+        cache,
+        learngene,
+        tmp_path_factory.mktemp("empty"),
+    )
+
+
+@pytest.mark.parametrize("name", [*ENTRIES, "blocked"])
+def test_every_entry_works_with_the_declared_packages_alone(loaded: dict[str, object], name: str) -> None:
+    assert loaded[name] == ([] if name == "blocked" else ["VisionTransformer", [1, 10]])
+
+
+def test_every_entry_that_is_listed_is_one_that_is_loaded_here() -> None:
+    listed = {name for name in dir(importlib.import_module("hubconf")) if name.endswith("_vit")}
+    assert listed == set(entries())
 
 
 def test_a_copy_that_is_loaded_already_is_used_whole_and_said_once(

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+<<<<<<< HEAD
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+||||||| f833ce7
+import hashlib
+from collections.abc import Callable
+=======
 import math
 from collections.abc import Callable, Mapping
+>>>>>>> main
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+<<<<<<< HEAD
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option
+||||||| f833ce7
+=======
 from learngene_zoo.artifacts.layouts import choose_tensors, strip_wrappers
+>>>>>>> main
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.artifacts.shards import hash_weights, open_tensors
 from learngene_zoo.artifacts.sources import Found, find, spec_at, split_source
@@ -16,8 +30,15 @@ from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import family_of, host, table_of
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec
 from learngene_zoo.settings import Json, to_json
+<<<<<<< HEAD
+from learngene_zoo.storage import StateDict, Tensors, fingerprint_of_state
+||||||| f833ce7
+from learngene_zoo.storage import StateDict, Tensors, fingerprint_of_state
+from learngene_zoo.text import shell_word
+=======
 from learngene_zoo.storage import StateDict, fingerprint_of_state
 from learngene_zoo.text import shell_word
+>>>>>>> main
 
 if TYPE_CHECKING:
     from learngene_zoo.families.tensors import Model
@@ -114,12 +135,14 @@ def reopen_ancestry(record: AncestryRecord, named: str | None, *, offline: bool 
     """The ancestry model of an artifact's record, opened again and checked by its checksum.
 
     A record chooses nothing but the bundled model or one of timm's, and those by their checksum. Any other model the user must
-    have `named` (`Run.ancestry`).
+    have `named` (`Run.ancestry`), now or when the artifact was made on this machine (`own_data.py`).
 
     Raises `WrongCall` if it is not, `BadFile` for other weights than the recorded ones, and as `open_ancestry` does.
     """
+    origin = find_origin(record.source) if named is None else None
+    named = origin.location if origin else named
     scheme, name = split_source(named or record.source)
-    typed = f"add --ancestry {shell_word(record.source)}"
+    typed = f"add {name_option('ancestry', record.source)}"
     if named is None and scheme not in ("bundled", "timm"):
         raise WrongCall(f"the ancestry model was {record.source!r}, which is opened only if you name it: {typed}")
     if named is None and record.sha256 is None:
@@ -135,6 +158,19 @@ def reopen_ancestry(record: AncestryRecord, named: str | None, *, offline: bool 
             "it is another model than the one before; restore that one, or extract again"
         )
     return found
+
+
+def origins_of_models(records: Sequence[AncestryRecord]) -> dict[str, LocalOrigin]:
+    """Return where the ancestry models lie that the user named by a path or a repository, for `own_data.remember`."""
+    origins = {}
+    for record in records:
+        scheme, name = split_source(record.source)
+        if record.sha256 is not None and scheme == "path":
+            path, mark, architecture = name.partition("#")
+            origins[record.source] = LocalOrigin(f"{os.path.abspath(path)}{mark}{architecture}", record.sha256)
+        elif record.sha256 is not None and scheme == "hf-hub":
+            origins[record.source] = LocalOrigin(record.source, record.sha256)
+    return origins
 
 
 def inherited_weights(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, remember, serving
 from learngene_zoo.artifacts.records import Control, LearngeneConfig, Purpose, versions
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.artifacts.sources import check_source
@@ -35,10 +35,15 @@ from learngene_zoo.method import (
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
+<<<<<<< HEAD
+from learngene_zoo.tasks.catalogue import find_entry, is_own_data, locate_task, open_task
+||||||| f833ce7
+from learngene_zoo.tasks.catalogue import find_entry, open_task, unnamed
+=======
 from learngene_zoo.tasks.catalogue import find_entry, open_task, tasks_named, unnamed
 from learngene_zoo.tasks.stamps import stamp_tasks
+>>>>>>> main
 from learngene_zoo.tasks.task import Entry
-from learngene_zoo.text import shell_word
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -113,6 +118,14 @@ def extract(
     pooling by attention. Its descendants are for the first of `tasks`, which may be left out only with the
     bundled ancestry model.
     """
+<<<<<<< HEAD
+    from learngene_zoo.artifacts.ancestry import open_ancestry, origins_of_models
+
+||||||| f833ce7
+    from learngene_zoo.artifacts.ancestry import open_ancestry
+
+=======
+>>>>>>> main
     run = run or Run()
     method = METHODS.load(name)
     extractor = extractor or method.preset(preset)
@@ -125,6 +138,7 @@ def extract(
     for source in sources:
         check_source(source)
     from learngene_zoo.artifacts.ancestry import open_ancestry
+    from learngene_zoo.training.trackers import say_notes
 
     served = partial(check_family, method)
     opened = [
@@ -148,6 +162,7 @@ def extract(
     }
 
     def make(run: Run) -> Learngene:
+        say_notes(opened_tasks, run)
         made = returned(extractor, Learngene, extractor(opened, data, run))
         return made.with_config(
             settings=to_json(extractor),
@@ -159,10 +174,18 @@ def extract(
             versions={**versions(), **METHODS.package_of(name)},
         )
 
+<<<<<<< HEAD
+    origins = {**_origins(opened_tasks, needs), **origins_of_models([ancestry.record for ancestry in opened])}
+    made = produce(make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force)
+    return remember(made, origins, shelf.load_learngene, out)
+||||||| f833ce7
+    return produce(make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force)
+=======
     stamps = partial(stamp_tasks, data)
     return produce(
         make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force, data=stamps
     )
+>>>>>>> main
 
 
 def expand(
@@ -184,10 +207,16 @@ def expand(
     see `artifacts.descendant.controlled`. The task, and so the head, is the learngene's own unless another is named. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
     `BadPlugin` if the expander builds another one than it was given.
     """
+<<<<<<< HEAD
+    from learngene_zoo.artifacts.descendant import Descendant, controlled, load_descendant
+||||||| f833ce7
+    from learngene_zoo.artifacts.descendant import Descendant, controlled
+=======
     run = run or Run()
     if out is not None:
         claim(Path(out), force or run.resume)
     from learngene_zoo.artifacts.descendant import Descendant, controlled
+>>>>>>> main
 
     gene = shelf.open_learngene(learngene, offline=run.offline)
     expander = expander or method_of(gene.config, gene.folder or "it").expander
@@ -203,8 +232,11 @@ def expand(
         expander = with_settings(expander, member.settings)
         target = replace(member.target, task=target.task)
     check_axes(expander, gene.config.spec, target)
-    with _unopened(gene, target.task) if target.task is not None and named is None else nullcontext():
+    typed = [named, *to_json(expander).values()]
+    unnamed = [task for task in (target.task,) if task is not None and is_own_data(task) and task not in typed]
+    with serving(gene, "expand", unnamed):
         made = returned(expander, Descendant, expander(gene, target, run))
+        origins = _origins_for(target.task, named if out is not None else None, run)
     check_built(expander, gene.config.spec, target, made.spec)
     control = control or gene.config.control
     if control is not None:
@@ -212,7 +244,7 @@ def expand(
     provenance = {**_provenance(gene, expander, control, run), **made.provenance}
     names = class_names or made.class_names
     made = replace(made, task=target.task, class_names=names, view=gene.config.view, provenance=provenance)
-    return _written(made, out, run, force)
+    return remember(_written(made, out, run, force), origins, load_descendant, out)
 
 
 def plot(
@@ -280,9 +312,20 @@ def _for_task(target: Target, expander: Expander, config: LearngeneConfig, run: 
     return chosen, names
 
 
-def _unopened(gene: Learngene, task: str) -> AbstractContextManager[None]:
-    """Within this, the data of a task that only the learngene names is not opened."""
-    return unnamed(task, f"lgzoo expand {shell_word(str(gene.folder or 'LEARNGENE'))} --task {shell_word(task)}")
+def _origins(tasks: Sequence[Task], references: Sequence[str]) -> dict[str, LocalOrigin]:
+    """Return where the data lie that the user named, by their references."""
+    own = [(task, reference) for task, reference in zip(tasks, references, strict=True) if is_own_data(reference)]
+    return {reference: locate_task(task, reference) for task, reference in own}
+
+
+def _origins_for(task: str | None, named: str | None, run: Run) -> dict[str, LocalOrigin]:
+    """Return where the data lie that a descendant names as its task: the user's word, or what the learngene is known for."""
+    if task is None or not is_own_data(task):
+        return {}
+    if task == named:
+        return _origins([open_task(task, offline=run.offline)], [task])
+    origin = find_origin(task)
+    return {task: origin} if origin else {}
 
 
 def _agree(target: Target, purpose: Purpose) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from learngene_zoo.artifacts import shelf
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, remember, serving
 from learngene_zoo.artifacts.records import versions
 from learngene_zoo.artifacts.timm_model import load_model, open_model
 from learngene_zoo.atomic import check_file
@@ -19,8 +20,14 @@ from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import YOUNG, Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
+<<<<<<< HEAD
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, locate_task, open_task
+||||||| f833ce7
+from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
+=======
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
 from learngene_zoo.tasks.stamps import stamp_tasks
+>>>>>>> main
 from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
@@ -62,6 +69,7 @@ def train(
     check_start(out, run, force)
     from learngene_zoo.artifacts.descendant import assemble, load_descendant
     from learngene_zoo.training.fit import fit
+    from learngene_zoo.training.trackers import say_notes
 
     data = open_task(task, offline=run.offline)
     spec = spec.with_(classes=data.classes, dense=data.dense)
@@ -69,6 +77,7 @@ def train(
     settings = {"task": to_json(data.record), "spec": to_json(spec), "recipe": to_json(recipe), "init": init}
 
     def make(run: Run) -> Descendant:
+        say_notes([data], run)
         start = assemble(
             spec,
             {},
@@ -80,8 +89,16 @@ def train(
         )
         return fit(start, data, recipe, run, guard=True)
 
+<<<<<<< HEAD
+    origins = {task: locate_task(data, task)} if is_own_data(task) else {}
+    made = produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
+    return remember(made, origins, load_descendant, out)
+||||||| f833ce7
+    return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
+=======
     stamps = partial(stamp_tasks, [data])
     return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force, data=stamps)
+>>>>>>> main
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,19 +156,20 @@ def finetune(
     run = run or own_run()
     check_start(out, run, force)
     from learngene_zoo.training.automatic import settled
-    from learngene_zoo.training.trackers import say
+    from learngene_zoo.training.trackers import say, say_notes
     from learngene_zoo.training.tuning import tune
 
     start = open_model(model, offline=run.offline)
     named = _finetuning(start, preset, recipe)
     _, _, found = _named_settings(named.recipe, tuning, settings)  # refuses unknown ones before any data is opened
-    data = open_task(task or own_task(start, "finetune"), offline=run.offline)
+    data = open_task_for(start, task, "finetune", run)
     usual = recipe is None and "lr" not in settings and data.name not in named.task_lr
     rate = rate_for(start.width) if usual else named.task_lr.get(data.name, named.recipe.lr)
     recipe, tuning, _ = _named_settings(replace(named.recipe, lr=rate), tuning, settings)
     asked = {"recipe": {**to_json(recipe), **found}, "tuning": to_json(tuning)}
 
     def make(run: Run) -> Descendant | TimmModel:
+        say_notes([data], run)
         head = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=head, dense=data.dense)
         resolved, tried = settled(fresh, data, recipe, run, found)
@@ -164,8 +182,16 @@ def finetune(
         return replace(made, provenance={**made.provenance, "found": tried}) if tried else made
 
     plan = {"model": start.identity, "task": to_json(data.record), **asked}
+<<<<<<< HEAD
+    origins = _origins(data, task, start)
+    made = produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
+    return remember(made, origins, load_model, out)
+||||||| f833ce7
+    return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
+=======
     stamps = partial(stamp_tasks, [data])
     return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps)
+>>>>>>> main
 
 
 def _finetuning(model: Descendant | TimmModel, preset: str | None, recipe: Recipe | None) -> Finetuning:
@@ -244,8 +270,16 @@ def evaluate(
     from learngene_zoo.training.original import evaluate_originals
 
     run = run or own_run()
+<<<<<<< HEAD
+    opened = open_model(model, offline=run.offline)
+    data = open_task_for(opened, task, "evaluate", run)
+||||||| f833ce7
+    opened = open_model(model, offline=run.offline)
+    data = open_task(task or own_task(opened, "evaluate"), offline=run.offline)
+=======
     opened = open_answering(model, run)
     data = open_task(task or own_task(opened, "evaluate"), offline=run.offline)
+>>>>>>> main
     check_head(opened, data)
     if resolution == "original":
         return evaluate_originals(opened.model(), data, split, opened.input_format, run)
@@ -277,12 +311,27 @@ def export(
             f"the task {task!r:.60} is for int8, which is measured on it; leave it out, or choose dtype int8"
         )
     check_format(Path(out), dtype)
+<<<<<<< HEAD
+    descendant = shelf.open_descendant(model, offline=run.offline)
+    data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
+||||||| f833ce7
+    descendant = shelf.open_descendant(model, offline=run.offline)
+    data = open_task(task or own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
+=======
     descendant = open_model(model, offline=run.offline)
     data = open_task(task or own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
+>>>>>>> main
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     return export_descendant(descendant, Path(out), **settings, run=run, force=force)
 
 
+<<<<<<< HEAD
+def open_task_for(model: Descendant | TimmModel, task: str | None, verb: str, run: Run) -> Task:
+    """Open the task that the user named, or else the model's own.
+||||||| f833ce7
+def own_task(model: Descendant | TimmModel, verb: str) -> str:
+    """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
+=======
 def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, run: Run) -> Any:
     """Open a model that only has to answer: any, or a file that `export` wrote.
 
@@ -302,16 +351,32 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
 
 def own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
     """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
+>>>>>>> main
 
-    Raises `WrongCall` for any other: the user has to name the data.
+    The own task of a model that names none and comes from the bundled ancestry is the default. Raises `WrongCall` if the
+    user has to name the data: for a model that names none otherwise, and for one from elsewhere that names its maker's.
     """
-    call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task"
-    if model.task is None:
-        records = model.provenance.get("ancestries") or [{}]
-        if any(not shelf.is_ours(str(record.get("source", ""))) for record in records):
-            raise WrongCall(f"the model names no data, and none is assumed; name yours: {call} folder:PATH")
-        return DEFAULT_TARGET
-    if is_own_data(model.task):
-        named = f"{call} {shell_word(model.task)}"
-        raise WrongCall(f"the model names its data as {model.task!r}, which is opened only if you name it: {named}")
-    return model.task
+    reference = task or _own_task(model, verb)
+    with serving(model, verb, [reference] if task is None and is_own_data(reference) else []):
+        return open_task(reference, offline=run.offline)
+
+
+def _origins(data: Task, task: str | None, model: Descendant | TimmModel) -> dict[str, LocalOrigin]:
+    """Return where the user's own data lie that `open_task_for` has opened."""
+    if not is_own_data(data.name):
+        return {}
+    if task is not None:
+        return {data.name: locate_task(data, task)}
+    with serving(model, "finetune"):
+        origin = find_origin(data.name)
+    return {data.name: origin} if origin else {}
+
+
+def _own_task(model: Descendant | TimmModel, verb: str) -> str:
+    if model.task is not None:
+        return model.task
+    records = model.provenance.get("ancestries") or [{}]
+    if any(not shelf.is_ours(str(record.get("source", ""))) for record in records):
+        call = f"lgzoo {verb} {shell_word(str(model.folder or 'MODEL'))} --task folder:PATH"
+        raise WrongCall(f"the model names no data, and none is assumed; name yours: {call}")
+    return DEFAULT_TARGET

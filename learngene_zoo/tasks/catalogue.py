@@ -3,17 +3,18 @@
 The catalogue is known without opening a task: `lgzoo list tasks` reads neither images nor the network. `open_task` opens any task.
 """
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from learngene_zoo.errors import WrongCall, nearest, unknown
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, is_unnamed, locate, name_call
+from learngene_zoo.errors import WrongCall, ZooError, nearest, unknown
 from learngene_zoo.registry import Broken, Found, Plugins
+from learngene_zoo.tasks.stamps import FileStamp, stamp_task
 from learngene_zoo.tasks.task import Entry, HubSource, Split, Task
 from learngene_zoo.text import shell_word
 
@@ -166,21 +167,44 @@ def is_own_data(reference: str) -> bool:
     return ":" in reference
 
 
-# Data that only an artifact names, and what the user has to type to have it opened; see `unnamed`.
-_UNNAMED: ContextVar[tuple[str, str]] = ContextVar("unnamed", default=("", ""))
+def open_seen(reference: str, option: str = "task", *, offline: bool = False) -> Task:
+    """Return the data that the artifact at hand names, opened where they were when it was made on this machine.
 
-
-@contextmanager
-def unnamed(reference: str, call: str) -> Iterator[None]:
-    """Within this, `open_task` does not open the data that `reference` says: `call` is how the user would name it.
-
-    For what only an artifact names: it may choose a task of the catalogue, and no other data.
+    `option` is that by which the user can name them. Raises `WrongCall` if it was not made here from these data, or if they are gone or were changed since.
     """
-    token = _UNNAMED.set((reference, call))
+    origin = find_origin(reference)
+    if origin is None:
+        call = name_call(option, reference)
+        raise WrongCall(f"its data is named as {reference!r}, which is opened only if you name it: {call}")
     try:
-        yield
-    finally:
-        _UNNAMED.reset(token)
+        task = _open_own(origin.location, offline)
+        reason = "" if locate_task(task, origin.location).stamp == origin.stamp else "other files or labels"
+    except ZooError as error:
+        reason = str(error)
+    if reason:
+        call = name_call(option, reference)
+        raise WrongCall(f"the data {reference!r} has changed since this was made from it ({reason}); name it: {call}")
+    return replace(task, name=reference, source=reference if task.source == task.name else task.source)
+
+
+def locate_task(task: Task, reference: str) -> LocalOrigin:
+    """Return where the data of a task lie, with the stamp of what is there; an empty one if they have none."""
+    location = locate(reference)
+    return LocalOrigin(location, stamp_task(task) or task.revision or _stamp_files(location))
+
+
+def _stamp_files(location: str) -> str:
+    """Return the stamp of all files that a local reference names; "" for an address."""
+    kind, _, rest = location.partition(":")
+    if kind not in ("folder", "parquet", "wds") or "://" in rest:
+        return ""
+    if kind == "wds":
+        from learngene_zoo.tasks.streams.places import places_of
+
+        return FileStamp([(os.path.basename(place), place) for place in places_of(rest)], tuple)()
+    top = Path(rest)
+    files = sorted(str(path) for path in top.rglob("*") if path.is_file()) if top.is_dir() else [rest]
+    return FileStamp([(os.path.relpath(file, rest), file) for file in files], tuple)()
 
 
 def open_task(reference: str, *, offline: bool = False) -> Task:
@@ -191,11 +215,15 @@ def open_task(reference: str, *, offline: bool = False) -> Task:
     Raises `WrongCall` for an unknown name, `BadData` for data that cannot be used, and `Unavailable` if it must be
     downloaded and `offline` is set.
     """
-    kind, colon, rest = reference.partition(":")
-    if not colon:
+    if not is_own_data(reference):
         return _named(reference, offline)
-    if reference == _UNNAMED.get()[0]:
-        raise WrongCall(f"the data {reference!r} is opened only if you name it: {_UNNAMED.get()[1]}")
+    if is_unnamed(reference):
+        return open_seen(reference, offline=offline)
+    return _open_own(reference, offline)
+
+
+def _open_own(reference: str, offline: bool) -> Task:
+    kind, _, rest = reference.partition(":")
     if not rest:
         raise WrongCall(f"{reference!r} names nothing after the colon; expected {OWN}")
     if kind == "folder":

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional
 
 from learngene_zoo.errors import BadData
-from learngene_zoo.seeds import stratified_parts
+from learngene_zoo.seeds import interleaved
 from learngene_zoo.tasks.images import read
 from learngene_zoo.tasks.task import SPLITS, Sample, Samples, Split, Task
 
@@ -31,6 +31,8 @@ ROLE_OF = {word: split for split, words in SPLIT_WORDS.items() for word in words
 CAMEL_CASE = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 SHARES = (("test", 0.2), ("validation", 0.1))  # taken from the training images, in this order
 SEED = 0  # of the splits that are made
+KEPT = 2  # training images that a class keeps when splits are made, where there are enough
+SHOWN = 10  # classes in a note
 Stored = TypeVar("Stored")
 
 
@@ -96,9 +98,10 @@ def with_validation(task: Task) -> Task:
         return task
     train = task.split("train")
     count = max(1, round(dict(SHARES)["validation"] * len(train)))
-    if task.open_stream is not None or count >= len(train):
+    parts_of_train = None if task.open_stream is not None else cut_split(train.labels, count, SEED)
+    if parts_of_train is None:
         raise BadData(f"{task.name} has no validation images, and none can be taken of its training images; add some")
-    cut, left = stratified_parts(train.labels, [count, len(train) - count], SEED)
+    cut, left = parts_of_train
     parts = {"train": left, "validation": cut}
     return replace(
         task,
@@ -232,7 +235,20 @@ def task_of(
     if "train" not in found:
         raise BadData(f"{name} has no train split, only {', '.join(sorted(found)) or 'none'}; name one of them train")
     _check(name, found, class_names)
-    return photo_task(name, class_names, completed(name, found, counts or {}), fields)
+    splits = completed(name, found, counts or {})
+    notes = (*fields.get("notes", ()), *describe_untested(splits["test"].labels, class_names))
+    return photo_task(name, class_names, splits, {**fields, "notes": notes})
+
+
+def describe_untested(labels_N: np.ndarray, class_names: Sequence[str]) -> list[str]:
+    """Return a line that names the classes without test images; none if there are none."""
+    seen = set(labels_N.tolist())
+    missing = [name for label, name in enumerate(class_names) if label not in seen]
+    if not missing:
+        return []
+    more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+    number = f"{len(missing)} of {len(class_names)} classes have" if len(missing) > 1 else "one class has"
+    return [f"{number} no test images: {', '.join(missing[:SHOWN])}{more}"]
 
 
 def photo_task(name: str, class_names: Sequence[str], splits: Mapping[str, Split], fields: Mapping[str, Any]) -> Task:
@@ -266,8 +282,31 @@ def _check(name: str, found: Mapping[str, Labelled], class_names: Sequence[str])
             raise BadData(f"{part.rows[row].where} in {split}: expected a label 0 to {len(class_names) - 1}, got {got}")
     empty = set(range(len(class_names))) - set(found["train"].labels.tolist())
     if empty:
-        first = class_names[min(empty)]
-        raise BadData(f"{name}: class {first!r} has no training images; add some or remove the class")
+        first, *rest = [class_names[label] for label in sorted(empty)]
+        more = f" and {len(rest) - SHOWN} more" if len(rest) > SHOWN else ""
+        others = f" (nor have {', '.join(rest[:SHOWN])}{more})" if rest else ""
+        raise BadData(f"{name}: class {first!r} has no training images{others}; add some or remove the class")
+
+
+def cut_split(labels_N: np.ndarray, count: int, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the indices of about `count` images for another split, by class in proportion, and of those that are left.
+
+    Every class keeps `KEPT` images, or all if it has fewer; where that leaves fewer than `count` to take, it keeps one. Where every class
+    keeps as many anyway, the split is that of `stratified_parts`. None if there is no image to take.
+    """
+    _, classes_N, counts_C = np.unique(labels_N, return_inverse=True, return_counts=True)
+    spare_C = np.maximum(counts_C - KEPT, 0)
+    if spare_C.sum() < count:
+        spare_C = counts_C - 1
+    taken_C = np.zeros_like(counts_C)
+    cut: list[int] = []
+    for index in interleaved(labels_N, seed).tolist():
+        if len(cut) < count and taken_C[classes_N[index]] < spare_C[classes_N[index]]:
+            taken_C[classes_N[index]] += 1
+            cut.append(index)
+    if not cut:
+        return None
+    return np.sort(cut), np.setdiff1d(np.arange(len(labels_N)), cut)
 
 
 def completed(name: str, found: Mapping[str, Labelled], counts: Mapping[str, int]) -> dict[str, DecodedSplit]:
@@ -281,9 +320,13 @@ def completed(name: str, found: Mapping[str, Labelled], counts: Mapping[str, int
             continue
         train = chosen["train"]
         count = counts.get(split, max(1, round(share * len(train))))
-        if count >= len(train):
-            raise BadData(f"{name} has too few training images ({len(train)}) to make a {split} split; add some")
-        cut, left = stratified_parts(train.labels, [count, len(train) - count], SEED)
+        parts = cut_split(train.labels, count, SEED)
+        if parts is None:
+            raise BadData(
+                f"{name} has too few training images ({len(train)}) to make a {split} split: "
+                "each class keeps one at least; add some"
+            )
+        cut, left = parts
         chosen[split] = DecodedSplit(train.rows, train.members[cut], train.labels[cut])
         chosen["train"] = DecodedSplit(train.rows, train.members[left], train.labels[left])
     return chosen

@@ -168,6 +168,7 @@ def _extracted_with_a_kill(case: Case, steps: int, out: Path) -> Learngene:
         return lifecycle.extract(case.method.name, **given, out=out, run=Run(seed=SEED, resume=resume))
 
     with (
+        mock.patch("learngene_zoo.lifecycle.learngenes.check_source", return_value=None),
         mock.patch("learngene_zoo.artifacts.ancestry.open_ancestry", lambda source, **_: sources[source]),
         mock.patch("learngene_zoo.lifecycle.learngenes.open_task", lambda reference, **_: data[reference]),
     ):

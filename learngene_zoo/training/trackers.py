@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
@@ -17,10 +17,13 @@ from learngene_zoo.errors import Unavailable, WrongCall, unknown
 from learngene_zoo.runs.cache import number_in
 from learngene_zoo.runs.progress import mark_printed
 from learngene_zoo.runs.run import Run, is_first
+from learngene_zoo.tasks.catalogue import is_own_data
 from learngene_zoo.text import in_notebook, printable
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
+
+    from learngene_zoo.tasks.task import Task
 
 
 BETWEEN_LINES = 5.0  # seconds, at least, between the lines of two epochs
@@ -101,6 +104,13 @@ def say(run: Run, text: str) -> None:
     if run.lines and is_first():
         mark_printed()
         print(printable(text), file=sys.stderr, flush=True)
+
+
+def say_notes(tasks: Iterable[Task], run: Run) -> None:
+    """Say what a user should know about their own data, as which files are left out: a line for each note."""
+    for task in tasks:
+        for note in task.notes if is_own_data(task.name) else ():
+            say(run, f"{task.name}: {note}")
 
 
 @contextmanager

@@ -33,22 +33,23 @@ class Calibration:
 
 
 def calibration_task(named: str | None, seen: str | None, target: Target, run: Run, otherwise: str = "") -> Task:
-    """The task whose images are looked at: the `named` one; the one `seen` by the extraction; if that is data of the learngene's
-    maker, the target's.
+    """The task whose images are looked at: the `named` one; the one `seen` by the extraction; if that is data of the
+    learngene's maker and not of this machine, the target's.
 
     Raises `WrongCall` if there is none of these; it ends with what the user can do `otherwise`.
     """
-    from learngene_zoo.plugin import is_own_data, open_task
+    from learngene_zoo.plugin import find_origin, is_own_data, name_option, open_seen, open_task
 
-    task = named or seen or ""
-    if named is None and (not task or is_own_data(task)):
-        if target.task is not None:
-            return open_task(target.task, offline=run.offline)
-        raise WrongCall(
-            f"this learngene has seen {task or 'no images'}, which is opened only if you name it; name some pictures "
-            f"with --calibration folder:PATH (their labels are not used){otherwise}"
-        )
-    return open_task(task, offline=run.offline)
+    if named is not None or (seen and not is_own_data(seen)):
+        return open_task(named or seen or "", offline=run.offline)
+    if seen and find_origin(seen) is not None:
+        return open_seen(seen, "calibration", offline=run.offline)
+    if target.task is not None:
+        return open_task(target.task, offline=run.offline)
+    raise WrongCall(
+        f"this learngene has seen {seen or 'no images'}, which is opened only if you name it; name some pictures with "
+        f"{name_option('calibration', 'folder:PATH')} (their labels are not used){otherwise}"
+    )
 
 
 def form_of(config: LearngeneConfig) -> InputFormat:

@@ -186,6 +186,7 @@ def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
     assert fingerprint_of(open_descendant(tmp_path / "model")) == fingerprint_of(start)
     assert open_descendant(start) is start
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
+        ".lgzoo",
         "README.md",
         "config.json",
         "model.safetensors",

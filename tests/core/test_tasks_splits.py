@@ -74,6 +74,61 @@ def test_splits_that_are_there_stay_and_named_counts_hold() -> None:
     assert len(made(test=LABELS[:0])["test"].members) == 10, "an empty split is made anew"
 
 
+FEW = {
+    "30 classes of 2": [2] * 30,
+    "sizes that fall": [50, 40, 30, 20, 10, 5, 3, 2, 1],
+    "two classes of 2": [2, 2],
+    "one large": [100, 1, 1, 1],
+    "3 each": [3] * 10,
+    "4 each": [4] * 7,
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_every_class_keeps_training_images(name: str) -> None:
+    sizes = np.array(FEW[name])
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    parts = made(labels)
+    left = np.bincount(parts["train"].labels, minlength=len(sizes))
+    assert (left >= 1).all()
+    if name not in ("30 classes of 2", "two classes of 2"):  # where there is a test image only if some class keeps one
+        assert (left >= np.minimum(sizes, 2)).all()
+    every = np.concatenate([part.members for part in parts.values()])
+    assert sorted(every.tolist()) == list(range(len(labels)))
+    test = max(1, round(0.2 * len(labels)))
+    assert len(parts["test"].members) == test
+    assert len(parts["validation"].members) == max(1, round(0.1 * (len(labels) - test)))
+    again = made(labels)
+    assert all((again[split].members == parts[split].members).all() for split in parts)
+
+
+def test_splits_of_data_with_enough_images_are_those_of_before() -> None:
+    """Bit for bit: what was published was measured on them."""
+    for seed in range(200):
+        generator = np.random.default_rng(seed)
+        sizes = generator.integers(5, 60, size=generator.integers(2, 12))
+        labels = generator.permutation(np.repeat(np.arange(len(sizes)), sizes))
+        test = round(0.2 * len(labels))
+        validation = round(0.1 * (len(labels) - test))
+        first, left = stratified_parts(labels, [test, len(labels) - test], 0)
+        second, rest = stratified_parts(labels[left], [validation, len(left) - validation], 0)
+        parts = made(labels)
+        assert parts["test"].members.tolist() == first.tolist()
+        assert parts["validation"].members.tolist() == left[second].tolist()
+        assert parts["train"].members.tolist() == left[rest].tolist()
+
+
+def test_classes_without_test_images_are_named_in_one_line() -> None:
+    labels = np.repeat([0, 1, 2], [20, 1, 1])
+    task = task_of("x", {"train": Labelled(Rows(), labels)}, ("a", "b", "c"))
+    assert task.notes == ("2 of 3 classes have no test images: b, c",)
+    splits = {"train": Labelled(Rows(), LABELS), "test": Labelled(Rows(), LABELS[LABELS != 1])}
+    assert task_of("x", splits, ("a", "b", "c")).notes == ("one class has no test images: b",)
+    assert task_of("x", {"train": Labelled(Rows(), LABELS)}, ("a", "b", "c")).notes == ()
+    with pytest.raises(BadData, match=r"class 'b' has no training images \(nor have c\); add some or remove"):
+        task_of("x", {"train": Labelled(Rows(), labels * 0)}, ("a", "b", "c"))
+
+
 def test_too_few_images_for_a_split() -> None:
     with pytest.raises(ValueError, match="at most 48 images in all parts, got 49"):
         stratified_parts(LABELS, [40, 9], 0)

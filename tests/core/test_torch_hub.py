@@ -76,6 +76,25 @@ def test_an_entry_without_a_learngene_says_what_it_needs(monkeypatch: pytest.Mon
     assert "ancestry-mini" not in str(told.value)
 
 
+def test_scratch_builds_random_weights_and_what_is_not_shipped_is_no_entry() -> None:
+    model, _ = built("scratch", task="digits", layers=2, embed_dim=64, num_heads=2)
+    assert (len(model.blocks), model.embed_dim, model.num_classes) == (2, 64, 10)
+    assert "scratch_vit" in torch_hub.entries()
+    for name, why in (("distillation_vit", "no learngene of distillation comes"), ("ligo_vit", "ligo trains when")):
+        assert name not in torch_hub.entries()
+        with pytest.raises(AttributeError, match=f"no entry named '{name}': {why}"):
+            torch_hub.entry(name)
+    with pytest.raises(AttributeError, match="no entry named 'nothing_vit'; there are "):
+        torch_hub.entry("nothing_vit")
+
+
+def test_without_a_task_and_classes_a_model_has_no_head() -> None:
+    for options, classes in (({}, 0), ({"num_classes": 7}, 7), ({"classes": 5}, 5), ({"task": "digits"}, 10)):
+        assert built("lsamd", layers=5, **options)[0].num_classes == classes
+    model, told = built("lsamd", layers=5)
+    assert (model(torch.zeros(1, 3, 32, 32)).shape, told) == ((1, model.embed_dim), [])
+
+
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "accelerate", None)
 

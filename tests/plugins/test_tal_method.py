@@ -71,7 +71,7 @@ def test_show_lists_its_sizes_under_its_own_facts(
 ) -> None:
     """What the method records under `tasks` is not what the artifact says under that name, and hides nothing of it."""
     given = tuple(task.record for task in tasks())
-    show._learngene(whole.with_config(tasks=given).save(tmp_path / "learngene"), "exact", as_json=False)
+    show._learngene(whole.with_config(tasks=given).save(tmp_path / "learngene"), "exact", show_all=False, as_json=False)
     told = capsys.readouterr().out
     assert "tiny-source,tiny-a,tiny-b" in told
     assert "rank 4" in told
