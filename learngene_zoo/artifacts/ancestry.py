@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-import hashlib
-import os
-from collections.abc import Callable, Sequence
-||||||| f833ce7
-import hashlib
-from collections.abc import Callable
-=======
 import math
-from collections.abc import Callable, Mapping
->>>>>>> main
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-<<<<<<< HEAD
-from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option
-||||||| f833ce7
-=======
 from learngene_zoo.artifacts.layouts import choose_tensors, strip_wrappers
->>>>>>> main
+from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, name_option
 from learngene_zoo.artifacts.records import AncestryRecord, LearngeneConfig
 from learngene_zoo.artifacts.shards import hash_weights, open_tensors
 from learngene_zoo.artifacts.sources import Found, find, spec_at, split_source
@@ -30,15 +18,7 @@ from learngene_zoo.families import timm_config
 from learngene_zoo.families.family import family_of, host, table_of
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec
 from learngene_zoo.settings import Json, to_json
-<<<<<<< HEAD
-from learngene_zoo.storage import StateDict, Tensors, fingerprint_of_state
-||||||| f833ce7
-from learngene_zoo.storage import StateDict, Tensors, fingerprint_of_state
-from learngene_zoo.text import shell_word
-=======
 from learngene_zoo.storage import StateDict, fingerprint_of_state
-from learngene_zoo.text import shell_word
->>>>>>> main
 
 if TYPE_CHECKING:
     from learngene_zoo.families.tensors import Model

@@ -12,13 +12,7 @@ from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
-<<<<<<< HEAD
-from learngene_zoo.lifecycle.models import open_task_for, own_run
-||||||| f833ce7
-from learngene_zoo.lifecycle.models import own_run, own_task
-=======
-from learngene_zoo.lifecycle.models import open_answering, own_run, own_task
->>>>>>> main
+from learngene_zoo.lifecycle.models import open_answering, open_task_for, own_run
 from learngene_zoo.method import Budget, Member, Target, family, method_of
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run

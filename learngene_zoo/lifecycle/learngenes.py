@@ -35,14 +35,8 @@ from learngene_zoo.method import (
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run, is_first
 from learngene_zoo.settings import to_json, with_settings
-<<<<<<< HEAD
-from learngene_zoo.tasks.catalogue import find_entry, is_own_data, locate_task, open_task
-||||||| f833ce7
-from learngene_zoo.tasks.catalogue import find_entry, open_task, unnamed
-=======
-from learngene_zoo.tasks.catalogue import find_entry, open_task, tasks_named, unnamed
+from learngene_zoo.tasks.catalogue import find_entry, is_own_data, locate_task, open_task, tasks_named
 from learngene_zoo.tasks.stamps import stamp_tasks
->>>>>>> main
 from learngene_zoo.tasks.task import Entry
 
 if TYPE_CHECKING:
@@ -118,14 +112,8 @@ def extract(
     pooling by attention. Its descendants are for the first of `tasks`, which may be left out only with the
     bundled ancestry model.
     """
-<<<<<<< HEAD
     from learngene_zoo.artifacts.ancestry import open_ancestry, origins_of_models
 
-||||||| f833ce7
-    from learngene_zoo.artifacts.ancestry import open_ancestry
-
-=======
->>>>>>> main
     run = run or Run()
     method = METHODS.load(name)
     extractor = extractor or method.preset(preset)
@@ -137,7 +125,6 @@ def extract(
     references = method.references(named, sources) if looks and (named or extractor.needs_tasks()) else []
     for source in sources:
         check_source(source)
-    from learngene_zoo.artifacts.ancestry import open_ancestry
     from learngene_zoo.training.trackers import say_notes
 
     served = partial(check_family, method)
@@ -174,18 +161,12 @@ def extract(
             versions={**versions(), **METHODS.package_of(name)},
         )
 
-<<<<<<< HEAD
     origins = {**_origins(opened_tasks, needs), **origins_of_models([ancestry.record for ancestry in opened])}
-    made = produce(make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force)
-    return remember(made, origins, shelf.load_learngene, out)
-||||||| f833ce7
-    return produce(make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force)
-=======
     stamps = partial(stamp_tasks, data)
-    return produce(
+    made = produce(
         make, shelf.load_learngene, out=out, verb="extract", settings=settings, run=run, force=force, data=stamps
     )
->>>>>>> main
+    return remember(made, origins, shelf.load_learngene, out)
 
 
 def expand(
@@ -207,16 +188,10 @@ def expand(
     see `artifacts.descendant.controlled`. The task, and so the head, is the learngene's own unless another is named. Raises `WrongCall` for a size that this learngene cannot be expanded to, and
     `BadPlugin` if the expander builds another one than it was given.
     """
-<<<<<<< HEAD
-    from learngene_zoo.artifacts.descendant import Descendant, controlled, load_descendant
-||||||| f833ce7
-    from learngene_zoo.artifacts.descendant import Descendant, controlled
-=======
     run = run or Run()
     if out is not None:
         claim(Path(out), force or run.resume)
-    from learngene_zoo.artifacts.descendant import Descendant, controlled
->>>>>>> main
+    from learngene_zoo.artifacts.descendant import Descendant, controlled, load_descendant
 
     gene = shelf.open_learngene(learngene, offline=run.offline)
     expander = expander or method_of(gene.config, gene.folder or "it").expander

@@ -20,14 +20,8 @@ from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import YOUNG, Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
-<<<<<<< HEAD
 from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, locate_task, open_task
-||||||| f833ce7
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
-=======
-from learngene_zoo.tasks.catalogue import DEFAULT_TARGET, SOURCE_TASK, is_own_data, open_task
 from learngene_zoo.tasks.stamps import stamp_tasks
->>>>>>> main
 from learngene_zoo.text import in_notebook, shell_word
 
 if TYPE_CHECKING:
@@ -89,16 +83,10 @@ def train(
         )
         return fit(start, data, recipe, run, guard=True)
 
-<<<<<<< HEAD
     origins = {task: locate_task(data, task)} if is_own_data(task) else {}
-    made = produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
-    return remember(made, origins, load_descendant, out)
-||||||| f833ce7
-    return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force)
-=======
     stamps = partial(stamp_tasks, [data])
-    return produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force, data=stamps)
->>>>>>> main
+    made = produce(make, load_descendant, out=out, verb="train", settings=settings, run=run, force=force, data=stamps)
+    return remember(made, origins, load_descendant, out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,16 +170,10 @@ def finetune(
         return replace(made, provenance={**made.provenance, "found": tried}) if tried else made
 
     plan = {"model": start.identity, "task": to_json(data.record), **asked}
-<<<<<<< HEAD
     origins = _origins(data, task, start)
-    made = produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
-    return remember(made, origins, load_model, out)
-||||||| f833ce7
-    return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force)
-=======
     stamps = partial(stamp_tasks, [data])
-    return produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps)
->>>>>>> main
+    made = produce(make, load_model, out=out, verb="finetune", settings=plan, run=run, force=force, data=stamps)
+    return remember(made, origins, load_model, out)
 
 
 def _finetuning(model: Descendant | TimmModel, preset: str | None, recipe: Recipe | None) -> Finetuning:
@@ -270,16 +252,8 @@ def evaluate(
     from learngene_zoo.training.original import evaluate_originals
 
     run = run or own_run()
-<<<<<<< HEAD
-    opened = open_model(model, offline=run.offline)
-    data = open_task_for(opened, task, "evaluate", run)
-||||||| f833ce7
-    opened = open_model(model, offline=run.offline)
-    data = open_task(task or own_task(opened, "evaluate"), offline=run.offline)
-=======
     opened = open_answering(model, run)
-    data = open_task(task or own_task(opened, "evaluate"), offline=run.offline)
->>>>>>> main
+    data = open_task_for(opened, task, "evaluate", run)
     check_head(opened, data)
     if resolution == "original":
         return evaluate_originals(opened.model(), data, split, opened.input_format, run)
@@ -311,27 +285,12 @@ def export(
             f"the task {task!r:.60} is for int8, which is measured on it; leave it out, or choose dtype int8"
         )
     check_format(Path(out), dtype)
-<<<<<<< HEAD
-    descendant = shelf.open_descendant(model, offline=run.offline)
-    data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
-||||||| f833ce7
-    descendant = shelf.open_descendant(model, offline=run.offline)
-    data = open_task(task or own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
-=======
     descendant = open_model(model, offline=run.offline)
-    data = open_task(task or own_task(descendant, "export"), offline=run.offline) if dtype == "int8" else None
->>>>>>> main
+    data = open_task_for(descendant, task, "export", run) if dtype == "int8" else None
     settings: dict[str, Any] = {"dtype": dtype, "task": data, "max_drop": max_drop, "timed": timed}
     return export_descendant(descendant, Path(out), **settings, run=run, force=force)
 
 
-<<<<<<< HEAD
-def open_task_for(model: Descendant | TimmModel, task: str | None, verb: str, run: Run) -> Task:
-    """Open the task that the user named, or else the model's own.
-||||||| f833ce7
-def own_task(model: Descendant | TimmModel, verb: str) -> str:
-    """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
-=======
 def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, run: Run) -> Any:
     """Open a model that only has to answer: any, or a file that `export` wrote.
 
@@ -349,9 +308,8 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
     return opened
 
 
-def own_task(model: Descendant | TimmModel | ExportedModel, verb: str) -> str:
-    """The task of the catalogue that a model names; of one that names none and comes from the bundled ancestry, the default.
->>>>>>> main
+def open_task_for(model: Descendant | TimmModel, task: str | None, verb: str, run: Run) -> Task:
+    """Open the task that the user named, or else the model's own.
 
     The own task of a model that names none and comes from the bundled ancestry is the default. Raises `WrongCall` if the
     user has to name the data: for a model that names none otherwise, and for one from elsewhere that names its maker's.

@@ -120,14 +120,9 @@ def test_a_model_of_other_classes_is_not_compared(monkeypatch: pytest.MonkeyPatc
 
 def test_what_the_command_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-<<<<<<< HEAD
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
-||||||| f833ce7
-    monkeypatch.setattr("learngene_zoo.lifecycle.answers.open_task", lambda name, **_: TASK)
-=======
     monkeypatch.setattr("learngene_zoo.lifecycle.answers.open_task", lambda name, **_: TASK)
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.check_name", lambda name: None)
->>>>>>> main
     for seed, name in enumerate(("one", "other")):
         model(seed).save(tmp_path / name)
     words = ["compare", "one", "other", "--task", "tiny", "--threads", "1"]
