@@ -1,0 +1,163 @@
+"""Laws that hold of every function, setting, command and preset, whichever they are."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import json
+import pkgutil
+import re
+import shlex
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+from click.testing import CliRunner
+
+import learngene_zoo
+from learngene_zoo.cli.main import TABLE, main
+from learngene_zoo.method import METHODS
+from learngene_zoo.settings import to_json
+from learngene_zoo.testing import tiny_ancestry
+
+ROOT = Path(learngene_zoo.__file__).resolve().parents[1]
+FILES = [file for folder in ("learngene_zoo", "plugins") for file in sorted((ROOT / folder).rglob("*.py"))]
+OPTIONS = json.loads((ROOT / "tests" / "data" / "options.json").read_text())
+
+
+# Contracts of plugins are checked without a network unless it is asked for.
+CAREFUL = {"check_suite"}
+# Here it is known that the run is not offline.
+ONLINE = {"asking(pinned, f'{pinned} cannot be fetched', progress=progress)"}
+
+
+def functions(file: Path) -> Iterator[ast.FunctionDef]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.FunctionDef):
+            yield node
+
+
+def parameters(function: ast.FunctionDef) -> list[str]:
+    given = function.args
+    return [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+
+
+def test_nothing_is_offline_unless_it_is_asked_to_be() -> None:
+    for file in FILES:
+        for function in functions(file):
+            names = [one.arg for one in function.args.args]
+            defaults = dict(zip(reversed(names), reversed(function.args.defaults)))
+            defaults |= dict(zip([one.arg for one in function.args.kwonlyargs], function.args.kw_defaults))
+            default = defaults.get("offline")
+            if default is not None:
+                assert isinstance(default, ast.Constant), f"{file}:{function.lineno}"
+                is_contract = function.name in CAREFUL
+                assert default.value is is_contract, f"{file}:{function.lineno}"
+
+
+def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
+    """Where a function knows `offline` or has a run, what it calls is told."""
+    by_name: dict[str, list[bool]] = {}
+    for file in FILES:
+        for function in functions(file):
+            by_name.setdefault(function.name, []).append("offline" in parameters(function))
+    asking = {name for name, asks in by_name.items() if all(asks)}
+    forgotten = []
+    for file in FILES:
+        for function in functions(file):
+            known = {"offline", "run"} & set(parameters(function))
+            for call in ast.walk(function) if known else []:
+                if isinstance(call, ast.Call):
+                    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+                    if name in asking and "offline" not in (text := ast.unparse(call)) and text not in ONLINE:
+                        forgotten.append(f"{file.relative_to(ROOT)}:{call.lineno}: {text[:80]}")
+    assert forgotten == []
+
+
+def modules() -> Iterator[ModuleType]:
+    for package in ("learngene_zoo", *sorted(one.name for one in (ROOT / "plugins").glob("lgzoo_*"))):
+        root = importlib.import_module(package)
+        yield root
+        for info in pkgutil.walk_packages(root.__path__, f"{package}."):
+            if not info.name.endswith("__main__"):
+                yield importlib.import_module(info.name)
+
+
+def literals(hint: typing.Any) -> tuple[typing.Any, ...] | None:
+    """The words that a hint allows; None if it is no list of words."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return literals(typing.get_args(hint)[0])
+    if typing.get_origin(hint) is typing.Literal:
+        return typing.get_args(hint)
+    return None
+
+
+def test_defaults_are_among_the_words_that_are_allowed() -> None:
+    wrong, seen = [], 0
+    for module in modules():
+        for _, cls in inspect.getmembers(module, dataclasses.is_dataclass):
+            if not isinstance(cls, type) or cls.__module__ != module.__name__:
+                continue
+            try:
+                hints = typing.get_type_hints(cls, include_extras=True)
+            except NameError:  # of a class that is imported for type checkers only
+                continue
+            for field in dataclasses.fields(cls):
+                words = literals(hints.get(field.name))
+                if words is not None and field.default is not dataclasses.MISSING:
+                    seen += 1
+                    if field.default not in words:
+                        wrong.append(f"{cls.__module__}.{cls.__qualname__}.{field.name} = {field.default!r}")
+    assert wrong == []
+    assert seen > 30
+
+
+@pytest.mark.parametrize("name", sorted(METHODS.references()))
+def test_a_smoke_preset_looks_at_a_few_images(name: str) -> None:
+    method = METHODS.load(name)
+    if "smoke" not in method.presets:
+        pytest.skip("this method has none")
+    spec = tiny_ancestry().spec
+    specs = [spec, spec.with_(width=2 * spec.width, heads=2 * spec.heads)] if name == "snnet" else [spec]
+    works = method.presets["smoke"].work(specs, [10**6])
+    most = 300 if name == "elastic" else 64  # elastic: 12 images for each of 24 pruned models
+    assert all(work.images <= most for work in works), to_json(method.presets["smoke"])
+
+
+# The command line.
+
+
+def commands() -> dict[str, click.Command]:
+    context = click.Context(main)
+    return {name: main.get_command(context, name) for name in TABLE}  # type: ignore[attr-defined]
+
+
+def lines_of_options(name: str) -> list[str]:
+    """Each option of a command with its aliases and its metavar, as the help shows them."""
+    text = CliRunner().invoke(main, [name, "--help"], terminal_width=200).stdout
+    found = re.findall(r"^  (-\S.*?)(?:  |$)", text, flags=re.M)
+    return [re.sub(r"\[.*\]", "", line).strip() for line in found]
+
+
+@pytest.mark.parametrize("name", sorted(OPTIONS))
+def test_no_option_that_was_published_goes_or_changes_its_name(name: str) -> None:
+    """Scripts of others use them. A new one may join the list in tests/data/options.json."""
+    assert set(OPTIONS[name]) <= set(lines_of_options(name))
+
+
+@pytest.mark.parametrize("name", sorted(TABLE))
+def test_the_examples_of_a_commands_help_are_calls_of_it(name: str) -> None:
+    text = CliRunner().invoke(main, [name, "--help"]).stdout
+    after = re.split(r"\n *Examples?:\n", text)[-1]
+    calls = [line.strip() for line in after.splitlines() if line.strip().startswith("lgzoo ")]
+    assert any(line.startswith(f"lgzoo {name}") for line in calls), f"{name} has no examples"
+    for line in calls:
+        words = shlex.split(line, comments=True)
+        command = commands()[words[1]]
+        if not isinstance(command, click.Group) and not command.ignore_unknown_options:
+            command.make_context(words[1], words[2:], parent=click.Context(main), resilient_parsing=True)
