@@ -76,7 +76,7 @@ def task_of_tables(
     found = {}
     for split, table in known.items():
         labels = values[split] if listed else [number[str(value)] for value in values[split]]
-        found[split] = Labelled(rows_of(table, image, f"{name} {split}"), np.array(labels, dtype=np.int64))
+        found[split] = Labelled(rows_of(table, image, f"{name} {split}", folders), np.array(labels, dtype=np.int64))
     return task_of(name, found, class_names, **{**fields, "notes": (*fields.get("notes", ()), *notes)})
 
 
