@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Literal
@@ -10,7 +11,7 @@ from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS
 from learngene_zoo.bench.cell import Arm, Cell, Size, is_plain, label
 from learngene_zoo.bench.search import Augment
-from learngene_zoo.errors import WrongCall, unknown
+from learngene_zoo.errors import WrongCall, ZooError, unknown
 from learngene_zoo.method import METHODS, Member, Target
 from learngene_zoo.settings import Json, Recipe, from_json, to_json
 from learngene_zoo.tasks import catalogue
@@ -128,9 +129,16 @@ def cells(
 
 
 def _stamp_own_data(references: Sequence[str], offline: bool) -> dict[str, str]:
-    """Return the stamps of those tasks that are the user's own data: cells of changed data are computed again."""
-    own = [name for name in dict.fromkeys(references) if catalogue.is_own_data(name)]
-    return stamp_tasks(catalogue.open_task(name, offline=offline) for name in own)
+    """Return the stamps of those tasks that are the user's own data: cells of changed data are computed again.
+
+    Data that cannot be opened has none: its cells fail, and say why.
+    """
+    stamps: dict[str, str] = {}
+    for name in dict.fromkeys(references):
+        if catalogue.is_own_data(name):
+            with suppress(ZooError):
+                stamps |= stamp_tasks([catalogue.open_task(name, offline=offline)])
+    return stamps
 
 
 def scheduled(recipe: Recipe, epochs: int) -> Recipe:

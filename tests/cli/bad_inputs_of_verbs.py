@@ -149,16 +149,16 @@ OWN_DATA = [
             os.fsencode(root / "photos") + b"/\xff")), ""),
         ("folder:photos", ("photos",), both(remove("photos"), folder("photos")), ""),
         ("folder:photos", ("class",), both(remove("photos/red"), write("photos/blue.png", b"x")), ""),
-        ("folder:photos", ("beside train/",), both(folder("photos/train"), folder("photos/extra")), ""),
+        ("folder:photos", ("photos/extra", "0 images", "photos/train"), both(folder("photos/train"), folder("photos/extra")), ""),
         ("folder:photos", ("red", "cannot be read"), every_image(lambda data: b""), "new.run"),
         ("folder:photos", ("red", "cannot be read"), every_image(halved), "new.run"),
         ("folder:photos", ("red", "cannot be read"), every_image(halved, "jpeg"), "new.run"),
         ("folder:photos", ("red", "pixels"), every_image(enormous), "new.run"),
         ("folder:photos", ("red", "missing or not a file"), lambda root: [
             fifo(f"photos/red/{i}.png")(root) for i in range(8)], "new.run"),
-        ("folder:photos", ("red", "missing or not a file"), lambda root: [
+        ("folder:photos", ("red", "link photos/red/0.png"), lambda root: [
             both(remove(f"photos/red/{i}.png"), link(f"photos/red/{i}.png", "nowhere"))(root) for i in range(8)], "new.run"),
-        ("folder:photos", ("red", "missing or not a file"), lambda root: [
+        ("folder:photos", ("red", "link photos/red/0.png"), lambda root: [
             both(remove(f"photos/red/{i}.png"), link(f"photos/red/{i}.png", f"{i}.png"))(root) for i in range(8)], "new.run"),
         ("parquet:t.parquet", ("t.parquet has no rows",), parquet("t.parquet", {"image": [], "label": []}), ""),
         ("parquet:t.parquet", ("label",), parquet("t.parquet", {"image": RED}), ""),

@@ -25,6 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     task = tiny_task()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: task)
+    monkeypatch.setattr("learngene_zoo.tasks.catalogue.check_name", lambda name: None)
     read = Loader.epoch
 
     def read_slowly(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.ownership import mark_workspace
 
 # Instead of importing torch (as timm does), the process ends with 77.
 WITHOUT_TORCH = """
@@ -46,6 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).write_text("mine")
     (root / "begun.run").mkdir()
     (root / "begun.run" / "run.json").write_text('{"verb": "x"}')
+    mark_workspace(root / "begun.run", "run")
     return root
 
 

@@ -145,7 +145,9 @@ def test_the_line_that_it_prints_builds_what_it_ranked_first(tmp_path: Path, mon
     ],
 )
 def test_a_candidate_is_tied_while_its_interval_holds_no_difference(difference: Gain, is_tied: bool) -> None:
-    found = Candidate(learngene="gene", member=Member(spec=SPEC), probe=0.5, interval=(0.4, 0.6), difference=difference)
+    found = Candidate(
+        learngene="gene", member=Member(spec=SPEC), probe=0.5, interval=(0.4, 0.6), images=100, difference=difference
+    )
     assert found.tied == is_tied
 
 

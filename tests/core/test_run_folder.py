@@ -390,8 +390,8 @@ def test_a_lock_counts_only_on_the_file_that_has_its_name(tmp_path: Path) -> Non
 @pytest.mark.parametrize("data", [[], "x", 5, {"photos": None}])
 def test_a_record_whose_data_are_anything_else_is_refused_in_words(tmp_path: Path, data: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        call(half, tmp_path / "out", data={"photos": "a stamp"})
+        call(half, tmp_path / "out", data=lambda: {"photos": "a stamp"})
     path = tmp_path / "out.run" / "run.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "data": data}))
     with pytest.raises(Refused, match="the data photos changed since the run in"):
-        call(whole, tmp_path / "out", Run(resume=True), data={"photos": "a stamp"})
+        call(whole, tmp_path / "out", Run(resume=True), data=lambda: {"photos": "a stamp"})
