@@ -141,11 +141,14 @@ def _learngene(folder: Path, convention: Convention, show_all: bool, as_json: bo
     print_sizes([{**row, **_worth(row, config.card)} for row in rows], as_json, show_all)
 
 
-MOST_LETTERS = 60  # of a list that is shown in one line; longer ones are in config.json
+MOST_LETTERS = 60  # of numbers that are shown in one line; longer lists of them are in config.json
 
 
 def _is_short(value: Json) -> bool:
-    return not isinstance(value, list) or len(",".join(map(str, value))) <= MOST_LETTERS
+    """Return whether a value is shown: lists of names are, of numbers those that fit on a line."""
+    if not isinstance(value, list) or any(isinstance(item, str) for item in value):
+        return True
+    return len(",".join(map(str, value))) <= MOST_LETTERS
 
 
 def _counted_with(members: Sequence[Member], convention: Convention) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.layout import Layout, check_shared_names, find_layout, normalize_name, split_reference
-from learngene_zoo.tasks.listing import Listing, describe_left_out, is_picture, list_pictures, scan_folder
+from learngene_zoo.tasks.listing import Listing, describe_left_out, is_folder, is_picture, list_pictures, scan_folder
 from learngene_zoo.tasks.splits import Labelled, in_roles, task_of
 from learngene_zoo.tasks.stamps import FileStamp, list_facts
 from learngene_zoo.tasks.task import Sample, Task
@@ -91,7 +91,7 @@ def _list_classes(folders: Sequence[Path]) -> ClassFolders:
     found = ClassFolders()
     for folder in folders:
         for entry in scan_folder(folder):
-            if entry.is_dir():
+            if is_folder(entry):
                 listing = list_pictures(entry.path)
                 found.classes.setdefault(normalize_name(entry.name), []).append((Path(entry.path), listing))
                 found.dangling.extend(listing.dangling)
@@ -170,7 +170,7 @@ def noted(left_out: Sequence[str]) -> tuple[str, ...]:
 
 def subfolders(folder: Path) -> list[Path]:
     """The folders in a folder, sorted, without hidden ones."""
-    return [Path(entry.path) for entry in scan_folder(folder) if entry.is_dir()]
+    return [Path(entry.path) for entry in scan_folder(folder) if is_folder(entry)]
 
 
 def labelled(class_folders: Sequence[Path]) -> tuple[Labelled, list[str]]:

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 
 from learngene_zoo.errors import BadData, WrongCall
-from learngene_zoo.tasks.listing import is_picture, scan_folder
+from learngene_zoo.tasks.listing import is_folder, is_picture, scan_folder
 from learngene_zoo.tasks.splits import find_roles, split_name
 from learngene_zoo.tasks.task import SPLITS
 from learngene_zoo.text import shell_word
@@ -48,12 +48,12 @@ class Folder:
     @cached_property
     def folders(self) -> list["Folder"]:
         """The folders in it, also those that links lead to."""
-        return [Folder(Path(entry.path)) for entry in self.entries if entry.is_dir()]
+        return [Folder(Path(entry.path)) for entry in self.entries if is_folder(entry)]
 
     @cached_property
     def has_pictures(self) -> bool:
         """Whether there are pictures directly in it."""
-        return any(not entry.is_dir() and is_picture(entry.path) for entry in self.entries)
+        return any(not is_folder(entry) and is_picture(entry.path) for entry in self.entries)
 
     @cached_property
     def roles(self) -> list[str]:
@@ -77,7 +77,7 @@ class Folder:
     def first_picture(self) -> str | None:
         """Return the name of a picture anywhere below; None if there is none."""
         entries = (entry for folder in self.walk() if folder.has_pictures for entry in folder.entries)
-        return next((entry.name for entry in entries if not entry.is_dir() and is_picture(entry.path)), None)
+        return next((entry.name for entry in entries if not is_folder(entry) and is_picture(entry.path)), None)
 
     def walk(self) -> Iterator["Folder"]:
         """Yield this folder and those below, each once, however links lead back."""

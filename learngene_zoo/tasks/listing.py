@@ -110,7 +110,7 @@ def _list_files(top: str) -> tuple[list[str], list[str], list[str]]:
             if entry.is_symlink() and not os.path.exists(entry.path):
                 dangling.append(entry.path)
             elif entry.is_symlink():
-                (linked if entry.is_dir() else links).append(entry.path)
+                (linked if is_folder(entry) else links).append(entry.path)
             elif not entry.is_dir():
                 files.append(entry.path)
             elif (inner := os.path.join(real, entry.name)) not in seen:
@@ -125,6 +125,11 @@ def scan_folder(folder: str | Path) -> list[os.DirEntry[str]]:
             return sorted((entry for entry in entries if not is_hidden(entry.name)), key=lambda entry: entry.name)
     except OSError as error:
         raise BadData(f"folder {folder} cannot be read: {explained(error)}") from None
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether an entry is a folder or a link to one; a link that leads to itself is none."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir()
 
 
 def _sorted(files: Iterable[str]) -> list[str]:
