@@ -67,7 +67,7 @@ def test_what_new_plugin_writes_passes_its_own_test(name: str, kind: str, site: 
 
 
 def test_it_is_listed_and_has_a_command_of_its_own(site: Path, tmp_path: Path) -> None:
-    listed = lgzoo("list", "methods", site=site, cwd=tmp_path)
+    listed = lgzoo("list", "methods", "--all", site=site, cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert "first_blocks" in listed.stdout
     assert "lsamd" in listed.stdout
@@ -95,7 +95,7 @@ def test_it_keeps_the_contract(site: Path, tmp_path: Path) -> None:
 
 
 def test_a_suite_is_listed_and_its_task_evaluates_a_model(site: Path, tmp_path: Path) -> None:
-    listed = lgzoo("list", "tasks", site=site, cwd=tmp_path)
+    listed = lgzoo("list", "tasks", "--all", site=site, cwd=tmp_path)
     assert "shades-side" in listed.stdout, listed.stderr
     shown = lgzoo("show", "shades", "--json", site=site, cwd=tmp_path)
     assert [row["suites"] for row in json.loads(shown.stdout)] == [["shades"]], shown.stderr
@@ -155,7 +155,7 @@ def test_one_that_fails_to_import_is_reported_and_disturbs_nothing(site: Path, t
     place = tmp_path / "site"
     broken_copy(site, place, "zoo_sick", "sick = zoo_sick:METHOD")
     (place / "zoo_sick.py").write_text("raise RuntimeError('not today')")
-    listed = lgzoo("list", "methods", site=place, cwd=tmp_path)
+    listed = lgzoo("list", "methods", "--all", site=place, cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert "lsamd" in listed.stdout
     assert "sick" in listed.stderr
@@ -173,7 +173,7 @@ def test_one_that_claims_the_name_of_a_method_in_tree_is_refused_and_disturbs_no
 ) -> None:
     place = tmp_path / "site"
     broken_copy(site, place, "zoo_twin", "lsamd = zoo_twin:METHOD")
-    listed = lgzoo("list", "methods", site=place, cwd=tmp_path)
+    listed = lgzoo("list", "methods", "--all", site=place, cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     assert "lsamd" in listed.stdout
     assert "zoo_twin" in listed.stderr

@@ -28,7 +28,9 @@ def test_every_claim_in_tree_can_be_run(name: str, budget: Any) -> None:
 
 
 @pytest.mark.slow
-def test_every_claim_in_tree_sees_what_it_says() -> None:
+def test_every_claim_in_tree_sees_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    # They were filed with all of their data on the machine.
+    monkeypatch.setattr("learngene_zoo.bench.claim_file.is_there", lambda task: True)
     for claim in map(load_claim, names()):
         if claim.compare.kind != "exact":
             assert 0 < planned_effect(claim) <= claim.power.sees + 0.05

@@ -31,7 +31,7 @@ def test_the_table_has_every_tag_of_its_groups_once() -> None:
         "deit_tiny_patch16_224.fb_in1k",
         "vit_small_patch14_dinov2.lvd142m",
         "vit_base_patch16_siglip_gap_224.webli",
-        pytest.param(None, marks=pytest.mark.slow, id="all"),
+        pytest.param(None, marks=pytest.mark.exhaustive, id="all"),
     ],
 )
 def test_a_row_says_what_timm_says(tag: str | None) -> None:

@@ -17,6 +17,12 @@ from learngene_zoo.runs.progress import (
 )
 
 
+@pytest.fixture(autouse=True)
+def fresh_printer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Activities that other tests of this process left open hide nothing here."""
+    monkeypatch.setattr(progress_module, "_printer", progress_module._Printer())
+
+
 @pytest.fixture
 def period(monkeypatch: pytest.MonkeyPatch) -> float:
     """Lines are printed every 50 ms instead of every 20 s."""

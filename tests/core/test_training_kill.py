@@ -104,7 +104,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def test_killed_between_any_two_operations_of_writing_a_checkpoint(tmp_path, whole):
     """One process after the other dies at a later file operation of its checkpoints, and the next goes on from there."""
     before = -1
-    for moment in (7, 9, 12, 14):
+    for moment in (7, 13, 20, 31):  # 14 operations write one checkpoint
         command = [sys.executable, "-c", DIE_AT, str(moment), str(TOY), str(tmp_path / "run")]
         command += [str(tmp_path / "result.safetensors"), "--resume"]
         done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)

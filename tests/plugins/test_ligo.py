@@ -93,8 +93,8 @@ def test_the_factors_are_one_large_matrix() -> None:
         """vec U_i = (A (x) B) (w_i' (x) I) [vec W_0 ; vec W_1 ; ...], vec column by column."""
         columns = [state[f"blocks.{j}.{kind}"].double()[rows].T.flatten() for j in range(3)]
         weights = operators.tensors[f"depth.{kind}"][part, i]
-        matrix = torch.kron(into, out) @ torch.kron(weights[None], torch.eye(len(columns[0])).double())
-        wanted = matrix @ torch.cat(columns)
+        mixed = torch.kron(weights[None], torch.eye(len(columns[0])).double()) @ torch.cat(columns)
+        wanted = torch.kron(into, out) @ mixed
         size = len(out)
         torch.testing.assert_close(found[f"blocks.{i}.{kind}"][part * size : (part + 1) * size].T.flatten(), wanted)
 

@@ -11,6 +11,7 @@ import pytest
 
 from learngene_zoo.storage import Tensors
 
+NO_GRADIENT = "attn.proj_e.2.bias"  # one number for each head, added to the logits of all its edges
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -46,6 +47,8 @@ def test_two_processes_equal_one(
     torchrun([str(program), str(tmp_path / "two")], lambda output: output.count("made") == 2)
     ours, theirs = (Tensors(tmp_path / place / "tal.safetensors") for place in ("one", "two"))
     assert set(ours) == set(theirs)
-    # The mean: AdamW takes whole steps even where a gradient is nothing but rounding.
-    apart = {name: (ours[name] - theirs[name]).abs().mean().item() for name in ours}
+    # The mean: AdamW takes whole steps even where a gradient is nothing but rounding. All of a gradient is, where it is zero but
+    # for rounding: of what is added to all logits of a softmax.
+    apart = {name: (ours[name] - theirs[name]).abs().mean().item() for name in ours if not name.endswith(NO_GRADIENT)}
+    assert len(apart) == len(ours) - 1
     assert max(apart.values()) < 5e-5, max(apart, key=lambda name: apart[name])
