@@ -92,7 +92,7 @@ def new_file(path: Path, force: bool = False) -> Iterator[Path]:
     Raises `Refused` if `path` exists and `force` is not set, or is a folder; `Unavailable` if it cannot be written.
     """
     place = resolved(path)
-    _sweep(place)
+    remove_drafts(place)
     if place.exists() and not force:
         raise Exists(path)
     if place.is_dir():
@@ -150,10 +150,10 @@ def recover(place: Path) -> None:
         draft = moved.with_name(moved.name.removesuffix(_OLD))
         is_ready = draft in left and not (draft / DRAFT).exists() and is_whole(draft)
         os.replace(draft if is_ready else moved, place)
-    _sweep(place)
+    remove_drafts(place)
 
 
-def _sweep(place: Path) -> None:
+def remove_drafts(place: Path) -> None:
     """Remove drafts of `place` whose writers have ended."""
     for entry in _left(place):
         _discard(entry)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from learngene_zoo.atomic import new_file
+from learngene_zoo.atomic import new_file, remove_drafts
 from learngene_zoo.errors import BadData, ZooError
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
@@ -196,6 +196,7 @@ def _remembered(task: Task) -> np.ndarray:
 def remember(task: Task, stamps: Iterable[int]) -> None:
     """Add the stamps of pictures that were found whole to those remembered."""
     new = np.array([stamp for stamp in stamps if stamp], dtype=np.uint64)
+    remove_drafts(_file(task))  # nothing is written below where all are known
     if len(new) and is_first():
         known = np.union1d(new, _remembered(task))
         with suppress(OSError, ZooError), new_file(_file(task), force=True) as draft, draft.open("wb") as file:
