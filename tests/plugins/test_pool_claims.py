@@ -30,6 +30,7 @@ from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_pool.pool import POOL
 
 CLAIMS = [name for name in names() if name.startswith("pool-")]
+RUN_IN_CI = ("pool-guidance", "pool-snnet-source", "pool-levels-wide")  # one of each kind of comparison
 TOY = {
     "images": 16, "batch_size": 8, "tuning_images": 16, "tuning_batch_size": 8, "teaching_images": 8, "teaching_epochs": 1,
     "stitch_images": 8, "judged": 6,
@@ -165,7 +166,14 @@ def test_a_depth_of_a_pool_is_its_largest_path_and_a_named_size_is_that_path() -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in CLAIMS if load_claim(name).arms])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in RUN_IN_CI else [pytest.mark.exhaustive])
+        for name in CLAIMS
+        if load_claim(name).arms
+    ],
+)
 def test_every_claim_runs_through_to_a_verdict(name: str, world: World, tmp_path: Path) -> None:
     claim = toy(load_claim(name), world)
     assert claim.tuning is not None
