@@ -20,10 +20,12 @@ from PIL import Image
 import learngene_zoo as lg
 from learngene_zoo import torch_hub
 from learngene_zoo.artifacts import own_data
+from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.artifacts.own_data import LocalOrigin
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.method import METHODS
 from learngene_zoo.settings import Recipe
+from learngene_zoo.testing import tiny_ancestry
 
 RECIPE = Recipe(epochs=0)
 
@@ -319,3 +321,11 @@ def test_several_processes_write_at_once(cache: Path) -> None:
 def test_a_reference_is_located(place: Path, reference: str, location: str) -> None:
     names = {"cwd": str(place), "parent": str(place.parent), "home": os.path.expanduser("~")}
     assert own_data.locate(reference.format(**names)) == location.format(**names)
+
+
+def test_no_data_is_assumed_for_a_model_of_somebody_elses_ancestry_model(tmp_path: Path) -> None:
+    tiny = tiny_ancestry()
+    record = {"source": "timm:vit_tiny_patch16_224", "license": "apache-2.0"}
+    model = replace_fields(assemble(tiny.spec, {}, seed=0), task=None, provenance={"ancestries": [record]})
+    with pytest.raises(WrongCall, match=r"names no data, and none is assumed; name yours: lgzoo evaluate MODEL --task"):
+        lg.evaluate(model)

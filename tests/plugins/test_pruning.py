@@ -231,3 +231,8 @@ def test_only_slopes_cost_what_training_costs(criterion: str, trained: int, froz
     for there, seen in ((1000, 24), (10, 10)):
         (work,) = rank.work([SPEC.with_(layers=7)], [there])
         assert (work.images, work.trained, work.frozen) == (seen, trained, frozen)
+
+
+def test_the_preset_smoke_scores_on_few_images() -> None:
+    assert PRUNING.presets["smoke"] == Rank(each=Scoring(calibration=Calibration(images=24)))
+    assert PRUNING.presets["mini"] != PRUNING.presets["smoke"]
