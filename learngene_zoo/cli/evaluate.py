@@ -16,7 +16,7 @@ from learngene_zoo.artifacts.exported import is_exported_file
 from learngene_zoo.artifacts.hub import reference_to_hub
 from learngene_zoo.artifacts.shelf import is_card
 from learngene_zoo.artifacts.timm_model import is_timm_source
-from learngene_zoo.atomic import new_file
+from learngene_zoo.atomic import new_file, remove_drafts
 from learngene_zoo.cli.job import (
     Job,
     WholeNumber,
@@ -83,6 +83,7 @@ def _write(row: dict[str, Json], job: Job) -> None:
     if job.run.resume and not job.force and job.out.is_file():
         with suppress(BadFile):
             if read_json(job.out) == row:
+                remove_drafts(job.out)
                 return
     with new_file(job.out, job.force) as draft:
         write_json(draft, row)
