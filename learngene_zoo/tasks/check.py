@@ -196,7 +196,7 @@ def _remembered(task: Task) -> np.ndarray:
 def remember(task: Task, stamps: Iterable[int]) -> None:
     """Add the stamps of pictures that were found whole to those remembered."""
     new = np.array([stamp for stamp in stamps if stamp], dtype=np.uint64)
-    remove_drafts(_file(task))  # nothing is written below where all are known
+    remove_drafts(_file(task))  # of a call that was killed, also if there is nothing new to write
     if len(new) and is_first():
         known = np.union1d(new, _remembered(task))
         with suppress(OSError, ZooError), new_file(_file(task), force=True) as draft, draft.open("wb") as file:
