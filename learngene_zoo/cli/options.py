@@ -6,6 +6,7 @@ Also the group with one sub-command per registered method, and the argument `[MO
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -278,6 +279,16 @@ class MethodGroup(LazyGroup):
     def __init__(self, *args: Any, build: Callable[[Method], click.Command], **kwargs: Any) -> None:
         super().__init__(*args, table={}, subcommand_metavar="METHOD [OPTIONS]", **kwargs)
         self.build = build
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does. Raises `WrongCall` for options before the method, to which they belong."""
+        helps = set(ctx.help_option_names)
+        if args and args[0].startswith("-") and not helps & set(args):
+            example = shlex.join([*ctx.command_path.split(), "closed_form", *args])
+            raise WrongCall(
+                f"name the method before its options, for example: {example}; see {ctx.command_path} --help"
+            )
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The registered names."""

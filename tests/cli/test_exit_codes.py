@@ -31,6 +31,10 @@ LINES = {
         2,
         "invalid value for '--seed': 'x' is not an integer; see lgzoo finetune --help",
     ),
+    "plan --ancestry x": (
+        2,
+        "name the method before its options, for example: lgzoo plan closed_form --ancestry x; see lgzoo plan --help",
+    ),
     "export model --tracker x": (2, "no option named --tracker; see lgzoo export --help"),
     "compare model": (2, "missing argument 'SECOND'; see lgzoo compare --help"),
     "evaluate nowhere": (2, "there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`"),
