@@ -27,6 +27,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MAP = ROOT / ".mutants_map"
+LAWS = ("tests/core/test_laws_of_the_tree.py",)  # which name no module, and read all of them
 SOURCES = ("learngene_zoo", "plugins", "hubconf.py")
 COLLECTION = "collection"
 MEASURE_SECONDS = 1500.0  # for one test file
@@ -173,6 +174,7 @@ class Site:
     names: tuple[str, ...]  # of the function, its class, or what the statement defines
     runs_at_import: bool
     body: range  # of the function or class around it
+    said: tuple[str, ...] = ()  # phrases of its texts, which a test of a message has too
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,7 @@ def find_site(text: str, line: int) -> Site:
     targets = _targets(statement) if at_import else []
     lines = _head(statement) if statement is not None else range(line, line + 1)
     own = [name for name in [*names, *targets] if not name.startswith("__")]
-    return Site(lines, tuple(reversed(own)), at_import, body)
+    return Site(lines, tuple(reversed(own)), at_import, body, _phrases(statement))
 
 
 def _statements(node: ast.AST) -> list[ast.stmt]:
@@ -229,6 +231,15 @@ def _head(node: ast.stmt) -> range:
     return range(whole.start, max(min([*inner, whole.stop]), whole.start + 1))
 
 
+def _phrases(statement: ast.stmt | None) -> tuple[str, ...]:
+    """Every three words in a row of a statement's strings, unless it is a class or function."""
+    if statement is None or isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return ()
+    strings = [one.value for one in ast.walk(statement) if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    rows = [string.split() for string in strings]
+    return tuple(" ".join(row[start : start + 3]) for row in rows for start in range(len(row) - 2))
+
+
 def _targets(node: ast.stmt | None) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return [one.id for one in targets if isinstance(one, ast.Name)]
@@ -248,14 +259,15 @@ class Selector:
         self.scopes_of: dict[str, list[tuple[tuple[str, ...], set[str]]]] = {}
 
     def choose(self, source: str, line: int, most: int) -> list[Choice]:
-        """Return at most so many test files for a line of a source, the most promising first."""
+        """Return at most so many test files for a line of a source, the most promising first, and those of `LAWS`."""
         site = find_site(self.sources[source], line)
         callers = self.list_callers(source, site)
         scores = {test: self.score(test, source, site, callers) for test in self.tests}
         near = sorted(scores, key=lambda one: (-scores[one], one))
         choices = [(test, self.restrict(test, source, site)) for test in near]
         kept = [one for test, one in choices if one and (scores[test] > 0 or one.tests)]
-        return kept[:most]
+        laws = [one for test, one in choices if one and test in LAWS and one not in kept[:most]]
+        return [*kept[:most], *laws]
 
     def is_sound(self, failed: str, run: Callable[[list[Choice]], tuple[str, float]]) -> bool:
         """Return whether a test that failed passes alone without the mutant, where `run` runs it."""
@@ -277,6 +289,7 @@ class Selector:
         for weight, word in zip((3.0, 1.5, 1.5), site.names):
             score += weight * self.weigh(word, test)
         score += sum(0.5 * self.weigh(caller, test) for caller in callers)
+        score += 3.0 * any(phrase in text for phrase in site.said)
         words = set(re.split(r"[/_.]", source)) - {"py", "plugins", "learngene", "zoo", "lgzoo"}
         own = re.split(r"[/_.]", test)
         return score + sum(0.7 for word in words if word in own)
