@@ -27,7 +27,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MAP = ROOT / ".mutants_map"
-LAWS = ("tests/core/test_laws_of_the_tree.py",)  # which name no module, and read all of them
+# Which name no module, and read all of them.
+LAWS = ("tests/core/test_laws_of_the_tree.py", "tests/plugins/test_plugin_values.py")
 SOURCES = ("learngene_zoo", "plugins", "hubconf.py")
 COLLECTION = "collection"
 MEASURE_SECONDS = 1500.0  # for one test file

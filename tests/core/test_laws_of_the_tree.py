@@ -62,21 +62,41 @@ def test_nothing_is_offline_unless_it_is_asked_to_be() -> None:
 
 def test_offline_reaches_every_call_that_could_go_to_the_network() -> None:
     """Where a function knows `offline` or has a run, what it calls is told."""
-    by_name: dict[str, list[bool]] = {}
+    defined: dict[tuple[str, str], bool] = {}  # by module and function, whether it asks
     for file in FILES:
         for function in functions(file):
-            by_name.setdefault(function.name, []).append("offline" in parameters(function))
-    asking = {name for name, asks in by_name.items() if all(asks)}
+            defined[file.stem, function.name] = "offline" in parameters(function)
     forgotten = []
     for file in FILES:
+        origins = imports(file)
         for function in functions(file):
             known = {"offline", "run"} & set(parameters(function))
             for call in ast.walk(function) if known else []:
-                if isinstance(call, ast.Call):
-                    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
-                    if name in asking and "offline" not in (text := ast.unparse(call)) and text not in ONLINE:
+                if isinstance(call, ast.Call) and asks(call, origins, file.stem, defined):
+                    text = ast.unparse(call)
+                    is_told = "offline" in text or any(isinstance(getattr(one, "value", 0), bool) for one in call.args)
+                    if not is_told and text not in ONLINE:
                         forgotten.append(f"{file.relative_to(ROOT)}:{call.lineno}: {text[:80]}")
     assert forgotten == []
+
+
+def imports(file: Path) -> dict[str, str]:
+    """The last part of the module that each name of a file comes from."""
+    nodes = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+    return {one.asname or one.name: (node.module or "").rpartition(".")[2] for node in nodes for one in node.names}
+
+
+def asks(call: ast.Call, origins: dict[str, str], own: str, defined: dict[tuple[str, str], bool]) -> bool:
+    """Whether what is called has a parameter `offline`: where its module is not known, whether all of that name have."""
+    if isinstance(call.func, ast.Attribute):
+        name, module = call.func.attr, getattr(call.func.value, "id", "")
+    else:
+        name = getattr(call.func, "id", "")
+        module = origins.get(name, own)
+    if (module, name) in defined:
+        return defined[module, name]
+    every = [asking for (_, one), asking in defined.items() if one == name]
+    return bool(every) and all(every)
 
 
 def modules() -> Iterator[ModuleType]:

@@ -199,3 +199,15 @@ def test_deep_grey_is_answered_as_training_saw_it_and_noted_once(at_hand: Path) 
         "percentiles (docs/tasks.md)"
     ]
     assert len({line.partition(": ")[2] for line in out.splitlines()}) == 1
+
+
+def test_the_default_number_of_classes_is_that_of_the_command_line() -> None:
+    from inspect import signature
+
+    from learngene_zoo.cli.evaluate import predict_command
+    from learngene_zoo.training.predict import predict
+
+    options = {option.name: option.default for option in predict_command.params}
+    for name in ("top", "batch_size"):
+        assert signature(predict).parameters[name].default == options[name]
+    assert options["top"] == 5

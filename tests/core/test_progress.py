@@ -124,3 +124,11 @@ def test_a_note_is_printed_once_per_command_and_only_there(capsys: Any) -> None:
             print_note("grey of 12 bits", "a")
             print_note("again", "a")
     assert capsys.readouterr().err == "note: grey of 12 bits\n" * 2
+
+
+@pytest.mark.parametrize(("seconds", "says"), [(7, "7s"), (59, "59s"), (75, "1m 15s"), (3700, "1h 01m")])
+def test_a_line_says_how_long_it_has_taken(seconds: float, says: str, capsys: Any) -> None:
+    with print_activities(), report_activity("extract") as activity:
+        activity.began -= seconds
+        progress_module._printer.print_line()
+    assert capsys.readouterr().err.splitlines() == [f"extract, {says}"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,12 @@ def test_it_ends_in_time_and_goes_on_in_the_next(photographs: Path, monkeypatch:
     monkeypatch.setattr(check, "SECONDS", 30.0)
     with pytest.raises(BadData, match=r"cat/0.png"):
         train(task)
+
+
+def test_nothing_is_read_once_the_time_is_up(photographs: Path) -> None:
+    splits = {"train": open_task(f"folder:{photographs}").split("train")}
+    used, known = list(range(len(splits["train"]))), np.zeros(0, dtype=np.uint64)
+    now = time.monotonic()
+    for deadline, count in ((now - 1, 0), (now + 60, len(used))):
+        met = check._Unknown(splits, used, known, deadline)
+        assert sum(len(chunk) for chunk in met) == sum(len(chunk) for chunk in met.met) == count
