@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from learngene_zoo.bench.demo import RECIPE, demo_grid, demo_rows, markdown, sen
 from learngene_zoo.bench.results import Row, packed, unpacked
 from learngene_zoo.bench.summary import summarise
 from learngene_zoo.cli import demo as command
+from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.text import text_table
 
@@ -101,3 +104,25 @@ def test_the_report_of_a_demo_has_the_same_intervals() -> None:
     for name, gain in ours.items():
         assert (gain.interval, gain.value) == ("images", line[f"over_{name}"])
         assert (gain.low, gain.high) == (line[f"over_{name}_low"], line[f"over_{name}_high"])
+
+
+@pytest.mark.parametrize(("workers", "count"), [(None, 3), (1, 1), (2, 2)])
+def test_it_runs_in_as_many_processes_as_there_are_cores_unless_it_is_told(
+    workers: int | None, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Ended(Exception):
+        pass
+
+    executors: list[Any] = []
+
+    def run_grid(cells: Any, out: Any, run: Any, executor: Any, say: Any, **_: Any) -> Any:
+        executors.append(executor)
+        raise Ended
+
+    monkeypatch.setattr("learngene_zoo.bench.runner.run_grid", run_grid)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    job = SimpleNamespace(run=Run(threads=1), out=tmp_path / "demo", force=False)
+    with pytest.raises(Ended):
+        command._measured(job, False, workers)  # type: ignore[arg-type]
+    (executor,) = executors
+    assert getattr(executor, "slots", 1) == count
