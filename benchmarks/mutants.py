@@ -56,7 +56,7 @@ PRELOADED = (
 # After so many seconds, and so many times what the tests take on the whole code, a mutant counts as killed.
 PATIENCE, TIMES = 60.0, 5.0
 # Of a drawn mutant: the test files that are tried, processor seconds of a test, and seconds of a test file.
-MOST_FILES, TEST_SECONDS, STAGE_SECONDS = 8, 90.0, 1200.0
+MOST_FILES, TEST_SECONDS, STAGE_SECONDS = 16, 90.0, 1200.0
 MEMORY = 6 << 30  # bytes that one process may take
 
 

@@ -293,7 +293,7 @@ class Selector:
         score += 3.0 * any(phrase in text for phrase in site.said)
         words = set(re.split(r"[/_.]", source)) - {"py", "plugins", "learngene", "zoo", "lgzoo"}
         own = re.split(r"[/_.]", test)
-        return score + sum(0.7 for word in words if word in own)
+        return score + sum(0.7 for word in words if any(part.startswith(word.rstrip("s")) for part in own))
 
     def weigh(self, word: str, test: str) -> float:
         """Return 0 if a test file does not have the word, else more the fewer of them have it."""
