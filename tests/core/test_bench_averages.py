@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -118,6 +119,17 @@ def test_a_metric_on_several_tasks_has_an_interval_over_seeds() -> None:
     assert found.low is not None
     assert found.high is not None
     assert 0 <= found.low < found.value < found.high <= 1
+
+
+def test_a_gain_over_rows_that_do_not_say_which_images_were_right_has_no_interval_over_images() -> None:
+    about = {"arm": "one", "task": "digits", "evaluated": 4, "value": 0.5}
+    told = [toy_row(f"one {seed}", seed=seed, correct=packed((True, False) * 2), **about) for seed in range(3)]
+    untold = [replace(row, arm="two", correct=None, value=0.25) for row in told]
+    for ours, theirs, value in ((told, untold, 0.25), (untold, told, -0.25)):
+        found = average_gain(*({(row.task, row.seed): row for row in rows} for rows in (ours, theirs)))
+        assert found
+        assert found.value == pytest.approx(value)
+        assert found.interval != "images"
 
 
 @pytest.mark.parametrize("values", [[0.3], [0.3, 0.3], [0.3, 0.3, 0.3]])
