@@ -27,8 +27,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 MAP = ROOT / ".mutants_map"
-# Which name no module, and read all of them.
-LAWS = ("tests/core/test_laws_of_the_tree.py", "tests/plugins/test_plugin_values.py")
+# Which hold of the whole tree, or of small parts of it that they do not name.
+LAWS = (
+    "tests/core/test_laws_of_the_tree.py",
+    "tests/core/test_values.py",
+    "tests/plugins/test_plugin_values.py",
+    "tests/plugins/test_mini_suite.py",
+)
 SOURCES = ("learngene_zoo", "plugins", "hubconf.py")
 COLLECTION = "collection"
 MEASURE_SECONDS = 1500.0  # for one test file

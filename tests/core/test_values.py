@@ -17,6 +17,7 @@ from click.testing import CliRunner
 from timm.models.vision_transformer import VisionTransformer
 from torchvision.transforms import v2
 
+from learngene_zoo import ownership
 from learngene_zoo.artifacts import publication, records
 from learngene_zoo.artifacts.descendant import assemble
 from learngene_zoo.bench import extraction, pictures, ray_executor, statistics, trial
@@ -29,12 +30,13 @@ from learngene_zoo.errors import BadData, Unavailable, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.timm_config import spec_in
 from learngene_zoo.families.vit.spec import ViTSpec
-from learngene_zoo.method import Work
+from learngene_zoo.method import METHODS, Work
 from learngene_zoo.runs import folder as run_folder
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks import deit, splits, transforms
+from learngene_zoo.tasks.catalogue import DEFAULT_TASKS, SOURCE_TASK
 from learngene_zoo.tasks.streams import places
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import report
@@ -189,7 +191,26 @@ def test_a_run_keeps_things_in_its_folder_and_in_those_of_its_parts(tmp_path: Pa
     assert set(found[2:]) == {inner, *inner.parents} - {tmp_path / "parts", tmp_path, *tmp_path.parents}
 
 
+def test_only_a_marked_draft_is_removed(tmp_path: Path) -> None:
+    for name, is_marked in (("theirs", False), ("ours", True)):
+        draft = tmp_path / f".{name}"
+        draft.mkdir()
+        if is_marked:
+            ownership.write_draft_mark(draft)
+        (draft / "inner").mkdir()
+        (draft / "inner" / "file").write_text("x")
+        ownership.remove_draft(draft)
+        assert draft.is_dir() is not is_marked
+    assert (tmp_path / ".theirs" / "inner" / "file").read_text() == "x"
+
+
 # Tasks.
+
+
+@pytest.mark.parametrize(("kind", "tasks"), [("none", []), ("one", [SOURCE_TASK]), ("many", list(DEFAULT_TASKS))])
+def test_the_tasks_of_an_extraction_that_names_none(kind: str, tasks: list[str]) -> None:
+    method = replace(METHODS.load("lsamd"), tasks=kind)  # type: ignore[arg-type]
+    assert method.references(()) == tasks
 
 
 def test_what_a_task_records() -> None:

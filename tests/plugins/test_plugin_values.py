@@ -74,6 +74,16 @@ def test_a_family_has_as_many_classes_as_its_row_says_and_none_twice(name: str) 
     assert len({*family.classes, *family.held_out}) == len(family.classes) + len(family.held_out)
 
 
+HELD_OUT = {
+    "objects": 24, "wings": 16, "figures": 12, "textures": 18, "signs": 20, "glyphs": 116, "numbers": 24, "motion": 18,
+    "petals": 24,
+}  # fmt: skip
+
+
+def test_a_family_holds_these_numbers_of_classes_back() -> None:
+    assert {entry.name: len(generator(entry.name).held_out) for entry in GENERATED} == HELD_OUT
+
+
 @pytest.mark.parametrize(("name", "classes"), [("source", 326), ("forms", 1_286)])
 def test_a_source_task_has_as_many_classes_as_its_row_says(name: str, classes: int) -> None:
     assert len(open_task(name).class_names) == classes
