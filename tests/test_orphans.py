@@ -129,6 +129,7 @@ def test_the_ranks_of_torchrun_end_with_it(tmp_path: Path, started, kind: signal
     assert_ends(process, kind)
 
 
+@pytest.mark.exhaustive
 def test_a_bench_that_is_killed_three_times_ends_with_the_rows_of_one_that_is_not(tmp_path: Path, started) -> None:
     ancestry, task = make_world(tmp_path / "world")
     line = ["-m", "learngene_zoo", *GRID.format(ancestry=ancestry, task=task).split()]
