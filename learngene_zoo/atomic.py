@@ -159,6 +159,14 @@ def remove_drafts(place: Path) -> None:
         _discard(entry)
 
 
+def remove_drafts_in(folder: Path) -> None:
+    """Remove the drafts of everything in a folder whose writers have ended."""
+    with suppress(OSError):
+        names = [entry.name for entry in folder.iterdir() if is_draft(entry.name)]
+        for place in {name.partition(_ENDING)[0].rpartition(".")[0].removeprefix(".") for name in names}:
+            remove_drafts(folder / place)
+
+
 def _left(place: Path) -> list[Path]:
     """Drafts of `place` whose writers have ended, and what such a writer moved away: folders that carry a mark of ours."""
     prefix = f".{place.name}."

@@ -25,13 +25,16 @@ if TYPE_CHECKING:
     from learngene_zoo.runs.run import Run
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Ancestry:
     """A pretrained model: its fp32 tensors, and where they come from."""
 
     record: AncestryRecord
     state: StateDict
     class_names: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Ancestry({self.record.source!r}, {self.spec.layers} layers, width {self.spec.width})"
 
     @property
     def spec(self) -> Spec:

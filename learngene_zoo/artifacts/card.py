@@ -37,6 +37,10 @@ if TYPE_CHECKING:
 _HUB_LICENCES = {"apache-2.0", "mit", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0", "cc0-1.0", "bsd-3-clause", "unknown"}
 NOTES, END = "<!-- notes -->", "<!-- /notes -->"
 
+TRANSPARENT = (
+    "Pictures with transparency are laid over white here; do so before timm's transforms, which drop the transparency."
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -167,7 +171,7 @@ def timm_card(config: Mapping[str, Any]) -> str:
         f"timm's `{name}` with {config['num_classes']} classes.",
         "## Usage",
         fence('import timm\n\nmodel = timm.create_model("local-dir:FOLDER", pretrained=True)', "python"),
-        "`FOLDER` is this folder. Only timm is needed.",
+        f"`FOLDER` is this folder. Only timm is needed. {TRANSPARENT}",
         "## How it was made",
         _tasks(tasks),
         _json_block({key: ours[key] for key in keys if key in ours}),
@@ -355,7 +359,7 @@ def _usage(spec: Spec, place: Place) -> str:
     """How to open a model."""
     opened = f'model = timm.create_model("{place.timm}", pretrained=True)'
     if spec.plain and not spec.dense:
-        needs = f"{place.note} Only timm is needed.".strip()
+        needs = f"{place.note} Only timm is needed. {TRANSPARENT}".strip()
         return fence(f"import timm\n\n{opened}", "python") + f"\n\n{needs}"
     parts = [place.note] if place.note else []
     parts += ["The model gives logits for every pixel."] * spec.dense

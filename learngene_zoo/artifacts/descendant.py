@@ -41,7 +41,7 @@ from learngene_zoo.storage import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Descendant:
     """A whole model; tensors of `state` can share memory, those of `model()` never do.
 
@@ -68,6 +68,14 @@ class Descendant:
             )
         if self.class_names and len(self.class_names) != self.spec.classes:
             raise WrongCall(f"{len(self.class_names)} class names for {self.spec.classes} classes")
+
+    def __repr__(self) -> str:
+        spec, made_by = self.spec, self.provenance.get("method", "")
+        where = f", folder={str(self.folder)!r}" if self.folder else ""
+        size = f"{spec.layers} layers, width {self.width}, {self.cost().params:,} parameters"
+        return (
+            f"Descendant({f'{made_by}: ' if made_by else ''}{size}, task={self.task!r}, classes={spec.classes}{where})"
+        )
 
     @property
     def classes(self) -> int:

@@ -38,13 +38,18 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Learngene:
     """A config and its tensors; the tensors of a loaded one are read from disk when they are used."""
 
     config: LearngeneConfig
     state: StateDict
     folder: Path | None = None  # where it was loaded from
+
+    def __repr__(self) -> str:
+        config, where = self.config, f", folder={str(self.folder)!r}" if self.folder else ""
+        sources = ", ".join(record.source for record in config.ancestries)
+        return f"Learngene({config.method} from {sources or 'no ancestry model'}, {len(self.state)} tensors{where})"
 
     @property
     def identity(self) -> Json:

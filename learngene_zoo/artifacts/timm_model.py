@@ -75,7 +75,7 @@ _REFUSED = [
 _LARGEST = 65_536  # of any number among a model's arguments
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TimmModel:
     """A whole model by timm's name and arguments; `model()` shares no memory with `state`."""
 
@@ -91,6 +91,10 @@ class TimmModel:
     folder: Path | None = None  # where it was loaded from
 
     dense = False
+
+    def __repr__(self) -> str:
+        where = f", folder={str(self.folder)!r}" if self.folder else ""
+        return f"TimmModel({self.architecture!r}, task={self.task!r}, classes={self.classes}{where})"
 
     @property
     def width(self) -> int:

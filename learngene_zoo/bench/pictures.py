@@ -71,8 +71,15 @@ def pictures(summary: Summary) -> dict[str, Figure]:
         suffix = "" if metric == "accuracy" else f"-{_word(metric)}"
         found[f"pareto{suffix}"] = pareto([line for line in lines if line.task is None], looks)
         for name, own in _by_size(lines).items():
-            found[f"curves{suffix}-{name}"] = curves(own, looks)
+            if _has_curves(own):
+                found[f"curves{suffix}-{name}"] = curves(own, looks)
     return found
+
+
+def _has_curves(lines: Sequence[Line]) -> bool:
+    """Whether there is more than one point for an arm: several budgets, or what was measured before any training."""
+    budgets = {line.condition.epochs for line in lines}
+    return len(budgets) > 1 or any(line.untrained is not None for line in lines)
 
 
 def _by_size(lines: Sequence[Line]) -> dict[str, list[Line]]:

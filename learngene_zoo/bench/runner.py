@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-from learngene_zoo.atomic import check_folder
+from learngene_zoo.atomic import check_folder, remove_drafts_in
 from learngene_zoo.bench.cell import LEARNGENES, Cell, Extraction, Size
 from learngene_zoo.bench.executors import Executor, Failure, InProcess, Job, Outcome
 from learngene_zoo.bench.extraction import ANCESTRIES, PARTS, check_same_ancestries, is_finished, planned
@@ -89,6 +89,8 @@ def run_grid(
     with Results(out / RESULTS, anew) as results:
         if anew:
             _forget(out)
+        for folder in (out, *(out / name for name in (LEARNGENES, UNTRAINED, TRAINED))):
+            remove_drafts_in(folder)
         if results.repaired:
             say(results.repaired)
         check_same_ancestries(cells, out, run)

@@ -81,7 +81,7 @@ def doctor(
             raise WrongCall("--check-images needs the data that is to be read: --task folder:PATH")
         rows = _checked(task, sheet, workers, force, offline)
         _advise_on(task, rows, f"lgzoo extract closed_form{on_task(task)}", as_json)
-        _print(rows, as_json)
+        _print(rows, as_json, task)
         return
     if sheet is not None:
         raise WrongCall("-o draws the images that --check-images read; add it, or use lgzoo show TASK -o")
@@ -92,7 +92,7 @@ def doctor(
         problems = open_with_problems(task, offline)[1] if task.startswith("folder:") else []
         if problems:
             _advise_on(task, problems, "", as_json)
-            _print(problems, as_json)
+            _print(problems, as_json, task)
             return
         row = first_row(task, offline)
         if not row["missing"]:
@@ -125,7 +125,13 @@ def _advise_on(task: str, rows: list[Row], following: str, as_json: bool) -> Non
     context.call_on_close(lambda: advise(again if is_bad else following, quiet=as_json))
 
 
-def _print(rows: list[Row], as_json: bool) -> None:
+def _print(rows: list[Row], as_json: bool, task: str = "") -> None:
+    """Print findings; paths are shown from the folder of the user's own data on."""
+    from learngene_zoo.tasks.layout import split_reference
+
+    top = f"{split_reference(task.removeprefix('folder:'))[0]}{os.sep}" if task.startswith("folder:") else ""
+    if top and not as_json:
+        rows = [{key: str(value).replace(top, "") for key, value in row.items()} for row in rows]
     print_rows(rows, as_json)
     if any(row["status"] == "bad" for row in rows):
         click.get_current_context().exit(1)

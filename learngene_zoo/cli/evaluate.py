@@ -29,7 +29,7 @@ from learngene_zoo.cli.job import (
     say,
 )
 from learngene_zoo.cli.options import any_model_of, check_tasks, complete_tasks, model_argument
-from learngene_zoo.errors import BadFile, Exists, WrongCall
+from learngene_zoo.errors import BadData, BadFile, Exists, WrongCall
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
@@ -196,9 +196,13 @@ def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **gi
         model, images = "", (model, *images)
     model, images = _sort_words(model, images)
     named = _find_model(model, "finetuned", offline=job.run.offline)
+    missing = [word for word in images if word != "-" and not os.path.exists(word)]
+    if len(missing) == len(images):  # before anything is loaded
+        raise BadData(f"{missing[0]} does not exist; name a picture or a folder of pictures")
     from learngene_zoo.training.predict import predict as predicted
 
     opened = lifecycle.models.open_answering(named, job.run)
+    lifecycle.models.note_random_head(opened)
     broken = 0
     rows: list[dict[str, Any]] = []
     activity = click.get_current_context().with_resource(report_activity("pictures"))

@@ -284,7 +284,9 @@ class MethodGroup(LazyGroup):
         """Parse as click does. Raises `WrongCall` for options before the method, to which they belong."""
         helps = set(ctx.help_option_names)
         if args and args[0].startswith("-") and not helps & set(args):
-            example = shlex.join([*ctx.command_path.split(), "closed_form", *args])
+            names = METHODS.references()
+            method = next((word for word in args if word in names), "closed_form")
+            example = shlex.join([*ctx.command_path.split(), method, *(word for word in args if word != method)])
             raise WrongCall(
                 f"name the method before its options, for example: {example}; see {ctx.command_path} --help"
             )
@@ -356,6 +358,11 @@ def model_of(named: str | None, *places: str, offline: bool = False) -> Path:
     if not folder.is_dir() and may_be_on_hub(str(named)):
         raise WrongCall(f"there is no model at {folder}; on the Hub it would be {SCHEME}{folder} or {folder}@main")
     if not folder.is_dir():
+        run = folder.with_name(f"{folder.name}.run")
+        if run.is_dir():
+            raise WrongCall(
+                f"there is no model at {folder}; the run in {run} has not finished: repeat its command with --resume"
+            )
         close = nearest(folder.name, (config.parent.name for config in folder.parent.glob(f"*/{CONFIG}")))
         build = f"build one with `lgzoo expand --layers 7 -o {folder}`"
         hint = build if close is None else f"did you mean {folder.with_name(close)}?"

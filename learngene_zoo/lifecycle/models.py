@@ -17,6 +17,7 @@ from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.spec import Spec
 from learngene_zoo.method import METHODS, Finetuning
 from learngene_zoo.runs.folder import check_start, produce
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import YOUNG, Bounds, Recipe, check_bounds, settings_of, to_json, with_settings
@@ -254,7 +255,11 @@ def evaluate(
     run = run or own_run()
     opened = open_answering(model, run)
     data = open_task_for(opened, task, "evaluate", run)
-    check_head(opened, data)
+    folder = getattr(opened, "folder", None)
+    check_head(
+        opened, data, f"the model {folder}" if folder else "the model", f"{shell_word(str(folder))} " if folder else ""
+    )
+    note_random_head(opened)
     if resolution == "original":
         return evaluate_originals(opened.model(), data, split, opened.input_format, run)
     return measure(opened.model(), data, split, opened.input_format, run)
@@ -311,6 +316,19 @@ def open_answering(model: str | Path | Descendant | TimmModel | ExportedModel, r
             f"{opened.folder} computes on the CPU, in its own precision; leave out --device and --precision"
         )
     return opened
+
+
+def note_random_head(model: Any) -> None:
+    """Print a note if the head of a descendant was neither inherited nor trained, so that its answers are guesses."""
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.families.family import table_of
+
+    if not isinstance(model, Descendant) or "trained_on" in model.provenance:
+        return
+    head = {name for name in model.state if table_of(model.spec).is_head(name)}
+    if head and not head & model.inherited:
+        named = f"of {model.folder} " if model.folder else ""
+        print_note(f"the head {named}is random: it guesses until the model is fine-tuned", "random head")
 
 
 def open_task_for(model: Descendant | TimmModel | ExportedModel, task: str | None, verb: str, run: Run) -> Task:

@@ -24,6 +24,7 @@ from learngene_zoo.errors import BadFile, Refused, Unavailable
 from learngene_zoo.ownership import MARKER, is_workspace, mark_workspace, remove_marked
 from learngene_zoo.runs.cache import KEPT, NOTE
 from learngene_zoo.runs.lock import hold_lock
+from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, is_first, join, wait_for_all
 from learngene_zoo.settings import Json, fingerprint
 from learngene_zoo.storage import read_json, write_json
@@ -186,6 +187,8 @@ def _open(folder: Path, place: Path, plan: dict[str, Json], resume: bool, force:
         return False
     if unfinished and not force:
         raise Refused(_unfinished(folder))
+    if resume:
+        print_note(f"there is nothing to resume in {shown(folder)}; the run starts from the beginning", "resume")
     clear(folder, but_kept=not unfinished and bool(_difference(before, plan)))
     _write(folder, {**plan, "finished": False})
     return False

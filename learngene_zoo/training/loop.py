@@ -6,12 +6,15 @@ Evaluation, annealing and early stopping stand in the body of the `for`. `Engine
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +39,15 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState
 from learngene_zoo.training.objectives import mixing
-from learngene_zoo.training.trackers import Log, check_tracker, epoch_lines, metrics_file, progress_bar, tracking
+from learngene_zoo.training.trackers import (
+    Log,
+    check_tracker,
+    epoch_lines,
+    metrics_file,
+    progress_bar,
+    say,
+    tracking,
+)
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -128,7 +139,8 @@ def train(
     continues from the newest checkpoint in `run.folder`; a finished training is loaded and yields nothing. On one CPU
     process the result is bit-equal to that of a training that was never interrupted, provided that everything that the
     body of the `for` sets on the objective lies in its buffers. `unused` allows parameters that some steps do not use.
-    With `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints are written less often. `lines`
+    With `seconds_between_checkpoints` 0 every step is saved; otherwise large checkpoints are written less often. Ctrl-C ends
+    the training after the step that is being taken, once that is saved; a second one ends it at once. `lines`
     says a line of an epoch where `run.lines` asks for it and no bar is drawn.
 
     Under torchrun the processes share each batch and have equal weights throughout; the first one writes.
@@ -147,6 +159,9 @@ def train(
     engine = Engine(objective, loader, recipe, run, device, groups, unused, label)
     with stochastic_depth(objective, recipe.drop_path), ExitStack() as stack:
         done = engine.begin()
+        if done:
+            say(run, f"{label} goes on after step {done} of {engine.steps}")
+        is_interrupted = stack.enter_context(deferred_interrupts(run.folder is not None and world() == 1))
         watched = progress_bar if run.progress or not lines else partial(epoch_lines, epochs=recipe.epochs)
         bar = watched(run, label, done, engine.steps)
         outlets = (metrics_file(run.folder, done), tracking(engine.accelerator, run, label), bar)
@@ -159,12 +174,46 @@ def train(
             for log in logs:
                 log(step.line(engine.shown), step.step)
             yield replace(step, report=partial(_report, logs[:-1], step))
-            if step.step == step.steps or time.monotonic() - saved >= pause:
+            if step.step == step.steps or is_interrupted() or time.monotonic() - saved >= pause:
                 seconds = engine.save(step.step)
                 saved = time.monotonic()
                 if pause:
                     pause = max(seconds_between_checkpoints, SAVING_SHARE * seconds)
+            if is_interrupted():
+                raise KeyboardInterrupt
     engine.finish()
+
+
+@contextmanager
+def deferred_interrupts(is_wanted: bool) -> Iterator[Callable[[], bool]]:
+    """Within this, the first Ctrl-C is only remembered, and the next is what it was before. Yields whether there was one.
+
+    Nothing changes where interrupts are ignored, end the process, or go to another thread.
+    """
+    arrived: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        if arrived and callable(before):
+            arrived.clear()
+            signal.signal(signal.SIGINT, before)
+            before(number, frame)
+        else:
+            arrived.append(number)
+
+    if not is_wanted or not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield lambda: bool(arrived)
+    except KeyboardInterrupt:
+        arrived.clear()
+        raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if arrived:  # it came in the last step, or the training was ended early
+            raise KeyboardInterrupt
 
 
 def _report(logs: Sequence[Log], step: Step, values: Mapping[str, float]) -> None:

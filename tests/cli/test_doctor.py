@@ -106,3 +106,22 @@ def test_it_says_what_to_do_next_and_what_is_left_out(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["doctor", "--task", task, "--check-images", "--workers", "0"])
     assert result.stderr.endswith(f"next: lgzoo extract closed_form --task {task}\n")
     assert "1 file left out: 1 .svg; first: " in result.stdout
+
+
+def test_what_is_wrong_with_a_picture_is_shown_in_eighty_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top = tmp_path / ("a-long-name-of-a-folder" * 3)
+    for name in ("ant", "bee"):
+        (top / name).mkdir(parents=True)
+        for number in range(6):
+            Image.new("RGB", (8, 8), (number, 30, 60)).save(top / name / f"{number}.png")
+    (top / "bee" / "3.png").write_bytes(b"no picture")
+    monkeypatch.setenv("COLUMNS", "80")
+    result = CliRunner().invoke(main, ["doctor", "--task", f"folder:{top}", "--check-images", "--workers", "0"])
+    assert result.exit_code == 1
+    line = next(line for line in result.stdout.splitlines() if "bee/3.png" in line)
+    assert str(top) not in line
+    assert "bad" in line
+    assert "not shown" not in result.stderr
+    assert "found" in result.stdout

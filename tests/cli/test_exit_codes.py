@@ -35,6 +35,15 @@ LINES = {
         2,
         "name the method before its options, for example: lgzoo plan closed_form --ancestry x; see lgzoo plan --help",
     ),
+    "extract --image-size 112 first_k": (
+        2,
+        "name the method before its options, for example: lgzoo extract first_k --image-size 112; "
+        "see lgzoo extract --help",
+    ),
+    "evaluate model --task digits": (
+        2,
+        "the model model has 2 classes and digits has 10; train it first: lgzoo finetune model --task digits",
+    ),
     "export model --tracker x": (2, "no option named --tracker; see lgzoo export --help"),
     "compare model": (2, "missing argument 'SECOND'; see lgzoo compare --help"),
     "evaluate nowhere": (2, "there is no model at nowhere; build one with `lgzoo expand --layers 7 -o nowhere`"),

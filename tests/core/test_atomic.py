@@ -414,3 +414,18 @@ def test_tensors_that_do_not_fit_leave_what_was_there(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="larger than this process may write"):
         in_a_full_file_system(large)
     assert everything(tmp_path) == before
+
+
+def test_drafts_of_everything_in_a_folder_are_removed_if_their_writers_have_ended(tmp_path: Path) -> None:
+    ended = f"{atomic._machine()}-999999999-1-abc123"
+    running = f"{atomic._machine()}-{os.getpid()}-{atomic._started(os.getpid())}-abc123"
+    for name in (f".a.json.{ended}.draft", f".b.c.json.{ended}.draft", f".a.json.{running}.draft"):
+        (tmp_path / name).mkdir()
+        ownership.write_draft_mark(tmp_path / name)
+    (tmp_path / f".theirs.{ended}.draft").mkdir()
+    (tmp_path / f".theirs.{ended}.draft" / "photo.png").write_bytes(b"x")
+    (tmp_path / "a.json").write_text("{}")
+    atomic.remove_drafts_in(tmp_path)
+    atomic.remove_drafts_in(tmp_path / "nowhere")
+    left = {entry.name for entry in tmp_path.iterdir()}
+    assert left == {"a.json", f".a.json.{running}.draft", f".theirs.{ended}.draft"}

@@ -361,6 +361,13 @@ def test_the_page_is_whole_and_needs_nothing_else(folder: Path) -> None:
         assert (reference[0] or reference[1]) in page.ids
 
 
+def test_a_single_point_is_no_curve() -> None:
+    only = [replace(row, epochs=4, untrained=None, key=f"{row.key} only") for row in rows() if row.epochs == 4]
+    assert sorted(pictures(summarise(only))) == ["pareto"]
+    known = [replace(row, untrained=0.1) for row in only]
+    assert sorted(pictures(summarise(known))) == ["curves-9", "pareto"]
+
+
 def test_the_page_escapes_what_others_wrote(folder: Path) -> None:
     text = (folder / "report.html").read_text()
     assert "out of &lt;memory&gt;" in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ from learngene_zoo.tasks.loader import Loader
 
 RUN = Run(threads=1, device="cpu")
 SPEC = ViTSpec(layers=1, width=16, heads=2, classes=3, image_size=16, patch_size=8)
-MODEL = assemble(SPEC, {}, seed=0, scheme="fan_in", class_names=("ant", "bee", "cat"), mean=(0.1, 0.2, 0.3))
+UNTRAINED = assemble(SPEC, {}, seed=0, scheme="fan_in", class_names=("ant", "bee", "cat"), mean=(0.1, 0.2, 0.3))
+MODEL = replace(UNTRAINED, inherited=frozenset(UNTRAINED.state))
 
 
 @pytest.fixture
@@ -89,6 +91,25 @@ def test_a_picture_without_a_model_is_for_the_one_at_hand(pictures: Path, monkey
     MODEL.save(pictures / "finetuned")
     got = CliRunner().invoke(main, ["predict", "ant/0.png", "bee/1.png", "--top", "1", "--threads", "1"])
     assert [line.partition(": ")[0] for line in got.stdout.splitlines()] == ["ant/0.png", "bee/1.png"]
+
+
+@pytest.mark.parametrize("changes", [{}, {"inherited": frozenset({"head.bias"})}, {"provenance": {"trained_on": None}}])
+def test_a_random_head_is_noted(changes: dict[str, Any], pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(pictures)
+    replace(UNTRAINED, **changes).save(pictures / "model")
+    code, _, errors = call("bee", "--top", "1")
+    note = "note: the head of model is random: it guesses until the model is fine-tuned"
+    assert (code, errors) == (0, [] if changes else [note])
+
+
+def test_pictures_that_do_not_exist_are_named_before_anything_is_loaded(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pictures)
+    MODEL.save(pictures / "model")
+    monkeypatch.setattr(lifecycle.models, "open_answering", lambda *_: pytest.fail("the model is loaded"))
+    expected = "error: ant/7.png does not exist; name a picture or a folder of pictures"
+    assert call("ant/7.png", "bee/8.png") == (1, "", [expected])
 
 
 def test_a_picture_on_stdin_is_refused(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from learngene_zoo.errors import Refused, Unavailable, WrongCall
 from learngene_zoo.ownership import MARKER
 from learngene_zoo.runs.folder import finish, produce
 from learngene_zoo.runs.lock import hold_lock
+from learngene_zoo.runs.progress import print_activities
 from learngene_zoo.runs.run import Run
 from learngene_zoo.storage import read_json, save_result
 
@@ -395,3 +396,17 @@ def test_a_record_whose_data_are_anything_else_is_refused_in_words(tmp_path: Pat
     path.write_text(json.dumps({**json.loads(path.read_text()), "data": data}))
     with pytest.raises(Refused, match="the data photos changed since the run in"):
         call(whole, tmp_path / "out", Run(resume=True), data=lambda: {"photos": "a stamp"})
+
+
+def test_it_is_said_where_there_is_nothing_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    note = "note: there is nothing to resume in "
+    with print_activities():
+        assert call(whole, tmp_path / "new", Run(resume=True)) == Toy("0")
+    assert capsys.readouterr().err.startswith(note)
+    with print_activities():
+        assert call(whole, tmp_path / "new", Run(resume=True)) == Toy("0")  # there already
+        with suppress(KeyboardInterrupt):
+            call(half, tmp_path / "other")
+        call(whole, tmp_path / "other", Run(resume=True))
+        call(whole, tmp_path / "third")
+    assert note not in capsys.readouterr().err

@@ -44,6 +44,15 @@ def test_windows_cover_a_length_evenly() -> None:
         assert covered == set(range(length))
 
 
+def test_a_strip_whose_logits_would_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = task(Blobs(((16, 16), (16, 40))))
+    monkeypatch.setattr(original, "MOST_RESIZED_LOGITS", 16 * 40 * 3)
+    evaluate_originals(Lightness(), data, "test", VIEW, Run(), images=2)
+    monkeypatch.setattr(original, "MOST_RESIZED_LOGITS", 16 * 40 * 3 - 1)
+    with pytest.raises(BadData, match=r"image 1 of .* is 40 x 16 pixels, too long for 3 classes"):
+        evaluate_originals(Lightness(), data, "test", VIEW, Run(), images=2)
+
+
 def test_pictures_of_the_model_s_size_count_as_they_do_resized() -> None:
     model = assemble(SPEC, {}, seed=0).model()
     resized = evaluate(model, task(), "test", VIEW, Run())

@@ -26,7 +26,7 @@ from learngene_zoo.bench.extraction import Spent
 from learngene_zoo.cli import expand as cli_expand
 from learngene_zoo.cli import listing
 from learngene_zoo.cli.main import main
-from learngene_zoo.errors import BadData, Unavailable, WrongCall
+from learngene_zoo.errors import BadData, BadFile, Unavailable, WrongCall
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.families.timm_config import spec_in
 from learngene_zoo.families.vit.spec import ViTSpec
@@ -143,6 +143,20 @@ def test_only_a_learngene_is_published_with_descendants(tmp_path: Path) -> None:
         publication._members(made, [tmp_path])
 
 
+def test_objects_are_shown_in_one_line() -> None:
+    import learngene_zoo as lg
+    from learngene_zoo.artifacts.ancestry import open_ancestry
+
+    made = replace(assemble(SPEC, {}, seed=0), provenance={"method": "first_k"}, folder=Path("model"))
+    params = f"{made.cost().params:,}"
+    shown = f"Descendant(first_k: 2 layers, width 16, {params} parameters, task=None, classes=3, folder='model')"
+    assert repr(made) == shown
+    gene = lg.load("closed_form-mini")
+    assert repr(gene).startswith("Learngene(closed_form from bundled, ")
+    assert repr(open_ancestry("bundled")) == "Ancestry('bundled', 12 layers, width 96)"
+    assert max(len(repr(one)) for one in (made, gene)) < 200
+
+
 # Models.
 
 
@@ -156,6 +170,20 @@ def test_rates_of_dropping_out_change_no_model(rate: str) -> None:
     config = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"num_classes": 5}}
     plain = spec_in({**config, "model_args": {"depth": 2}}, "FILE")
     assert spec_in({**config, "model_args": {"depth": 2, rate: 0.1}}, "FILE") == plain
+
+
+@pytest.mark.parametrize("names", [["scale_attn_norm"], ["scale_mlp_norm"], ["scale_attn_norm", "scale_mlp_norm"]])
+@pytest.mark.parametrize("value", [True, False])
+def test_norms_within_attention_and_mlp_come_together(names: list[str], value: bool) -> None:
+    config = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {"num_classes": 5}}
+    arguments = {"depth": 2, **dict.fromkeys(names, value)}
+    if value and len(names) == 1:
+        with pytest.raises(BadFile, match="has one of scale_attn_norm and scale_mlp_norm; only both are supported"):
+            spec_in({**config, "model_args": arguments}, "FILE")
+        return
+    spec = spec_in({**config, "model_args": arguments}, "FILE")
+    assert isinstance(spec, ViTSpec)
+    assert spec.scale_norms is value
 
 
 def test_a_packed_gate_needs_an_even_hidden_width() -> None:
