@@ -202,7 +202,6 @@ def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **gi
     from learngene_zoo.training.predict import predict as predicted
 
     opened = lifecycle.models.open_answering(named, job.run)
-    lifecycle.models.note_random_head(opened)
     broken = 0
     rows: list[dict[str, Any]] = []
     activity = click.get_current_context().with_resource(report_activity("pictures"))
@@ -219,6 +218,8 @@ def predict(model: str, images: tuple[str, ...], top: int, batch_size: int, **gi
             click.echo(printable(_line(found)))
     if job.as_json:
         print_rows(rows, as_json=True)
+    if broken < len(rows):
+        lifecycle.models.note_random_head(opened)
     if broken and len(rows) > 1:
         say(f"{broken} of {counted(len(rows), 'picture')} could not be read", job)
     return 1 if broken else 0

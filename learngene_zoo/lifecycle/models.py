@@ -259,10 +259,12 @@ def evaluate(
     check_head(
         opened, data, f"the model {folder}" if folder else "the model", f"{shell_word(str(folder))} " if folder else ""
     )
-    note_random_head(opened)
     if resolution == "original":
-        return evaluate_originals(opened.model(), data, split, opened.input_format, run)
-    return measure(opened.model(), data, split, opened.input_format, run)
+        result = evaluate_originals(opened.model(), data, split, opened.input_format, run)
+    else:
+        result = measure(opened.model(), data, split, opened.input_format, run)
+    note_random_head(opened)
+    return result
 
 
 def export(

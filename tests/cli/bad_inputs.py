@@ -271,7 +271,7 @@ DATA = [
     Case("finetune model --task hf:nobody/nothing --offline", FAILED, ("nobody/nothing",)),
     Case("finetune model --task hf:../../etc", WRONG, ("hf:../../etc",)),
     Case("finetune model --task folder:", WRONG, ("folder:",)),
-    Case("evaluate model --task objects", WRONG, ("2 classes", "lgzoo finetune --task objects")),
+    Case("evaluate model --task objects", WRONG, ("2 classes", "lgzoo finetune model --task objects")),
     Case("doctor --task folder:nowhere", FAILED, ("no folder nowhere", "subfolder")),
 ]
 

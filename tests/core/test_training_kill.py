@@ -62,7 +62,7 @@ def assert_same(folder: Path, whole: tuple[dict[str, torch.Tensor], str]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("kind", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
 def test_killed_at_random_moments(tmp_path, whole, kind):
     # A checkpoint after every step, and a pause, so that even on a busy machine the training is not over before its signal.
     draw = random.Random(f"kill {kind}")

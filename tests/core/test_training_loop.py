@@ -351,7 +351,7 @@ def test_an_objective_can_be_trained_twice_and_saved(tmp_path: Path):
     assert "forward" not in vars(objective)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compiled_training_is_nearly_the_same():
     recipe = Recipe(epochs=1, lr=1e-2)
     assert_close(trained(replace(recipe, compile=True), dropout=0.0)[0], trained(recipe, dropout=0.0)[0])

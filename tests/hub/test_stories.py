@@ -23,7 +23,7 @@ from learngene_zoo.settings import with_settings
 
 Lgzoo = Callable[..., SimpleNamespace]  # what the fixture `lgzoo` is
 HERE = Path(__file__).resolve().parent
-SAMPLE = 46  # every so manieth case of the matrix: under a minute
+SAMPLE = 92  # every so manieth case of the matrix: under a minute
 
 
 def process(code: str, hub: StandIn, tmp_path: Path, path: str = "") -> str:
