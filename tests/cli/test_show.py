@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from learngene_zoo.artifacts.records import LearngeneConfig
+from learngene_zoo.artifacts.records import CardRecord, LearngeneConfig, Measured, Worth
 from learngene_zoo.artifacts.shelf import Learngene
 from learngene_zoo.cli.main import main
+from learngene_zoo.cli.show import _worth
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.vit.spec import ViTSpec
 from learngene_zoo.method import Budget, Target, method_of, named_sizes
@@ -91,3 +93,24 @@ def test_the_picture_of_closed_form_has_both_curves(tmp_path: Path, monkeypatch:
     monkeypatch.chdir(tmp_path)
     assert CliRunner().invoke(main, ["plot", "closed_form-mini", "-o", "x.svg"]).exit_code == 0
     assert Path("x.svg").stat().st_size > 1000
+
+
+def test_accuracies_stand_in_the_row_of_their_size_and_in_no_other() -> None:
+    common: dict[str, Any] = {"width": 96, "params": 5, "flops": 7, "images": 100}
+    measured = [
+        Measured(task="digits", layers=4, accuracy={"descendant": 0.4}, **common),
+        Measured(task="digits", layers=8, accuracy={"descendant": 0.8}, **common),
+        Measured(task="signs", layers=8, size={"keep": 3}, accuracy={"descendant": 0.3}, **common),
+    ]
+    card = CardRecord(worth=Worth(command="", split="test", how="", rows=tuple(measured)))
+    rows: list[dict[str, Any]] = [
+        {"layers": 4, "width": 96, "params": 5},
+        {"layers": 8, "width": 96, "keep": 3, "params": 6},
+        {"layers": 8, "width": 64},
+    ]
+    assert [_worth(row, card) for row in rows] == [
+        {"digits_accuracy": 0.4},
+        {"digits_accuracy": 0.8, "signs_accuracy": 0.3},
+        {},
+    ]
+    assert _worth(rows[0], None) == {}

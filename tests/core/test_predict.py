@@ -19,6 +19,7 @@ from learngene_zoo.cli.main import main
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.families.spec import View
 from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs import progress
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.folders import open_folder
 from learngene_zoo.tasks.loader import Loader
@@ -96,6 +97,7 @@ def test_a_picture_without_a_model_is_for_the_one_at_hand(pictures: Path, monkey
 @pytest.mark.parametrize("changes", [{}, {"inherited": frozenset({"head.bias"})}, {"provenance": {"trained_on": None}}])
 def test_a_random_head_is_noted(changes: dict[str, Any], pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(pictures)
+    monkeypatch.setattr(progress, "_printer", progress._Printer())  # other tests may have printed the note already
     replace(UNTRAINED, **changes).save(pictures / "model")
     code, _, errors = call("bee", "--top", "1")
     note = "note: the head of model is random: it guesses until the model is fine-tuned"

@@ -19,6 +19,7 @@ from learngene_zoo import ownership
 from learngene_zoo.atomic import digest_of, new_folder
 from learngene_zoo.errors import Refused, Unavailable, WrongCall
 from learngene_zoo.ownership import MARKER
+from learngene_zoo.runs import progress
 from learngene_zoo.runs.folder import finish, produce
 from learngene_zoo.runs.lock import hold_lock
 from learngene_zoo.runs.progress import print_activities
@@ -398,7 +399,10 @@ def test_a_record_whose_data_are_anything_else_is_refused_in_words(tmp_path: Pat
         call(whole, tmp_path / "out", Run(resume=True), data=lambda: {"photos": "a stamp"})
 
 
-def test_it_is_said_where_there_is_nothing_to_resume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_said_where_there_is_nothing_to_resume(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_printer", progress._Printer())  # other tests may have printed the note already
     note = "note: there is nothing to resume in "
     with print_activities():
         assert call(whole, tmp_path / "new", Run(resume=True)) == Toy("0")
