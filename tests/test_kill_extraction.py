@@ -45,6 +45,7 @@ def steps_in(run: Path) -> int:
     return found
 
 
+@pytest.mark.exhaustive
 def test_killed_anywhere_and_resumed_it_is_equal_to_the_last_bit(
     ancestry: Path, tmp_path: Path, checkout: Path
 ) -> None:

@@ -99,7 +99,9 @@ def full(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(root)], check=True)
 
 
-@pytest.mark.parametrize("line", WRITES)
+@pytest.mark.parametrize(
+    "line", [pytest.param(line, marks=pytest.mark.exhaustive if "--force" in line else []) for line in WRITES]
+)
 def test_a_full_disk(line: str, full: Path) -> None:
     check(full, line, "the disk is full; free some space")
 

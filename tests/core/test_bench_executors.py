@@ -50,6 +50,7 @@ def test_worker_processes_give_the_same_table(world: World, tmp_path: Path) -> N
     assert len(list((tmp_path / "workers" / "learngenes").glob("*.cost.json"))) == 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_grids_with_workers_can_follow_each_other(world: World, tmp_path: Path) -> None:
     executor = Workers(2)

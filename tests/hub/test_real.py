@@ -125,6 +125,7 @@ def test_what_it_takes_is_told_for_every_ancestry_model(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dtd", "pets"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_from_timm_to_the_hub_with_a_kill_between(hub: StandIn, data: None, tmp_path: Path) -> None:
     spec = architecture_of_timm(MODEL)

@@ -190,6 +190,7 @@ def test_pixels_and_attributes_are_learnt_too() -> None:
     assert set(sampled(labels)) == {"cross_entropy", "attributes/size", "attributes/kind"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_the_whole_batch(tmp_path: Path, torchrun: Any) -> None:
     """Least squares and joint training: stitches, sampled paths and weights agree but for the order of additions."""
