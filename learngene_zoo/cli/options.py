@@ -285,8 +285,10 @@ class MethodGroup(LazyGroup):
         helps = set(ctx.help_option_names)
         if args and args[0].startswith("-") and not helps & set(args):
             names = METHODS.references()
-            method = next((word for word in args if word in names), "closed_form")
-            example = shlex.join([*ctx.command_path.split(), method, *(word for word in args if word != method)])
+            position = next((i for i in reversed(range(len(args))) if args[i] in names), None)
+            method = "closed_form" if position is None else args[position]
+            others = args if position is None else args[:position] + args[position + 1 :]
+            example = shlex.join([*ctx.command_path.split(), method, *others])
             raise WrongCall(
                 f"name the method before its options, for example: {example}; see {ctx.command_path} --help"
             )

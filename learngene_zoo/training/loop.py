@@ -6,15 +6,12 @@ Evaluation, annealing and early stopping stand in the body of the `for`. `Engine
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +35,7 @@ from learngene_zoo.seeds import seed_step
 from learngene_zoo.settings import Recipe
 from learngene_zoo.training import checkpoint as checkpoints
 from learngene_zoo.training.checkpoint import TrainingState
+from learngene_zoo.training.interrupts import defer_interrupts
 from learngene_zoo.training.objectives import mixing
 from learngene_zoo.training.trackers import (
     Log,
@@ -161,7 +159,7 @@ def train(
         done = engine.begin()
         if done:
             say(run, f"{label} goes on after step {done} of {engine.steps}")
-        is_interrupted = stack.enter_context(deferred_interrupts(run.folder is not None and world() == 1))
+        is_interrupted = stack.enter_context(defer_interrupts(run.folder is not None and world() == 1, run.lines))
         watched = progress_bar if run.progress or not lines else partial(epoch_lines, epochs=recipe.epochs)
         bar = watched(run, label, done, engine.steps)
         outlets = (metrics_file(run.folder, done), tracking(engine.accelerator, run, label), bar)
@@ -182,38 +180,6 @@ def train(
             if is_interrupted():
                 raise KeyboardInterrupt
     engine.finish()
-
-
-@contextmanager
-def deferred_interrupts(is_wanted: bool) -> Iterator[Callable[[], bool]]:
-    """Within this, the first Ctrl-C is only remembered, and the next is what it was before. Yields whether there was one.
-
-    Nothing changes where interrupts are ignored, end the process, or go to another thread.
-    """
-    arrived: list[int] = []
-    before = signal.getsignal(signal.SIGINT)
-
-    def remember(number: int, frame: FrameType | None) -> None:
-        if arrived and callable(before):
-            arrived.clear()
-            signal.signal(signal.SIGINT, before)
-            before(number, frame)
-        else:
-            arrived.append(number)
-
-    if not is_wanted or not callable(before) or threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    signal.signal(signal.SIGINT, remember)
-    try:
-        yield lambda: bool(arrived)
-    except KeyboardInterrupt:
-        arrived.clear()
-        raise
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if arrived:  # it came in the last step, or the training was ended early
-            raise KeyboardInterrupt
 
 
 def _report(logs: Sequence[Log], step: Step, values: Mapping[str, float]) -> None:

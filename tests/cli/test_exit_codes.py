@@ -40,6 +40,10 @@ LINES = {
         "name the method before its options, for example: lgzoo extract first_k --image-size 112; "
         "see lgzoo extract --help",
     ),
+    "extract -o first_k first_k": (
+        2,
+        "name the method before its options, for example: lgzoo extract first_k -o first_k; see lgzoo extract --help",
+    ),
     "evaluate model --task digits": (
         2,
         "the model model has 2 classes and digits has 10; train it first: lgzoo finetune model --task digits",

@@ -16,7 +16,8 @@ from learngene_zoo.settings import Recipe
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training.checkpoint import newest_step
 from learngene_zoo.training.fit import prepared
-from learngene_zoo.training.loop import deferred_interrupts, train
+from learngene_zoo.training.interrupts import defer_interrupts
+from learngene_zoo.training.loop import train
 
 START = assemble(ViTSpec(layers=1, width=8, heads=2, classes=3, image_size=16, patch_size=8), {}, seed=0)
 RECIPE = Recipe(epochs=3, batch_size=8, augment="none")
@@ -57,6 +58,15 @@ def test_where_it_went_on_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "training goes on after step 5 of " in capsys.readouterr().err
 
 
+def test_the_first_one_is_announced_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_training(Run(folder=tmp_path / "quiet"), interrupt_at=5)
+    assert "interrupted" not in capfd.readouterr().err
+    with pytest.raises(KeyboardInterrupt):
+        run_training(Run(folder=tmp_path / "run", lines=True), interrupt_at=5)
+    assert capfd.readouterr().err.count("interrupted: saving after this step; press Ctrl-C again") == 1
+
+
 def test_a_second_one_ends_it_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_training(Run(folder=tmp_path / "run"), interrupt_at=5, again=True)
@@ -79,7 +89,7 @@ def test_without_a_folder_the_first_one_ends_it() -> None:
 
 def test_one_that_comes_as_the_training_ends_early_is_not_lost() -> None:
     def end_early() -> None:
-        with deferred_interrupts(True) as is_interrupted:
+        with defer_interrupts(True) as is_interrupted:
             assert not is_interrupted()
             signal.raise_signal(signal.SIGINT)
             assert is_interrupted()
@@ -91,7 +101,7 @@ def test_one_that_comes_as_the_training_ends_early_is_not_lost() -> None:
 
 def test_other_handlers_stay(tmp_path: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with deferred_interrupts(True) as is_interrupted:
+    with defer_interrupts(True) as is_interrupted:
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         signal.raise_signal(signal.SIGINT)
         assert not is_interrupted()
