@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How much is fuzzed."""
-    parser.addoption("--fuzz-cases", type=int, default=1000, help="cases of tests/fuzz, over all targets")
+    parser.addoption("--fuzz-cases", type=int, default=600, help="cases of tests/fuzz, over all targets")
     parser.addoption(
         "--fuzz-only", type=int, default=None, help="only the case of this number, of each target that -k selects"
     )
@@ -32,6 +32,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_xdist_auto_num_workers() -> int:
     """`-n auto` is a worker for each core that this process may use; by itself xdist takes two threads of a core for one."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files with slow tests first, so that no worker is left alone with one of them at the end."""
+    slow_files = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow_files)
 
 
 @pytest.fixture(autouse=True)

@@ -119,7 +119,7 @@ def test_the_workers_of_a_bench_end_with_it(tmp_path: Path, started, kind: signa
     assert_ends(process, kind)
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("kind", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
 def test_the_ranks_of_torchrun_end_with_it(tmp_path: Path, started, kind: signal.Signals) -> None:
     toy = [str(CORE / "training_toy.py"), str(tmp_path / "run"), str(tmp_path / "result.safetensors")]
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

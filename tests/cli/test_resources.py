@@ -106,7 +106,9 @@ def test_a_full_disk(line: str, full: Path) -> None:
     check(full, line, "the disk is full; free some space")
 
 
-@pytest.mark.parametrize("line", WRITES[1:4])
+@pytest.mark.parametrize(
+    "line", [WRITES[1], *(pytest.param(line, marks=pytest.mark.exhaustive) for line in WRITES[2:4])]
+)
 def test_a_limit_on_the_size_of_files(line: str, tmp_path: Path) -> None:
     make_world(tmp_path)
     check(tmp_path, line, "larger than this process may write", limit="FSIZE", size=64 * 2**10)
@@ -126,7 +128,7 @@ def test_a_lack_of_memory(line: str, tmp_path: Path) -> None:
     check(tmp_path, line, "out of memory; use a smaller", limit="AS", size=512 * 2**20)
 
 
-@pytest.mark.parametrize("files", [16, 40])
+@pytest.mark.parametrize("files", [16, pytest.param(40, marks=pytest.mark.exhaustive)])
 def test_too_many_open_files(files: int, tmp_path: Path) -> None:
     make_world(tmp_path)
     line = f"finetune model {BRIEF} --workers 8 -o new"

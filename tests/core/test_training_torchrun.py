@@ -48,7 +48,7 @@ def assert_close(one: Path, other: Path, **tolerance: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", ["8", "7"])
+@pytest.mark.parametrize("batch", [pytest.param("8", marks=pytest.mark.exhaustive), "7"])
 def test_two_processes_equal_one_with_the_whole_batch(tmp_path, together, batch):
     """Without dropout only the order of additions differs; 7 images are shared as 4 and 3."""
     options = ("--dropout", "0", "--epochs", "3", "--batch", batch)

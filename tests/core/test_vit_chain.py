@@ -77,15 +77,25 @@ def test_a_search_is_at_home(start: Start, made: Path) -> None:
     kept(searched(start), made / f"{start.name}-shallow")
 
 
-@pytest.mark.parametrize("method", ["pool", "tal"])
+KIND_CHANGES = {
+    "SigLIP": {"pool": "map", "class_token": False, "activation": "gelu_tanh"},
+    "DINOv2": {"mlp": "swiglu_packed", "activation": "silu", "registers": 4, "layer_scale": 1e-5},
+    "CLIP": {"norm_eps": 1e-5, "activation": "quick_gelu", "pre_norm": True},
+}
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "method"),
     [
-        {"pool": "map", "class_token": False, "activation": "gelu_tanh"},
-        {"mlp": "swiglu_packed", "activation": "silu", "registers": 4, "layer_scale": 1e-5},
-        {"norm_eps": 1e-5, "activation": "quick_gelu", "pre_norm": True},
+        pytest.param(
+            changes,
+            method,
+            id=f"{kind}-{method}",
+            marks=pytest.mark.exhaustive if (kind, method) == ("CLIP", "tal") else [],
+        )
+        for kind, changes in KIND_CHANGES.items()
+        for method in ("pool", "tal")
     ],
-    ids=["SigLIP", "DINOv2", "CLIP"],
 )
 def test_methods_that_serve_only_this_family_serve_every_kind(changes: dict, method: str, tmp_path: Path) -> None:
     spec = ViTSpec(layers=3, width=32, heads=2, classes=10, image_size=32, patch_size=8, **changes)

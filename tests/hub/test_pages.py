@@ -215,7 +215,7 @@ def marked(page: Path) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", map(marked, pages(set())), ids=str)
+@pytest.mark.parametrize("page", [marked(page) for page in pages(set())], ids=str)
 def test_what_a_page_says_can_be_done(page: Path, hub: StandIn, folder: Path) -> None:
     run_page(page, hub, exhaustive=False)
 
