@@ -6,19 +6,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.errors import WrongCall
 from learngene_zoo.intervals import Gain, paired_gain, proportion
 from learngene_zoo.method import Member
-from learngene_zoo.runs.run import Run, open_device
-from learngene_zoo.seeds import derive_seed
-from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.task import Task
-from learngene_zoo.training.evaluate import features, left_out
-
-BATCH = 128
+from learngene_zoo.training.probes import compute_features, is_right_left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +50,7 @@ def ranked(
 ) -> list[Candidate]:
     """The descendants, best first, by a probe of the same training images of `task` (None: of all).
 
-    A probe (see `left_out`) says what the features know before any training; what a fine-tuning makes of them may rank
+    A probe (see `training.probes.is_right_left_out`) says what the features know before any training; what a fine-tuning makes of them may rank
     otherwise. `report` hears of each as it is done. Raises `WrongCall` for a task with a class per pixel, and `BadData`.
     """
     if task.dense:
@@ -89,9 +84,6 @@ def _candidate(name: str, member: Member, right_N: np.ndarray, best_N: np.ndarra
 
 def probed(descendant: Descendant, task: Task, images: int | None, run: Run) -> np.ndarray:
     """Which of the task's training images the probe of a descendant's features names rightly, bool (N,)."""
-    model = descendant.model().eval().to(open_device(run))
-    seed = derive_seed(run.seed, "data")  # as `finetune` chooses its images
-    shown = descendant.input_format
-    loader = Loader(task, "train", shown, batch_size=BATCH, seed=seed, images=images, workers=run.workers)
-    features_ND, labels_N = (torch.cat(part).numpy() for part in zip(*features(model, loader)))
-    return left_out(features_ND, labels_N)
+    return is_right_left_out(
+        compute_features(descendant.model(), task, "train", descendant.input_format, run, images=images)
+    )

@@ -17,7 +17,7 @@ from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families import tensors
 from learngene_zoo.families.family import Convention, Cost, cost, table_of
-from learngene_zoo.families.spec import USUAL_VIEW, InputFormat, Spec, View
+from learngene_zoo.families.spec import USUAL_VIEW, Fit, InputFormat, Spec, View, fit_view
 from learngene_zoo.families.tensors import Model, Scheme, check_state, filled, initial, model_of, shapes
 from learngene_zoo.families.timm_config import (
     check_agreement,
@@ -152,6 +152,10 @@ class Descendant:
             class_names=names,
             folder=None,
         )
+
+    def with_fit(self, fit: Fit | None) -> Descendant:
+        """A copy that crops, pads or stretches pictures that are not square; None: as this one does."""
+        return self if fit is None else replace(self, view=fit_view(self.view, fit), folder=None)
 
     def config(self) -> dict[str, Json]:
         """The content of its config.json: timm's keys, and ours under `learngene`."""

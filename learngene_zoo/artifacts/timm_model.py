@@ -23,7 +23,7 @@ from learngene_zoo.artifacts.shelf import find
 from learngene_zoo.artifacts.sources import find_local_weights, find_weights_on_hub, pretrained_of_timm
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
-from learngene_zoo.families.spec import InputFormat
+from learngene_zoo.families.spec import Fit, InputFormat, fit_view
 from learngene_zoo.families.timm_config import image_settings, normalisation, view_in
 from learngene_zoo.settings import Json, fingerprint, to_json
 from learngene_zoo.storage import (
@@ -145,6 +145,14 @@ class TimmModel:
         head = _heads(self.images, _created(self.architecture, self.arguments))
         state = {name: tensor if name.startswith(head) else self.state[name] for name, tensor in fresh.items()}
         return self.with_state(state, classes=len(names), task=task, class_names=names)
+
+    def with_fit(self, fit: Fit | None) -> TimmModel:
+        """A copy that crops, pads or stretches pictures that are not square; None: as this one does."""
+        if fit is None:
+            return self
+        view = fit_view(self.input_format.view, fit)
+        images = {**self.images, "crop_mode": view.crop_mode, "crop_pct": view.crop_pct}
+        return replace(self, images=images, folder=None)
 
     def config(self) -> dict[str, Json]:
         """The content of its config.json: timm's keys, and ours under `learngene`."""

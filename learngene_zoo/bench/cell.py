@@ -13,6 +13,9 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import YOUNG, Json, Recipe, fingerprint, to_json, with_settings
 
 LEARNGENES = "learngenes"  # the folder of a bench that holds what was extracted
+HeadStart = Literal[
+    "ridge", "random"
+]  # a ridge regression of the model's features (training/heads.py), or random weights
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +67,21 @@ class Cell:
     training_seed: int | None = None  # None: derived from `seed` and the task
     version: int = 1  # of the suite that draws the task's test images
     data: Mapping[str, str] = field(default_factory=dict)  # the stamps of the user's own data that it reads, by task
+    head: HeadStart = "random"  # what a head that is not inherited starts from
 
     @property
     def key(self) -> str:
         """What tells this cell from every other: a hash of everything that changes its numbers."""
         values = to_json(self)
         # These fields came later: without them, older results keep their keys.
-        added: dict[str, Json] = {"size": {}, "extraction_seed": None, "training_seed": None, "version": 1, "data": {}}
+        added: dict[str, Json] = {
+            "size": {},
+            "extraction_seed": None,
+            "training_seed": None,
+            "version": 1,
+            "data": {},
+            "head": "random",
+        }
         return fingerprint({name: value for name, value in values.items() if name not in added or value != added[name]})
 
     @property

@@ -9,7 +9,7 @@ from typing import Literal
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.records import CONTROLS
-from learngene_zoo.bench.cell import Arm, Cell, Size, is_plain, label
+from learngene_zoo.bench.cell import Arm, Cell, HeadStart, Size, is_plain, label
 from learngene_zoo.bench.search import Augment
 from learngene_zoo.errors import WrongCall, ZooError, unknown
 from learngene_zoo.method import METHODS, Member, Target
@@ -85,6 +85,7 @@ def cells(
     sizes: Sequence[Mapping[str, Json]] = (),
     rates: Mapping[str, float] | None = None,
     split: Literal["validation", "test"] = "test",
+    head: HeadStart = "ridge",
     offline: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Cell]:
@@ -116,6 +117,7 @@ def cells(
             seed=seed,
             recipe=scheduled(replace(recipe, lr=(rates or {}).get(arm.name, recipe.lr)), budget),
             split=split,
+            head=head,
             version=catalogue.version_of(task),
             data={name: stamps[name] for name in (task, *arm.tasks_for(task)) if name in stamps},
             **size._asdict(),

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 UNTRAINED = "untrained"  # the folder of measurements that cells share
 TRAINED = "trained"  # the folder of trainings that cells share
 CHECKPOINTS = "checkpoints"  # the folder of trainings that were interrupted
-BATCH = 256  # images evaluated at once
 
 
 def failed(cell: Cell, error: str, run: Run) -> Row:
@@ -161,10 +160,15 @@ def chance(judged: Judged, task: Task) -> float:
 
 
 def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
-    """The descendant before training, under its arm's control; a head that is not inherited is the same in all arms."""
+    """Return the descendant before training, under its arm's control.
+
+    A head that is not inherited starts from the same random weights in all arms, or from the ridge regression of the arm's
+    own features, if the cell says so.
+    """
     from learngene_zoo.artifacts.descendant import controlled
     from learngene_zoo.families.family import table_of
     from learngene_zoo.families.tensors import initial
+    from learngene_zoo.training.heads import initialise_head
 
     start = expanded(cell, learngene, task, run)
     start = start.for_task(task.name, task.class_names, seed=run.seed, dense=task.dense)
@@ -172,7 +176,10 @@ def build(cell: Cell, learngene: Learngene, task: Task, run: Run) -> Descendant:
         seed = derive_seed(run.seed, "shuffle") if cell.arm.control == "shuffled" else run.seed
         start = controlled(start, cell.arm.control, seed)
     own_head = {name for name in start.state if table_of(start.spec).is_head(name)} - start.inherited
-    return start.with_state({**start.state, **initial(start.spec, run.seed, names=own_head)})
+    start = start.with_state({**start.state, **initial(start.spec, run.seed, names=own_head)})
+    if own_head and cell.head == "ridge":
+        start, _ = initialise_head(start, task, cell.recipe, run)
+    return start
 
 
 _latest: dict[str, Descendant] = {}
@@ -236,42 +243,24 @@ def untrained(cell: Cell, start: Descendant, task: Task, place: Path, run: Run) 
 def probed(
     start: Descendant, task: Task, split: Literal["validation", "test"], images: int | None, run: Run
 ) -> Untrained:
-    """Two accuracies before training: of the head, and of the nearest class mean in the space of the features.
+    """Return two accuracies before training: of the head, and of a ridge regression of the features.
 
-    The means are those of the images that the training will see. Every feature is divided by its standard deviation over
-    these images first, so that none dominates by its scale.
+    The regression is fitted to the images that the training will see (`images` of the training images).
     """
     import torch
 
     from learngene_zoo.runs.run import open_device
-    from learngene_zoo.tasks.loader import Loader
-    from learngene_zoo.training.evaluate import features
+    from learngene_zoo.training.probes import compute_features, fit_ridge
 
     model = start.model().to(open_device(run))
+    seen = compute_features(model, task, "train", start.input_format, run, images=images)
+    held_out = compute_features(model, task, split, start.input_format, run)
     head = model.get_classifier().cpu()
-    # The images that `training_images` chooses, without augmentation and in any order.
-    seen = Loader(
-        task,
-        "train",
-        start.input_format,
-        batch_size=BATCH,
-        seed=derive_seed(run.seed, "data"),
-        images=images,
-        workers=run.workers,
-    )
-    features_ND, labels_N = (torch.cat(part) for part in zip(*features(model, seen)))
-    scale_D = features_ND.std(dim=0).clamp(min=1e-6)
-    known_K = labels_N.unique()  # a class without an image has no mean
-    means_KD = torch.stack([features_ND[labels_N == label].mean(dim=0) for label in known_K]) / scale_D
-    held_out = Loader(task, split, start.input_format, batch_size=BATCH, workers=run.workers)
-    right = near = total = 0
-    for features_BD, labels_B in features(model, held_out):
-        with torch.no_grad():
-            right += int((head(features_BD).argmax(dim=1) == labels_B).sum())
-        nearest_B = known_K[torch.cdist(features_BD / scale_D, means_KD).argmin(dim=1)]
-        near += int((nearest_B == labels_B).sum())
-        total += len(labels_B)
-    return Untrained(value=right / total, probe=near / total)
+    with torch.no_grad():
+        predicted_N = head(torch.from_numpy(held_out.values)).argmax(dim=1).numpy()
+    probed_N = fit_ridge(seen, task.classes).predict(held_out.values).argmax(axis=1)
+    value, probe = (float((answers == held_out.labels).mean()) for answers in (predicted_N, probed_N))
+    return Untrained(value=value, probe=probe)
 
 
 @cache

@@ -147,6 +147,7 @@ def _cells(suite: str, given: dict[str, Any], job: Job, say: Callable[[str], Non
         recipe=chosen(replace(RECIPE, images=budget.images)),
         widths=given["width"] or (None,),
         split=given["split"],
+        head=given["head"],
         offline=job.run.offline,
         say=say,
     )
@@ -293,6 +294,8 @@ def grid_options() -> list[click.Option]:
         click.Option(["--report"], is_flag=True, help="Measure nothing; write the report of the results in -o again."),
         click.Option(["--split"], type=click.Choice(["validation", "test"]), default="test", show_default=True,
                      help="The images on which descendants are evaluated."),
+        click.Option(["--head"], type=click.Choice(["ridge", "random"]), default="ridge", show_default=True,
+                     help="What a new head starts from, in every arm: a ridge regression of the features, or random weights."),
         ancestry_option(),
     ]  # fmt: skip
 

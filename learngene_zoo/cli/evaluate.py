@@ -47,13 +47,21 @@ def evaluate(
     task: str | None,
     split: Literal["train", "validation", "test"],
     resolution: Literal["resized", "original"],
+    probe: Literal["knn", "ridge"] | None,
     **given: Any,
 ) -> None:
     """Measure the model, print the number, and write it if `-o` is given."""
+    of_probe = {name: given.pop(name) for name in PROBE_DEFAULTS}
     job = job_of(given)
     check_tasks(task)
     if job.place is not None and job.place.exists() and not (job.force or job.run.resume):
         raise Exists(job.place)
+    if probe is not None:
+        _probe(model, task, split, probe, of_probe, job)
+        return
+    for name, value in of_probe.items():
+        if value != PROBE_DEFAULTS[name]:
+            raise WrongCall(f"--{name.replace('_', '-')} is for --probe; name a probe: --probe ridge")
     named = _find_model(model, "finetuned", "descendant", offline=job.run.offline)
     found = lifecycle.evaluate(named, task=task, split=split, resolution=resolution, run=job.run)
     low, high = found.interval
@@ -71,6 +79,60 @@ def evaluate(
         _write(row, job)
         row["path"] = str(job.out)
     print_row(row, job.as_json)
+
+
+# Options that only a probe has, with their defaults.
+PROBE_DEFAULTS: dict[str, Any] = {"shots": None, "draws": 5, "k": None, "images": None, "image_size": None}
+
+
+def _probe(
+    model: str | None, task: str | None, split: str, kind: Literal["knn", "ridge"], of_probe: dict[str, Any], job: Job
+) -> None:
+    """Print a row for every number of shots, and write them if `-o` is given."""
+    if split == "train":
+        raise WrongCall("a probe is fitted to the training images; measure it on --split test or validation")
+    source = model if model is not None else _find_model(None, "finetuned", "descendant", offline=job.run.offline)
+    shots = of_probe.pop("shots") or (None,)
+    results = lifecycle.probe(source, task=task, kind=kind, split=split, shots=shots, run=job.run, **of_probe)  # type: ignore[arg-type]
+    rows: list[dict[str, Any]] = []
+    for result in results:
+        low, high = result.interval
+        rows.append(
+            {
+                "task": result.task,
+                "split": result.split,
+                "probe": result.probe,
+                "shots": result.shots if result.shots is not None else "all",
+                **({"k": result.k} if result.k else {}),
+                "training_images": result.training_images,
+                "draws": result.draws,
+                "value": result.value,
+                "low": low,
+                "high": high,
+                "images": result.images,
+            }
+        )
+    if job.place is not None and is_first():
+        _write({"probes": rows}, job)
+    if len(rows) == 1:
+        print_row(rows[0], job.as_json)
+    else:
+        print_rows(rows, job.as_json)
+
+
+class Shots(click.ParamType):
+    """Numbers of images of each class, separated by commas; `all` is every image."""
+
+    name = "shots"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int | None, ...]:
+        """Raises click's usage error, which names the option."""
+        if isinstance(value, tuple):
+            return value
+        words = [word.strip() for word in str(value).split(",")]
+        if not all(word == "all" or (word.isdecimal() and int(word) > 0) for word in words):
+            self.fail(f"expected numbers of images of each class, as 1,5,10, or all, got {value!r}", param, ctx)
+        return tuple(None if word == "all" else int(word) for word in words)
 
 
 def _find_model(named: str | None, *places: str, offline: bool) -> str | Path:
@@ -92,10 +154,12 @@ def _write(row: dict[str, Json], job: Job) -> None:
 command = click.Command(
     "evaluate",
     callback=evaluate,
-    help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its 95 % interval.\n\n"
+    help="Measure the accuracy of a model on one split of a task (mIoU for segmentation), with its 95 % interval; or, with "
+    "--probe, what its features say of the task before any training.\n\n"
     "MODEL is a folder, organisation/name@revision on the Hub, or any classifier of timm's by its name, such as "
     "timm:deit_tiny_patch16_224 (default: ./finetuned, else ./descendant), or an ONNX file that lgzoo export wrote.",
-    epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json",
+    epilog="\b\nExamples:\n  lgzoo evaluate\n  lgzoo evaluate finetuned --split validation --json\n"
+    "  lgzoo evaluate descendant --task digits --probe ridge --shots 1,5,10,all",
     params=[
         model_argument(),
         click.Option(
@@ -110,7 +174,31 @@ command = click.Command(
             "resized",
             "Pixels that mIoU counts: as the model sees them, or all.",
         ),
-        *job_options(None, "Also write the numbers into this JSON file.", without=("tracker", "seed")),
+        click.Option(
+            ["--probe"],
+            type=click.Choice(["knn", "ridge"]),
+            help="Measure the features instead of the head: by the nearest training images, or by a ridge regression. "
+            "MODEL may then be an ancestry model, too.",
+        ),
+        click.Option(
+            ["--shots"],
+            type=Shots(),
+            metavar="N,...",
+            help="Fit the probe to N training images of each class, as 1,5,10, or to all.  [default: all]",
+        ),
+        click.Option(
+            ["--draws"], type=WholeNumber(1), default=5, show_default=True, help="Draws of each number of shots."
+        ),
+        click.Option(
+            ["--k"],
+            type=WholeNumber(1),
+            help="Neighbours that vote.  [default: 20; 5 with fewer than 20 training images of a class]",
+        ),
+        click.Option(["--images"], type=WholeNumber(1), help="Show the probe at most this many training images."),
+        click.Option(
+            ["--image-size"], type=WholeNumber(1), help="Height and width of the images that an ancestry model takes."
+        ),
+        *job_options(None, "Also write the numbers into this JSON file.", without=("tracker",)),
     ],
 )
 

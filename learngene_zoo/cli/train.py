@@ -102,12 +102,20 @@ def finetune(model: str | None, task: str | None, preset: str | None, **given: A
     metrics: Any = made.provenance["metrics"]
     facts = _facts(metrics)
     if facts:
-        kept = f"epoch {facts['kept_epoch']} of {metrics['epochs']} is kept; " if facts.get("kept_epoch") else ""
+        kept = _describe_kept(facts.get("kept_epoch"), metrics["epochs"])
         measured = f"{facts['metric']} {facts['value']:.4f} on {facts['images']} test images"
         say(f"{kept}{measured} (95 % interval {facts['low']:.4f} to {facts['high']:.4f})", job)
     where = "" if str(job.out) == "finetuned" else f" {shell_word(str(job.out))}"
     print_made(job.out, job, f"lgzoo evaluate{where}{on_task(task if task and is_own_data(task) else None)}", **facts)
     return _warn(metrics)
+
+
+def _describe_kept(epoch: int | None, epochs: int) -> str:
+    if epoch is None:
+        return ""
+    if epoch == 0:
+        return "no epoch validates better than the model before training, which is kept; "
+    return f"epoch {epoch} of {epochs} is kept; "
 
 
 def _warn(metrics: Mapping[str, Any]) -> int:

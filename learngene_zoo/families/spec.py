@@ -48,19 +48,31 @@ LIMITS = {
 class View:
     """How a picture becomes a square of `image_size` pixels, in timm's words.
 
-    `center` resizes its shorter side to image_size / crop_pct and crops the centre; `squash` resizes both sides to that.
+    `center` resizes its shorter side to image_size / crop_pct and crops the centre; `squash` resizes both sides to that;
+    `border` resizes its longer side to that and pads the shorter one with the mean colour, so that with a crop_pct of 1
+    the whole picture is seen, in its own proportions.
     Raises `WrongCall` for a `crop_pct` that leaves nothing or more than there is.
     """
 
     crop_pct: Annotated[float, Bounds(least=0.1, most=1)] = field(default=1.0, metadata=YOUNG)
     interpolation: Interpolation = field(default="bicubic", metadata=YOUNG)
-    crop_mode: Literal["center", "squash"] = field(default="center", metadata=YOUNG)
+    crop_mode: Literal["center", "squash", "border"] = field(default="center", metadata=YOUNG)
 
     def __post_init__(self) -> None:
         check_bounds(self)
 
 
 USUAL_VIEW = View()
+Fit = Literal["crop", "pad", "stretch"]
+_CROP_MODES: dict[Fit, Literal["center", "border", "squash"]] = {"crop": "center", "pad": "border", "stretch": "squash"}
+
+
+def fit_view(view: View, fit: Fit | None) -> View:
+    """Return a view that crops, pads or stretches pictures; None: as it does. Nothing is cropped of what is not to be."""
+    if fit is None:
+        return view
+    crop_pct = view.crop_pct if fit == "crop" and view.crop_mode == "center" else 1.0
+    return replace(view, crop_mode=_CROP_MODES[fit], crop_pct=crop_pct)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +84,11 @@ class InputFormat:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     view: View = field(default=USUAL_VIEW, metadata=FLAT)
+
+    @property
+    def fill(self) -> tuple[int, ...]:
+        """The colour of padding, from 0 to 255 for each channel: the mean."""
+        return tuple(round(255 * value) for value in self.mean)
 
     @property
     def identity(self) -> Json:

@@ -5,6 +5,7 @@ Each takes names, paths or objects, does one thing, and returns the object it ma
 
 from learngene_zoo.lifecycle.answers import compare as compare
 from learngene_zoo.lifecycle.answers import predict as predict
+from learngene_zoo.lifecycle.answers import probe as probe
 from learngene_zoo.lifecycle.answers import recommend as recommend
 from learngene_zoo.lifecycle.learngenes import expand as expand
 from learngene_zoo.lifecycle.learngenes import extract as extract

@@ -1,4 +1,4 @@
-"""The verbs that ask models, and change nothing: compare, predict, recommend."""
+"""The verbs that ask models, and change nothing: compare, predict, probe, recommend."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.timm_model import open_model
-from learngene_zoo.errors import WrongCall
+from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
 from learngene_zoo.lifecycle.models import open_answering, open_task_for, own_run
 from learngene_zoo.method import Budget, Member, Target, family, method_of
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
-from learngene_zoo.settings import with_settings
+from learngene_zoo.settings import Json, to_json, with_settings
 from learngene_zoo.tasks.catalogue import open_task
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from learngene_zoo.recommendation import Candidate
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.predict import Prediction
+    from learngene_zoo.training.probes import ProbeResult
 
 
 def compare(
@@ -49,6 +50,88 @@ def compare(
     one, other = (open_model(model, offline=run.offline) for model in (first, second))
     data = open_task_for(one, task, "compare", run)
     return measured(one, other, data, split, run, timed=timed)
+
+
+def probe(
+    model: str | Path | Descendant | TimmModel,
+    *,
+    task: str | None = None,
+    kind: Literal["ridge", "knn"] = "ridge",
+    split: Literal["validation", "test"] = "test",
+    shots: Sequence[int | None] = (None,),
+    draws: int = 5,
+    k: int | None = None,
+    images: int | None = None,
+    image_size: int | None = None,
+    run: Run | None = None,
+) -> list[ProbeResult]:
+    """Measure what a model's features say of a task, without training the model (`training.probes`).
+
+    Args:
+        model: any that `evaluate` takes but an exported file; or an ancestry model, as `extract` takes it, with or without
+            a head.
+        task: default as of `evaluate`.
+        kind: a ridge regression onto the classes, or the nearest training images.
+        shots: training images of each class that the probe is fitted to, one result for each; None: all.
+        draws: how often a number of shots is drawn.
+        k: neighbours that vote. None: 20, or 5 where a class has fewer than 20 training images on average.
+        images: the probe sees at most so many of the training images. None: all.
+        image_size: of an ancestry model, in pixels. None: its own.
+
+    Raises:
+        WrongCall: for a task with a class per pixel, and as `evaluate` does.
+        BadData: if the training images show fewer than two classes.
+        TrainingFailed: for features that are not finite.
+    """
+    from learngene_zoo.tasks.splits import with_validation
+    from learngene_zoo.training.probes import compute_features, run_probe
+
+    run = run or own_run()
+    opened = _open_probed(model, image_size, run)
+    data = open_task_for(opened, task, "evaluate", run)
+    if data.dense:
+        raise WrongCall(f"{data.name} has a class for every pixel; a probe needs one for every image")
+    if split == "validation":
+        data = with_validation(data)
+    module, shown = opened.model(), opened.input_format
+    train = compute_features(module, data, "train", shown, run, images=images)
+    held_out = compute_features(module, data, split, shown, run)
+    return [
+        run_probe(train, held_out, data, split, kind, shots=count, draws=draws, k=k, seed=run.seed) for count in shots
+    ]
+
+
+def _open_probed(model: str | Path | Descendant | TimmModel, image_size: int | None, run: Run) -> Any:
+    """Open a model whose features are measured: any, or an ancestry model, at a size of its own."""
+    from learngene_zoo.artifacts.ancestry import open_ancestry
+    from learngene_zoo.artifacts.descendant import assemble
+
+    if not isinstance(model, str | Path):
+        return model
+    try:
+        if image_size is None:
+            return open_model(model, offline=run.offline)
+    except (BadFile, WrongCall) as error:
+        reason: Exception | None = error
+    else:
+        reason = None
+    try:
+        ancestry = open_ancestry(str(model), image_size=image_size, offline=run.offline)
+    except (BadFile, WrongCall):
+        if reason is not None:
+            raise reason from None
+        raise
+    record = ancestry.record
+    provenance: dict[str, Json] = {"ancestries": [to_json(record)]}
+    return assemble(
+        ancestry.spec,
+        ancestry.state,
+        seed=run.seed,
+        mean=record.mean,
+        std=record.std,
+        view=record.view,
+        provenance=provenance,
+    )
 
 
 def predict(

@@ -97,6 +97,15 @@ class Tuning:
     keep: Annotated[
         Literal["best", "last"], "keep the weights of the epoch that validates best, or of the last one"
     ] = "best"
+    head: Annotated[
+        Literal["ridge", "random"],
+        "a new head starts from a ridge regression of the model's features onto the classes, or from random weights",
+    ] = field(default="ridge", metadata=YOUNG)
+    fit: Annotated[
+        Literal["crop", "pad", "stretch"] | None,
+        "what happens to pictures that are not square: their ends are cropped, they are padded with the mean colour, or stretched "
+        "(none: as the model has it)",
+    ] = field(default=None, metadata=YOUNG)
     patience: Annotated[int | None, "stop after N epochs that validate no better", Bounds(least=1)] = None
     teacher: Annotated[
         str | None,
@@ -131,9 +140,9 @@ def finetune(
     force: bool = False,
     **settings: Any,
 ) -> Descendant | TimmModel:
-    """Train a model on a task (default: the one it was built for), with a fresh head if it needs one.
+    """Train a model on a task (default: the one it was built for), with a new head if it needs one.
 
-    Every epoch is validated, and the weights of the best one are kept; what they do on the test images is in the provenance and in
+    A new head starts from a ridge regression of the model's own features (`training.heads`) unless `head` is "random". Every epoch is validated, and the weights of the best one are kept; what they do on the test images is in the provenance and in
     `report.html`. The fields of `recipe` (default: `FINETUNE`, with the learning rate of `rate_for` the model's width) and of
     `tuning` can also be given by name (`epochs=5, patience=3`); `batch_size` and `lr` may be "auto": see `training.automatic`.
     `preset` takes the recipe's place: "paper" is that of the paper of the method that built the model, with the rate that it has for
@@ -144,7 +153,9 @@ def finetune(
     """
     run = run or own_run()
     check_start(out, run, force)
+    from learngene_zoo.tasks.splits import with_validation
     from learngene_zoo.training.automatic import settled
+    from learngene_zoo.training.heads import describe_head, has_trained_head, initialise_head
     from learngene_zoo.training.trackers import say, say_notes
     from learngene_zoo.training.tuning import tune
 
@@ -159,8 +170,12 @@ def finetune(
 
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
-        head = derive_seed(run.seed, "head")
-        fresh = start.for_task(data.name, data.class_names, seed=head, dense=data.dense)
+        seed = derive_seed(run.seed, "head")
+        fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense).with_fit(tuning.fit)
+        if tuning.head == "ridge" and not has_trained_head(start, data):
+            fresh, record = initialise_head(fresh, with_validation(data), recipe, run)
+            fresh = replace(fresh, provenance={**fresh.provenance, "head": record})
+            say(run, describe_head(record))
         resolved, tried = settled(fresh, data, recipe, run, found)
         lesson, lessons = _lesson(tuning, fresh, data, run)
         made = tune(fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson)

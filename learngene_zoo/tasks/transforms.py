@@ -107,20 +107,23 @@ def _impossible(attribute: Attribute, values_N: torch.Tensor) -> torch.Tensor:
 # Resizing and normalising.
 
 
-def fitted(images: Images, size: int, view: View = USUAL_VIEW) -> torch.Tensor:
-    """uint8 (N, C, size, size): resized as the view says, by PIL, then the centre cropped."""
+def fitted(images: Images, size: int, view: View = USUAL_VIEW, fill: Sequence[int] = (0,)) -> torch.Tensor:
+    """uint8 (N, C, size, size): resized as the view says, by PIL, then the centre cropped or padded with the colour `fill`."""
     if not isinstance(images, torch.Tensor):
-        return torch.cat([fitted(image[None], size, view) for image in images])
+        return torch.cat([fitted(image[None], size, view, fill) for image in images])
     shape = resized_shape(images.shape[-2:], size, view)
     if math.prod(shape) > MOST_RESIZED:
         return torch.stack([_resize_centre(image, shape, size, view.interpolation) for image in images])
     if shape != images.shape[-2:] and len(images):
         images = torch.stack([resized(image, shape, view.interpolation) for image in images])
-    return _centre(images, size)
+    return crop_or_pad(images, size, fill)
 
 
 def fitted_masks(masks: Images, size: int, view: View = USUAL_VIEW) -> torch.Tensor:
-    """uint8 (N, size, size): resized and cropped as their images are; each pixel takes the class of the nearest one."""
+    """uint8 (N, size, size): resized and cropped as their images are; each pixel takes the class of the nearest one.
+
+    Pixels of padding have no class: `IGNORED`.
+    """
     if not isinstance(masks, torch.Tensor):
         return torch.cat([fitted_masks(mask[None], size, view) for mask in masks])
     shape = resized_shape(masks.shape[-2:], size, view)
@@ -128,16 +131,19 @@ def fitted_masks(masks: Images, size: int, view: View = USUAL_VIEW) -> torch.Ten
         return masks[:, _nearest(masks.shape[-2], shape[0], size)][:, :, _nearest(masks.shape[-1], shape[1], size)]
     if shape != masks.shape[-2:]:
         masks = functional.interpolate(masks[:, None], size=shape, mode="nearest-exact")[:, 0]
-    return _centre(masks, size)
+    return crop_or_pad(masks[:, None], size, (IGNORED,))[:, 0]
 
 
 def resized_shape(shape: Sequence[int], size: int, view: View = USUAL_VIEW) -> tuple[int, int]:
     """Height and width before the centre of `size` pixels is cropped, rounded as timm and torchvision round them."""
     height, width = shape
-    shorter, least = math.floor(size / view.crop_pct), min(height, width)
+    side, least = math.floor(size / view.crop_pct), min(height, width)
     if view.crop_mode == "squash":
-        return shorter, shorter
-    return int(shorter * height / least), int(shorter * width / least)
+        return side, side
+    if view.crop_mode == "border":
+        ratio = max(height / side, width / side)
+        return max(1, round(height / ratio)), max(1, round(width / ratio))
+    return int(side * height / least), int(side * width / least)
 
 
 def resized(image_CHW: torch.Tensor, shape: tuple[int, int], interpolation: Interpolation) -> torch.Tensor:
@@ -180,9 +186,27 @@ def _find_corner(shape: Sequence[int], size: int) -> tuple[int, int]:
     return top, left
 
 
-def _centre(images: torch.Tensor, size: int) -> torch.Tensor:
-    top, left = _find_corner(images.shape[-2:], size)
-    return images[..., top : top + size, left : left + size]
+def crop_or_pad(images_NCHW: torch.Tensor, size: int, fill: Sequence[int]) -> torch.Tensor:
+    """Return the centre of `size` pixels; what is smaller is padded with a colour, as timm does it.
+
+    `fill` has a value for each channel; of another number of channels the mean is taken.
+    """
+    channels, height, width = images_NCHW.shape[-3:]
+    if height < size or width < size:
+        colour = fill if len(fill) == channels else [round(sum(fill) / len(fill))] * channels
+        shape = (*images_NCHW.shape[:-2], max(height, size), max(width, size))
+        padded = torch.tensor(colour, dtype=images_NCHW.dtype)[:, None, None].expand(shape).clone()
+        top, left = find_padding((height, width), size)
+        padded[..., top : top + height, left : left + width] = images_NCHW
+        images_NCHW = padded
+    top, left = _find_corner(images_NCHW.shape[-2:], size)
+    return images_NCHW[..., top : top + size, left : left + size]
+
+
+def find_padding(shape: Sequence[int], size: int) -> tuple[int, int]:
+    """Return the rows above and the columns left of an image that is padded to `size` pixels."""
+    top, left = (max(0, size - side) // 2 for side in shape)
+    return top, left
 
 
 def normalised(images_NCHW: torch.Tensor, input_format: InputFormat) -> torch.Tensor:
@@ -224,7 +248,7 @@ def augmented(
         return _deit(images, input_format, how), None
     if augment == "rand":
         return _rand(images, size, how) if masks is None else _rand_jointly(images, masks, size, how)
-    fitted_NCHW = fitted(images, size, view)
+    fitted_NCHW = fitted(images, size, view, input_format.fill)
     if masks is None:
         return light(fitted_NCHW, *how) if augment == "light" else fitted_NCHW, None
     masks_NHW = fitted_masks(masks, size, view)
@@ -259,7 +283,7 @@ def _reflected(places: np.ndarray, side: int) -> np.ndarray:
 def _deit(images: Images, input_format: InputFormat, how: How) -> torch.Tensor:
     seed, epoch, indices, flip = how
     size = input_format.image_size
-    whole = fitted(images, size, input_format.view) if size <= deit.SMALL else images
+    whole = fitted(images, size, input_format.view, input_format.fill) if size <= deit.SMALL else images
     coloured = [_with_channels(image[None], 3)[0] for image in whole]
     changed = deit.changed(coloured, input_format, deit.seeds_of("deit", seed, epoch, indices), flip)
     return deit.erased(normalised(changed, input_format), deit.seeds_of("erased", seed, epoch, indices))

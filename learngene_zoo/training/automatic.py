@@ -5,7 +5,7 @@ Each is a part of the run: a resumed run loads what was found, and finishes what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,8 @@ from learngene_zoo.training.trackers import say
 
 ON_CPU = 64  # images a step; there memory does not decide
 LARGEST = 1024  # images a step; larger batches need other learning rates
-RATES = (1e-4, 3e-4, 1e-3, 3e-3)
+RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
+BEYOND = {1e-5: (3e-6, 1e-6), 3e-3: (1e-2, 3e-2)}  # tried in turn while the outermost rate is the best
 SHARE, IMAGES = 5, 2000  # a rate is tried for a fifth of the epochs, on at most this many training images
 ROOM = 0.9  # of a GPU's memory that may be used
 
@@ -39,8 +40,8 @@ def settled(
 
     batch_size  on a GPU the largest power of two, times the processes, of which one step fits into its memory, at most 1,024 and no more
                 than there are training images; 64 on a processor
-    lr          of 1e-4, 3e-4, 1e-3 and 3e-3 the one that does best on validation images after a fifth of the epochs, on at most 2,000
-                training images; the smallest of equals
+    lr          of 1e-5, 3e-5, 1e-4, 3e-4, 1e-3 and 3e-3 the one that does best on validation images after a fifth of the epochs, on
+                at most 2,000 training images; the smallest of equals. If that is the first or the last, rates beyond it are tried
     """
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
@@ -50,16 +51,33 @@ def settled(
         record["batch_size"] = "auto"
         say(run, f"batch size {recipe.batch_size}")
     if "lr" in names:
-        task, tried = with_validation(task), []
-        for rate in RATES:
-            found = once(quiet.part(f"lr/{rate:g}"), tried_rate, _short(recipe, task, rate), (start, task)).record
-            tried.append({"lr": rate, "validation": found["value"]})
-            say(run, f"learning rate {rate:g}: {found['value']:.4f} on validation images")
-        best = max(tried, key=lambda one: one["validation"])
-        recipe = replace(recipe, lr=best["lr"])
-        record["lr"] = tried
+        task = with_validation(task)
+
+        def measure(rate: float) -> float:
+            part = once(quiet.part(f"lr/{rate:g}"), tried_rate, _short(recipe, task, rate), (start, task))
+            say(run, f"learning rate {rate:g}: {part.record['value']:.4f} on validation images")
+            return float(part.record["value"])
+
+        values = try_rates(measure)
+        recipe = replace(recipe, lr=choose_rate(values))
+        record["lr"] = [{"lr": rate, "validation": value} for rate, value in values.items()]
         say(run, f"learning rate {recipe.lr:g} is taken")
     return recipe, record
+
+
+def try_rates(measure: Callable[[float], float]) -> dict[float, float]:
+    """Return what `measure` gives for each of `RATES`, and for those beyond the first or last while that is the best."""
+    values = {rate: measure(rate) for rate in RATES}
+    for rate in BEYOND.get(choose_rate(values), ()):
+        values[rate] = measure(rate)
+        if choose_rate(values) != rate:
+            break
+    return dict(sorted(values.items()))
+
+
+def choose_rate(values: Mapping[float, float]) -> float:
+    """Return the rate with the largest value, the smallest of equals."""
+    return max(values, key=lambda rate: (values[rate], -rate))
 
 
 def _short(recipe: Recipe, task: Task, rate: float) -> Recipe:

@@ -22,7 +22,7 @@ from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gathered, join, open_device, rank, world
 from learngene_zoo.tasks.loader import Feeder
 from learngene_zoo.tasks.task import Samples, Split, Task
-from learngene_zoo.tasks.transforms import checked, normalised, resized, resized_shape
+from learngene_zoo.tasks.transforms import checked, crop_or_pad, find_padding, normalised, resized, resized_shape
 from learngene_zoo.training.objectives import MOST_LOGITS, MeanIoU
 
 if TYPE_CHECKING:
@@ -98,16 +98,24 @@ def over_windows(
     height, width = resized_shape(image_CHW.shape[-2:], side, view)
     if (height, width) != tuple(image_CHW.shape[-2:]):
         image_CHW = resized(image_CHW, (height, width), view.interpolation)
-    places = [(top, left) for top in starts(height, side) for left in starts(width, side)]
-    total, count = torch.zeros(()), torch.zeros(height, width, device=device)
-    for top, left in places:
-        window = image_CHW[None, :, top : top + side, left : left + side]
+    top, left = 0, 0
+    padded_height, padded_width = height, width
+    if view.crop_mode == "border":  # a side may be shorter than a window
+        square = max(height, width, side)
+        top, left = find_padding((height, width), square)
+        image_CHW = crop_or_pad(image_CHW[None], square, input_format.fill)[0]
+        padded_height = padded_width = square
+    places = [(row, column) for row in starts(padded_height, side) for column in starts(padded_width, side)]
+    total, count = torch.zeros(()), torch.zeros(padded_height, padded_width, device=device)
+    for row, column in places:
+        window = image_CHW[None, :, row : row + side, column : column + side]
         logits_KSS = model(normalised(window, input_format).to(device))[0].float()
         if not total.dim():
-            total = torch.zeros(len(logits_KSS), height, width, device=device)
-        total[:, top : top + side, left : left + side] += logits_KSS
-        count[top : top + side, left : left + side] += 1
-    return total / count, bool(torch.isfinite(total).all())
+            total = torch.zeros(len(logits_KSS), padded_height, padded_width, device=device)
+        total[:, row : row + side, column : column + side] += logits_KSS
+        count[row : row + side, column : column + side] += 1
+    mean = (total / count)[:, top : top + height, left : left + width]
+    return mean, bool(torch.isfinite(mean).all())
 
 
 def starts(length: int, side: int) -> list[int]:

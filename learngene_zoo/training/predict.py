@@ -76,4 +76,4 @@ def _read(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
             print_note(note, "deep grey")
     except BadData as error:
         return error
-    return normalised(fitted([pixels_CHW], input_format.image_size, input_format.view), input_format)
+    return normalised(fitted([pixels_CHW], input_format.image_size, input_format.view, input_format.fill), input_format)

@@ -53,7 +53,8 @@ def report(model: Descendant | TimmModel, task: Task, judged: Judged) -> str:
         f"{test.metric} {test.value:.4f} on {test.images} {test.split} images (95 % interval {low:.4f} to {high:.4f})"
     )
     epoch = metrics.get("kept_epoch")
-    kept = "" if epoch is None else f" The weights are those of epoch {epoch}." if epoch else " They are untrained."
+    before = " No epoch validates better than epoch 0, before training, whose weights these are."
+    kept = "" if epoch is None else f" The weights are those of epoch {epoch}." if epoch else before
     warning = f'<p class="warning">{html(metrics["warning"])}</p>' if "warning" in metrics else ""
     parts = [
         f"<h1>{html(title)}</h1><p>{html(facts)}.{kept}</p>{warning}",
@@ -82,29 +83,27 @@ def _of_pixels(task: Task, judged: Judged) -> list[str]:
 
 
 def _curves(history: Sequence[Mapping[str, Any]], metric: str) -> str:
-    """Loss of training and value on validation images, each over the epochs."""
+    """Loss of training and value on validation images, each over the epochs; epoch 0 is before training."""
     if not history:
         return ""
-    name = f"validation_{metric}"
-    drawn = [
-        ("training loss", [row["loss"] for row in history]),
-        (f"validation {metric}", [row[name] for row in history]),
-    ]
-    rows = [(row["epoch"], f"{row['loss']:.4f}", f"{row[name]:.4f}") for row in history]
+    drawn = [("training loss", "loss"), (f"validation {metric}", f"validation_{metric}")]
+    rows = [(row["epoch"], *(f"{row[key]:.4f}" if key in row else "" for _, key in drawn)) for row in history]
     table = _table(("epoch", "training loss", f"validation {metric}"), rows)
-    lines = "".join(_curve(title, values) for title, values in drawn)
+    curves = [(title, [(int(row["epoch"]), row[key]) for row in history if key in row]) for title, key in drawn]
+    lines = "".join(_curve(title, points) for title, points in curves if points)
     return f"<h2>Training</h2><div class=curves>{lines}</div><details><summary>every epoch</summary>{table}</details>"
 
 
-def _curve(title: str, values: Sequence[float]) -> str:
+def _curve(title: str, history: Sequence[tuple[int, float]]) -> str:
+    epochs, values = zip(*history)
     low, high = min(values), max(values)
     reach = (high - low) or 1.0
-    step = 360 / max(len(values) - 1, 1)
-    points = [(40 + i * step, 150 - 120 * (value - low) / reach) for i, value in enumerate(values)]
+    step = 360 / max(epochs[-1] - epochs[0], 1)
+    points = [(40 + (epoch - epochs[0]) * step, 150 - 120 * (value - low) / reach) for epoch, value in history]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in points)
     labels = f'<text x="2" y="34">{high:.3g}</text><text x="2" y="154">{low:.3g}</text><text x="40" y="14">{html(title)}</text>'
-    ends = f'<text x="40" y="172">epoch 1</text><text x="400" y="172" text-anchor="end">{len(values)}</text>'
+    ends = f'<text x="40" y="172">epoch {epochs[0]}</text><text x="400" y="172" text-anchor="end">{epochs[-1]}</text>'
     line = f'<polyline points="{path}" fill="none" stroke-width="1.5"/>'
     return f'<svg viewBox="0 0 420 180" role="img">{labels}{ends}{line}{dots}</svg>'
 

@@ -1,6 +1,8 @@
 """Fine-tuning that is watched: validation after every epoch, the best weights kept, early stopping, the figure on test images.
 
 `tune` is what the verb `finetune` does; everything else that trains uses `fit`, which looks at validation images once, at the end.
+The model is evaluated before the first step, too: as epoch 0 it competes with the others for the best one, so that a fine-tuning
+never ends below its start on the validation images.
 
 In the run's folder, `metrics.jsonl` has the validation of every epoch, and `best-<epoch>` the weights of the best one so far. Whatever
 a resumed run continues from, the best epoch until then is still there, so that it ends as if it had never been interrupted.
@@ -43,14 +45,15 @@ BEST = "best-"
 class Epoch:
     """What is known of a finished epoch."""
 
-    epoch: int  # from 1
+    epoch: int  # from 1; 0 is before the first step
     step: int
-    loss: float  # the mean over its steps
+    loss: float | None  # the mean over its steps; None: it has none
     value: float  # on validation images
 
     def json(self, metric: str) -> dict[str, Json]:
         """As a model's provenance records it."""
-        return {"epoch": self.epoch, "loss": self.loss, f"validation_{metric}": self.value}
+        loss: dict[str, Json] = {} if self.loss is None else {"loss": self.loss}
+        return {"epoch": self.epoch, **loss, f"validation_{metric}": self.value}
 
 
 def tune(
@@ -65,7 +68,7 @@ def tune(
 ) -> M:
     """Train all weights of `start` on a task, validated after every epoch, and evaluate what is kept on the test images.
 
-    `keep`: the weights of the first epoch with the best accuracy (or mIoU) on validation images, or of the last. `patience`: stop
+    `keep`: the weights of the first epoch with the best accuracy (or mIoU) on validation images, epoch 0 included, or of the last. `patience`: stop
     after so many epochs without a better one. Where the task has no validation images, a tenth of its training images are;
     its test images decide nothing. A training that diverges ends there: the weights of the best epoch until then are kept, or
     those before training, and a `warning` in the metrics says so. `lesson` makes another objective, a `Distilled`, of the task's and the model. The result has a report of it all, `report.html`, among its files. Raises as `fit` does.
@@ -77,6 +80,7 @@ def tune(
     watch = Watch(run=run, keep=keep, patience=patience)
     failure = ""
     if recipe.epochs:
+        watch.begin(model, start, task, recipe)
         steps = train(objective, loader, recipe, run, label=f"training on {task.name}", lines=False)
         try:
             with closing(steps):  # type: ignore[type-var]  # a generator, which ends here if it is stopped early
@@ -90,9 +94,6 @@ def tune(
     test = judged.evaluation
     history = [epoch.json(test.metric) for epoch in watch.history]
     kept = watch.kept(history)
-    if failure and not kept:
-        value = evaluate(model, task, "validation", start.input_format, run).value
-        kept = {"epoch": 0, f"validation_{test.metric}": value}
     warnings = _describe_failure(failure, kept, test.metric, task, recipe) if kept else {}
     low, high = test.interval
     metrics: dict[str, Json] = {
@@ -137,9 +138,18 @@ class Watch:
     patience: int | None
     history: list[Epoch] = field(default_factory=list)
     state: StateDict | None = None  # of the best epoch
+    _first: StateDict | None = None  # before the first step
     _last: StateDict | None = None  # of the last epoch, where that is to be kept
     _losses: list[float] = field(default_factory=list)
     _began: float | None = None
+
+    def begin(self, model: nn.Module, start: M, task: Task, recipe: Recipe) -> None:
+        """Evaluate the model before the first step, as epoch 0."""
+        value = evaluate(model, task, "validation", start.input_format, self.run)
+        self._first = {name: tensor.cpu().clone() for name, tensor in state_of(model).items()}
+        self.history = [Epoch(epoch=0, step=0, loss=None, value=value.value)]
+        self.state = self._first if self.keep == "best" else None
+        say(self.run, f"epoch 0 of {recipe.epochs}, before training: validation {value.metric} {value.value:.4f}")
 
     def after(self, step: Step, model: nn.Module, start: M, task: Task, recipe: Recipe) -> bool:
         """Whether to stop after this step."""
@@ -176,9 +186,9 @@ class Watch:
         if self._began is None:
             self._resume(before=None)
         if failed and self.state is None and self._last is None:
-            self.history = []  # whose weights are gone
+            self.history = self.history[:1]  # the weights of the others are gone
         if failed and self.state is None:
-            self.state = self._last or state_of(start.model())
+            self.state = self._last or self._first
         if self.state is not None:
             model.load_state_dict(dict(self.state))
         model.eval()
@@ -209,7 +219,7 @@ class Watch:
                 f"{path} does not say what was trained; start again without --resume, with --force"
             ) from error
         best = _best_of(self.history)
-        if best is not None and self.keep == "best":
+        if best is not None and best.epoch and self.keep == "best":
             self.state, _ = load_result(self.run.folder / f"{BEST}{best.epoch}")
 
     def _take_up(self, line: Mapping[str, Any]) -> None:
@@ -230,7 +240,7 @@ class Watch:
         save_result(folder / f"{BEST}{epoch.epoch}", self.state, {"step": epoch.step})
         reached = checkpoint.newest_step(folder)
         resumed = _best_of([one for one in self.history if one.step <= reached])
-        needed = {f"{BEST}{one.epoch}" for one in (epoch, resumed) if one is not None}
+        needed = {f"{BEST}{one.epoch}" for one in (epoch, resumed) if one is not None and one.epoch}
         for place in folder.glob(f"{BEST}*"):
             if place.name not in needed:
                 remove_marked(place)

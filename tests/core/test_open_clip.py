@@ -137,7 +137,7 @@ def test_what_is_not_read_is_refused(
         ({"model_cfg": None}, "model_cfg is NoneType; expected an object"),
         ({"preprocess_cfg": [1]}, "preprocess_cfg is list"),
         ({"preprocess_cfg": {"mean": "x"}}, "mean is x"),
-        ({"preprocess_cfg": {"resize_mode": "longest"}}, 'crop_mode is "border"'),
+        ({"preprocess_cfg": {"resize_mode": "longest"}}, 'crop_mode is "longest"'),
         ({"preprocess_cfg": {"resize_mode": {"a": 1}}}, "crop_mode is"),
     ],
 )

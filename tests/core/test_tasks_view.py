@@ -27,7 +27,7 @@ from learngene_zoo.runs.cache import key_of
 from learngene_zoo.settings import Recipe, from_json, to_json
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
-from learngene_zoo.tasks.task import Task
+from learngene_zoo.tasks.task import IGNORED, Task
 from learngene_zoo.tasks.transforms import fitted, fitted_masks
 
 SPEC = ViTSpec(layers=2, width=8, heads=2, image_size=32, patch_size=16, classes=2)
@@ -39,6 +39,8 @@ VIEWS = (
     View(crop_pct=0.875, interpolation="bilinear"),
     View(crop_pct=0.95, interpolation="lanczos"),
     View(crop_mode="squash"),
+    View(crop_mode="border"),
+    View(crop_pct=0.8, crop_mode="border", interpolation="bilinear"),
     View(crop_pct=0.8, crop_mode="squash", interpolation="bilinear"),
 )
 
@@ -90,6 +92,7 @@ def written(place: Path, **images: Any) -> Path:
         ({"crop_pct": 0.9}, DEIT),
         ({"crop_pct": None, "interpolation": "bilinear"}, View(crop_pct=0.875, interpolation="bilinear")),
         ({"crop_mode": "squash"}, View(crop_mode="squash")),
+        ({"crop_mode": "border"}, View(crop_mode="border")),
         ({}, USUAL_VIEW),
     ],
 )
@@ -106,7 +109,7 @@ def test_the_view_is_the_ancestry_s_own(tmp_path: Path, images: dict[str, Any], 
     [
         ({"crop_pct": 1.5}, "crop_pct is 1.5"),
         ({"interpolation": "random"}, "random"),
-        ({"crop_mode": "border"}, "border"),
+        ({"crop_mode": "tile"}, "tile"),
     ],
 )
 def test_views_that_are_not_supported(tmp_path: Path, images: dict[str, Any], words: str) -> None:
@@ -148,5 +151,5 @@ def test_the_usual_view_changes_no_key() -> None:
 def test_a_mask_goes_along_with_its_image(view: View, size: tuple[int, int]) -> None:
     mask = torch.zeros(1, *size, dtype=torch.uint8)
     mask[:, size[0] // 3 :, size[1] // 4 : -size[1] // 4] = 200
-    image, mask = fitted(mask[:, None], 32, view)[:, 0], fitted_masks(mask, 32, view)
+    image, mask = fitted(mask[:, None], 32, view, (IGNORED,))[:, 0], fitted_masks(mask, 32, view)
     assert ((image.float() - mask.float()).abs() > 110).float().mean() < 0.01

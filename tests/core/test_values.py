@@ -340,7 +340,7 @@ def test_pictures_with_masks_are_moved_as_far_as_randaugment_moves_pictures() ->
 
 
 def test_a_curve_has_a_point_for_every_epoch() -> None:
-    drawn = report._curve("loss", [4.0, 2.0, 3.0])
+    drawn = report._curve("loss", [(1, 4.0), (2, 2.0), (3, 3.0)])
     points = [
         tuple(map(float, pair.split(","))) for pair in re.search(r'polyline points="([^"]*)"', drawn)[1].split(" ")
     ]  # type: ignore[index]

@@ -1,0 +1,111 @@
+"""The head that a classifier starts from when it is fine-tuned: a ridge regression of its own features onto the classes.
+
+A random head learns slowly at a learning rate that pretrained weights bear, and at a rate at which it learns they are lost
+within a few steps. The head of a linear probe costs one forward pass over the training images (docs/training.md has what
+was measured). Classes per pixel start from a random head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import torch
+from torch import nn
+
+from learngene_zoo.families.family import table_of
+from learngene_zoo.runs.cache import once
+from learngene_zoo.settings import Json, Recipe
+from learngene_zoo.storage import StateDict
+from learngene_zoo.text import counted
+from learngene_zoo.training.probes import compute_features, fit_ridge
+
+if TYPE_CHECKING:
+    from learngene_zoo.artifacts.descendant import Descendant
+    from learngene_zoo.artifacts.timm_model import TimmModel
+    from learngene_zoo.runs.run import Run
+    from learngene_zoo.tasks.task import Task
+
+M = TypeVar("M", bound="Descendant | TimmModel")
+
+MAX_IMAGES = 10_000  # training images that a head is fitted to
+
+
+def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, dict[str, Json]]:
+    """Return a model with the head of a ridge regression on its training images, and the record of that.
+
+    The regression is scaled so that its softmax gives probabilities: the scale is the one for which the predictions for
+    each image by the regression on all others are most likely. Nothing changes, and the record says why, for a task with
+    classes per pixel and for a model without linear head. It is a part of the run: a resumed run loads it.
+
+    Args:
+        recipe: its `images` are those that the training will see; at most `MAX_IMAGES` of them are used.
+
+    Raises:
+        BadData: if the training images show fewer than two classes.
+        TrainingFailed: for features that are not finite.
+    """
+    reason = _find_obstacle(start, task)
+    if reason:
+        return start, {"init": "random", "reason": reason}
+    images = min(recipe.images or task.sizes["train"], MAX_IMAGES)
+    part = once(run.part("head"), _fit_part, None, (start, task, images))
+    changed = {name: part.state[name].to(start.state[name].dtype) for name in part.state}
+    record: dict[str, Json] = part.record  # type: ignore[assignment]
+    return cast(M, start.with_state({**start.state, **changed})), {"init": "ridge", **record}
+
+
+def describe_head(record: Mapping[str, Any]) -> str:
+    """Return a line that says what a head starts from, from what `initialise_head` records."""
+    if record["init"] == "random":
+        return f"the head starts from random weights ({record['reason']})"
+    share = f"{100 * record['left_out_accuracy']:.1f} % right"
+    return f"the head starts from a ridge regression on {counted(record['images'], 'image')} (each left out: {share})"
+
+
+def _find_obstacle(start: Descendant | TimmModel, task: Task) -> str:
+    """Return why a model cannot get the head of a ridge regression; "" if it can."""
+    if task.dense:
+        return "a class for every pixel"
+    return "" if find_linear_heads(start.model()) else "no linear head"
+
+
+def find_linear_heads(model: Any) -> list[str]:
+    """Return the names of the linear layers that give a model's logits; several where it averages them (DeiT's two)."""
+    classifier = model.get_classifier() if hasattr(model, "get_classifier") else None
+    layers = classifier if isinstance(classifier, tuple | list | nn.ModuleList) else [classifier]
+    names = {module: name for name, module in model.named_modules()}
+    if not all(isinstance(layer, nn.Linear) and layer.bias is not None for layer in layers):
+        return []
+    return [names[layer] for layer in layers]
+
+
+def _fit_part(
+    _: None, start: Descendant | TimmModel, task: Task, images: int, run: Run
+) -> tuple[StateDict, dict[str, Json]]:
+    """Fit the head: its tensors by their names in the model, and what is recorded of it."""
+    model: Any = start.model()
+    features = compute_features(model, task, "train", start.input_format, run, images=images)
+    ridge = fit_ridge(features, task.classes)
+    weight_KD, bias_K = (torch.from_numpy(ridge.scale * part).float() for part in (ridge.weight, ridge.bias))
+    state: dict[str, torch.Tensor] = {}
+    for name in find_linear_heads(model):
+        state |= {f"{name}.weight": weight_KD.clone(), f"{name}.bias": bias_K.clone()}
+    accuracy = float((ridge.left_out.argmax(axis=1) == features.labels).mean())
+    return state, {
+        "images": len(features.labels),
+        "penalty": ridge.penalty,
+        "scale": ridge.scale,
+        "left_out_accuracy": accuracy,
+    }
+
+
+def has_trained_head(model: Descendant | TimmModel, task: Task) -> bool:
+    """Return whether `model.for_task` keeps a head that knows the classes of a task: inherited, or trained on it."""
+    from learngene_zoo.artifacts.descendant import Descendant
+
+    if not isinstance(model, Descendant):
+        return model.class_names == tuple(task.class_names)
+    is_kept = model.task in (task.name, None) and (model.spec.classes, model.dense) == (task.classes, task.dense)
+    head = {name for name in model.state if table_of(model.spec).is_head(name)}
+    return is_kept and bool(head) and (head <= model.inherited or "trained_on" in model.provenance)
