@@ -24,7 +24,10 @@ TRUNK = "visual.trunk."
 # What open_clip assumes where its file does not say.
 USUAL = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]}
 IMAGE_SIZE, POOL, PROJECTION = 224, "avg", "linear"
-CROP_MODES = {"shortest": "center", "squash": "squash"}  # its words and timm's; its "longest" pads with black, not the mean
+CROP_MODES = {
+    "shortest": "center",
+    "squash": "squash",
+}  # its words and timm's; its "longest" pads with black, not the mean
 # Of towers of open_clip's own class, the beginnings of names of repositories and their twins in timm.
 TWINS = {
     "laion/CLIP-ViT-B-32-laion2B-": "vit_base_patch32_clip_224.laion2b",

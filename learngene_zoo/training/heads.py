@@ -15,6 +15,7 @@ from torch import nn
 
 from learngene_zoo.families.family import table_of
 from learngene_zoo.runs.cache import once
+from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.text import counted
@@ -49,7 +50,8 @@ def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, 
     if reason:
         return start, {"init": "random", "reason": reason}
     images = min(recipe.images or task.sizes["train"], MAX_IMAGES)
-    part = once(run.part("head"), _fit_part, None, (start, task, images))
+    seed = derive_seed(run.seed, "data")  # the images that the training will see
+    part = once(run.part("head"), _fit_part, None, (start, task, images, seed))
     changed = {name: part.state[name].to(start.state[name].dtype) for name in part.state}
     record: dict[str, Json] = part.record  # type: ignore[assignment]
     return cast(M, start.with_state({**start.state, **changed})), {"init": "ridge", **record}
@@ -81,11 +83,11 @@ def find_linear_heads(model: Any) -> list[str]:
 
 
 def _fit_part(
-    _: None, start: Descendant | TimmModel, task: Task, images: int, run: Run
+    _: None, start: Descendant | TimmModel, task: Task, images: int, seed: int, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
     """Fit the head: its tensors by their names in the model, and what is recorded of it."""
     model: Any = start.model()
-    features = compute_features(model, task, "train", start.input_format, run, images=images)
+    features = compute_features(model, task, "train", start.input_format, run, images=images, seed=seed)
     ridge = fit_ridge(features, task.classes)
     weight_KD, bias_K = (torch.from_numpy(ridge.scale * part).float() for part in (ridge.weight, ridge.bias))
     state: dict[str, torch.Tensor] = {}

@@ -74,6 +74,7 @@ def compute_features(
     run: Run,
     *,
     images: int | None = None,
+    seed: int | None = None,
 ) -> Features:
     """Return the features of the images of a split, in the order of the split, without augmentation.
 
@@ -81,6 +82,7 @@ def compute_features(
 
     Args:
         images: at most so many of the split's images, chosen as a training chooses its own. None: all.
+        seed: of that choice. None: the run's, as of a training.
 
     Raises:
         BadData: for a split without images.
@@ -88,13 +90,12 @@ def compute_features(
     """
     device = open_device(run)
     join(run.device_name)
-    seed = derive_seed(run.seed, "data")
     loader = Loader(
         task,
         split,
         input_format,
         batch_size=BATCH_SIZE,
-        seed=seed,
+        seed=derive_seed(run.seed, "data") if seed is None else seed,
         images=images,
         workers=run.workers,
         shuffle=False,

@@ -1,0 +1,1 @@
+"""The suite `pictures`: real photographs and drawings that package managers install."""

@@ -1,0 +1,163 @@
+"""Open the tasks of the suite `pictures` where the package managers put them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from learngene_zoo.plugin import BadData, Entry, Files, Labelled, Task, Unavailable, task_of
+from lgzoo_pictures.suite import VARIABLE
+
+STAMPS_PLACE, STAMPS_PACKAGE = "tuxpaint/stamps", "tuxpaint-stamps-default"
+CLIPART_PLACE, CLIPART_PACKAGE = "openclipart/png", "openclipart-png"
+# The folders of a class. Those that are left out have few pictures, or no subject in common.
+STAMP_CLASSES = {
+    "animals": ("animals",),
+    "clothes": ("clothes",),
+    "food": ("food",),
+    "household": ("household",),
+    "music": ("hobbies/music",),
+    "plants": ("plants",),
+    "seasonal": ("seasonal",),
+    "space": ("space",),
+    "sports": ("sports",),
+    "symbols": ("symbols/money", "symbols/math", "symbols/music", "symbols/chess"),
+    "town": ("town",),
+    "vehicles": ("vehicles",),
+}
+CLIPART_CLASSES = {
+    name: (name,)
+    for name in (
+        *("animals", "buildings", "food", "geography", "office", "people"),
+        *("plants", "recreation", "tools", "transportation"),
+    )
+}
+COPIES = ("mirror", "flip")  # words in names of stamps that show another stamp once more
+MIN_EMOJI = 8  # pictures of a class
+
+
+def open_stamps(entry: Entry) -> Task:
+    """Open `stamps`. Raises `Unavailable` if the package is not installed, `BadData` if a folder of it is missing."""
+    folder = find_debian_folder(entry, STAMPS_PLACE, STAMPS_PACKAGE)
+    return _task(entry, {"train": list_pictures(folder, STAMP_CLASSES, COPIES)}, sorted(STAMP_CLASSES))
+
+
+def open_clipart(entry: Entry) -> Task:
+    """Open `clipart`. Raises as `open_stamps` does."""
+    folder = find_debian_folder(entry, CLIPART_PLACE, CLIPART_PACKAGE)
+    return _task(entry, {"train": list_pictures(folder, CLIPART_CLASSES)}, sorted(CLIPART_CLASSES))
+
+
+def open_emoji(entry: Entry) -> Task:
+    """Open `emoji`. Raises as `open_stamps` does."""
+    folder = find_npm_folder(entry, "google")
+    names, rows = list_emoji(folder, "google")
+    return _task(entry, {"train": rows}, names)
+
+
+def open_emoji_transfer(entry: Entry) -> Task:
+    """Open `emoji-transfer`: the classes and things are those that both vendors draw. Raises as `open_stamps` does."""
+    places = {vendor: find_npm_folder(entry, vendor) for vendor in ("google", "twitter")}
+    names, train = list_emoji(places["google"], "google")
+    other_names, test = list_emoji(places["twitter"], "twitter")
+    if names != other_names:
+        raise BadData(f"{places['google']} and {places['twitter']} differ in their classes; install equal versions")
+    return _task(entry, {"train": train, "test": test}, names)
+
+
+OPENERS: Mapping[str, Callable[[Entry], Task]] = {
+    "stamps": open_stamps,
+    "clipart": open_clipart,
+    "emoji": open_emoji,
+    "emoji-transfer": open_emoji_transfer,
+}
+
+
+def _task(entry: Entry, found: Mapping[str, Labelled], names: Sequence[str]) -> Task:
+    fields: dict[str, Any] = {
+        "title": entry.title,
+        "flip": entry.flip,
+        "image_size": entry.image_size,
+        "licence": entry.licence,
+        "source": entry.source,
+    }
+    return task_of(entry.name, found, names, **{**fields, "name": entry.name})
+
+
+def find_debian_folder(entry: Entry, place: str, package: str) -> Path:
+    """Return the folder below /usr/share, or below `LGZOO_PICTURES`. Raises `Unavailable`."""
+    tops = [Path(os.environ[VARIABLE])] if os.environ.get(VARIABLE) else []
+    folder = next((top / place for top in (*tops, Path("/usr/share")) if (top / place).is_dir()), None)
+    if folder is None:
+        raise Unavailable(
+            f"the pictures of {entry.name} are not installed: apt-get install {package} "
+            f"(or set {VARIABLE} to the folder that holds {place})"
+        )
+    return folder
+
+
+def find_npm_folder(entry: Entry, vendor: str) -> Path:
+    """Return the folder of an emoji package in a node_modules here, below `LGZOO_PICTURES`, or of the machine.
+
+    Raises `Unavailable`.
+    """
+    package = f"emoji-datasource-{vendor}"
+    tops = [Path(os.environ[VARIABLE])] if os.environ.get(VARIABLE) else []
+    tops += [Path(), Path("/usr/local/lib"), Path("/usr/lib")]
+    folder = next((found for top in tops if (found := top / "node_modules" / package).is_dir()), None)
+    if folder is None:
+        packages = " ".join(f"emoji-datasource-{name}@16" for name in ("google", "twitter"))
+        raise Unavailable(
+            f"the pictures of {entry.name} are not installed: npm install --ignore-scripts {packages} "
+            f"(or set {VARIABLE} to the folder that holds node_modules)"
+        )
+    return folder
+
+
+def list_pictures(top: Path, classes: Mapping[str, Sequence[str]], without: Sequence[str] = ()) -> Labelled:
+    """Return the PNG files below the folders of each class, in a fixed order, without those with a word in their path.
+
+    Raises `BadData` for a class without pictures.
+    """
+    paths: list[str] = []
+    labels: list[int] = []
+    for label, name in enumerate(sorted(classes)):
+        files = [path for folder in classes[name] for path in sorted((top / folder).rglob("*.png"))]
+        kept = [path for path in files if not any(word in str(path.relative_to(top)) for word in without)]
+        if not kept:
+            raise BadData(f"{top / classes[name][0]} holds no pictures; install the package again")
+        paths += map(str, kept)
+        labels += [label] * len(kept)
+    return Labelled(Files(tuple(paths)), np.array(labels, dtype=np.int64))
+
+
+def list_emoji(folder: Path, vendor: str) -> tuple[list[str], Labelled]:
+    """Return the names of the classes, and the drawings of a vendor that the other one has too, without skin tones.
+
+    Raises `BadData` for a package whose list of emoji cannot be read.
+    """
+    path = folder / "emoji.json"
+    try:
+        emoji = json.loads(path.read_bytes())
+        rows = [
+            (str(one["subcategory"]), str(one["image"]))
+            for one in emoji
+            if one["has_img_google"] and one["has_img_twitter"]
+        ]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadData(f"{path} cannot be read ({error}); install emoji-datasource-{vendor} again") from error
+    counts = Counter(subgroup for subgroup, _ in rows)
+    names = sorted(subgroup for subgroup, count in counts.items() if count >= MIN_EMOJI)
+    images = folder / "img" / vendor / "64"
+    kept = sorted((names.index(subgroup), image) for subgroup, image in rows if subgroup in names)
+    files = tuple(str(images / Path(image).name) for _, image in kept)
+    missing = next((file for file in files if not Path(file).is_file()), None)
+    if missing is not None:
+        raise BadData(f"there is no picture {missing}; install emoji-datasource-{vendor} again")
+    return names, Labelled(Files(files), np.array([label for label, _ in kept], dtype=np.int64))

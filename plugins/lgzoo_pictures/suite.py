@@ -1,0 +1,76 @@
+"""The suite `pictures`: real photographs and drawings with free licences, from packages of Debian and of npm.
+
+Nothing of them is bundled. Each task looks where the package manager puts its pictures, and below the folder that
+`LGZOO_PICTURES` names; where they are not found, the error is the command that installs them. Splits are fixed by seed.
+"""
+
+from __future__ import annotations
+
+from learngene_zoo.plugin import Entry, Suite, Task, split_sizes
+
+VARIABLE = "LGZOO_PICTURES"
+
+
+def _entry(name: str, title: str, classes: int, sizes: tuple[int, int, int], licence: str, description: str) -> Entry:
+    return Entry(
+        name=name,
+        title=title,
+        classes=classes,
+        sizes=split_sizes(*sizes),
+        licence=licence,
+        description=description,
+        source=title,
+        flip=True,
+        image_size=64 if name.startswith("emoji") else 224,
+    )
+
+
+STAMPS = _entry(
+    "stamps",
+    "Tux Paint stamps",
+    12,
+    (426, 47, 118),
+    "GPL-2.0-or-later",
+    "Photographs and drawings of animals, plants, vehicles and other things, cut out, of very different sizes: Debian's "
+    "package tuxpaint-stamps-default.",
+)
+CLIPART = _entry(
+    "clipart",
+    "Open Clip Art Library",
+    10,
+    (1_913, 212, 531),
+    "CC0-1.0",
+    "Drawings by many hands, from animals to transportation: Debian's package openclipart-png.",
+)
+EMOJI = _entry(
+    "emoji",
+    "Noto emoji",
+    70,
+    (1_267, 141, 352),
+    "Apache-2.0",
+    "Google's drawings; the classes are Unicode's subgroups of 8 or more: the npm package emoji-datasource-google.",
+)
+EMOJI_TRANSFER = _entry(
+    "emoji-transfer",
+    "Noto emoji, tested on Twemoji",
+    70,
+    (1_584, 176, 1_760),
+    "Apache-2.0 and CC-BY-4.0",
+    "As emoji, but tested on Twitter's drawings of the same things, by another hand: the npm packages "
+    "emoji-datasource-google and emoji-datasource-twitter.",
+)
+
+
+def open_task(entry: Entry, offline: bool) -> Task:
+    """Open the task of an entry of this suite."""
+    from lgzoo_pictures.opening import OPENERS
+
+    return OPENERS[entry.name](entry)
+
+
+PICTURES = Suite(
+    name="pictures",
+    title="photographs and drawings that package managers install",
+    entries=(STAMPS, CLIPART, EMOJI, EMOJI_TRANSFER),
+    open=open_task,
+)

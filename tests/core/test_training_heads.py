@@ -1,0 +1,177 @@
+"""The head that a fine-tuning starts from, and epoch 0."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import timm
+import torch
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant, assemble
+from learngene_zoo.artifacts.timm_model import TimmModel
+from learngene_zoo.families.vit.spec import ViTSpec
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import Recipe
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.testing import tiny_task
+from learngene_zoo.training import tuning
+from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.heads import MAX_IMAGES, find_linear_heads, has_trained_head, initialise_head
+from learngene_zoo.training.probes import compute_features, fit_ridge
+
+SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
+BRIEF = Recipe(epochs=2, batch_size=16, augment="none", lr=1e-3)
+
+
+@pytest.fixture(scope="module")
+def descendant() -> Descendant:
+    """Knows something of digits before it is trained."""
+    return lifecycle.expand("closed_form-mini", layers=4, width=64, task="digits")
+
+
+def test_the_head_is_the_scaled_ridge_regression(descendant: Descendant) -> None:
+    task = open_task("digits")
+    fresh = descendant.for_task("digits", task.class_names, seed=0)
+    headed, record = initialise_head(fresh, task, replace(BRIEF, images=300), Run())
+    features = compute_features(fresh.model(), task, "train", fresh.input_format, Run(), images=300)
+    ridge = fit_ridge(features, 10)
+    assert torch.allclose(headed.state["head.weight"].double(), torch.from_numpy(ridge.scale * ridge.weight), atol=1e-5)
+    assert torch.allclose(headed.state["head.bias"].double(), torch.from_numpy(ridge.scale * ridge.bias), atol=1e-5)
+    assert {name for name in fresh.state if not torch.equal(fresh.state[name], headed.state[name])} == {
+        "head.weight",
+        "head.bias",
+    }
+    assert (record["init"], record["images"], record["penalty"]) == ("ridge", 300, ridge.penalty)
+    value = evaluate(headed.model(), task, "validation", headed.input_format, Run()).value
+    assert value > evaluate(fresh.model(), task, "validation", fresh.input_format, Run()).value + 0.5
+    assert value == pytest.approx(record["left_out_accuracy"], abs=0.06)
+
+
+def test_its_probabilities_are_as_sure_as_they_are_right(descendant: Descendant) -> None:
+    """The mean probability of the answers is the share that is right, on images that the head was not fitted to."""
+    task = open_task("digits")
+    fresh = descendant.for_task("digits", task.class_names, seed=0)
+    headed, _ = initialise_head(fresh, task, replace(BRIEF, images=300), Run())
+    held_out = compute_features(headed.model(), task, "validation", headed.input_format, Run())
+    with torch.no_grad():
+        chances = headed.model().head(torch.from_numpy(held_out.values)).softmax(dim=1).max(dim=1)
+    right = (chances.indices.numpy() == held_out.labels).mean()
+    assert float(chances.values.mean()) == pytest.approx(right, abs=0.06)
+
+
+def test_models_without_a_linear_head_and_pixels_start_from_random_weights() -> None:
+    scenes = open_task("scenes")
+    dense = assemble(SPEC.with_(classes=scenes.classes, dense=True, image_size=32), {}, seed=0)
+    same, record = initialise_head(dense, scenes, BRIEF, Run())
+    assert same is dense
+    assert record == {"init": "random", "reason": "a class for every pixel"}
+    assert find_linear_heads(torch.nn.Conv2d(1, 1, 1)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("vit_tiny_patch16_224", ["head"]),
+        ("deit_tiny_distilled_patch16_224", ["head", "head_dist"]),
+        ("resnet10t", ["fc"]),
+        ("convnext_atto", ["head.fc"]),
+        ("test_efficientnet", ["classifier"]),
+    ],
+)
+def test_timm_s_classifiers_get_it_too(name: str, heads: list[str]) -> None:
+    model = timm.create_model(name, num_classes=3).eval()
+    assert find_linear_heads(model) == heads
+    images = {**model.pretrained_cfg, "input_size": (3, 32, 32)}
+    arguments: dict[str, Any] = {"img_size": 32} if "patch16" in name else {}
+    made = timm.create_model(name, num_classes=3, **arguments)
+    kept = {key: images[key] for key in ("input_size", "mean", "std", "classifier", "interpolation", "crop_pct")}
+    start = TimmModel(architecture=name, arguments=arguments, images=kept, classes=3, state=made.state_dict())
+    task = tiny_task(classes=3)
+    headed, record = initialise_head(start, task, BRIEF, Run())
+    assert record["init"] == "ridge"
+    features = compute_features(start.model(), task, "train", start.input_format, Run())
+    ridge = fit_ridge(features, 3)
+    seen = headed.model()
+    with torch.no_grad():
+        logits = torch.cat([seen(batch.images) for batch in _batches(task, headed)])
+    wanted = torch.from_numpy(ridge.scale * ridge.predict(features.values)).float()
+    assert torch.allclose(logits, wanted, atol=1e-2 * float(wanted.abs().max()))
+
+
+def _batches(task: Any, model: TimmModel) -> Any:
+    from learngene_zoo.tasks.loader import Loader
+
+    return Loader(task, "train", model.input_format, batch_size=8, drop_last=False).epoch(0)
+
+
+def test_a_head_that_knows_the_classes_is_kept() -> None:
+    task = tiny_task(classes=3)
+    bare = assemble(SPEC, {}, seed=0, class_names=task.class_names, task="tiny")
+    assert not has_trained_head(bare, task)
+    assert has_trained_head(replace(bare, provenance={"trained_on": {}}), task)
+    assert has_trained_head(replace(bare, inherited=frozenset(bare.state)), task)
+    trained = replace(bare, provenance={"trained_on": {}})
+    assert not has_trained_head(replace(trained, task="other"), task)
+    assert not has_trained_head(trained, tiny_task(classes=4))
+
+
+@pytest.mark.parametrize(("head", "known"), [("ridge", True), ("random", False)])
+def test_fine_tuning_starts_from_it_unless_told_otherwise(descendant: Descendant, head: str, known: bool) -> None:
+    made = lifecycle.finetune(descendant, task="digits", head=head, epochs=1, images=200, lr=1e-5, run=Run())
+    metrics: Any = made.provenance["metrics"]
+    first = metrics["history"][0]
+    assert first["epoch"] == 0
+    assert "loss" not in first
+    assert (first["validation_accuracy"] > 0.6) == known
+    assert ("head" in made.provenance) == known
+
+
+def test_a_training_that_loses_what_was_inherited_keeps_epoch_0(descendant: Descendant) -> None:
+    made = lifecycle.finetune(descendant, task="digits", epochs=1, images=200, lr=0.3, clip=1.0, run=Run())
+    metrics: Any = made.provenance["metrics"]
+    values = [row["validation_accuracy"] for row in metrics["history"]]
+    assert values[1] < values[0]
+    assert (metrics["kept_epoch"], metrics["validation_accuracy"]) == (0, values[0])
+    assert metrics["test_accuracy"] > 0.6
+    assert "No epoch validates better than epoch 0" in made.files["report.html"]
+
+
+def test_few_images_are_used_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_IMAGES == 10_000
+    monkeypatch.setattr("learngene_zoo.training.heads.MAX_IMAGES", 20)
+    task = tiny_task(classes=3)
+    _, record = initialise_head(assemble(SPEC, {}, seed=0), task, BRIEF, Run())
+    assert record["images"] == 20
+
+
+@pytest.mark.parametrize(
+    ("fit", "mode"), [(None, "center"), ("crop", "center"), ("pad", "border"), ("stretch", "squash")]
+)
+def test_the_fit_of_pictures_is_recorded_in_the_model(fit: Any, mode: str) -> None:
+    for start in (assemble(SPEC, {}, seed=0), _timm_model()):
+        found = start.with_fit(fit).input_format.view
+        assert found.crop_mode == mode
+        assert found.crop_pct == (start.input_format.view.crop_pct if fit in (None, "crop") else 1.0)
+        assert start.with_fit("pad").with_fit("crop").input_format.view.crop_pct == 1.0
+
+
+def _timm_model() -> TimmModel:
+    made = timm.create_model("resnet10t", num_classes=3)
+    images = {"input_size": (3, 32, 32), "mean": (0.5,) * 3, "std": (0.5,) * 3, "crop_pct": 0.875, "classifier": "fc"}
+    return TimmModel(architecture="resnet10t", images=images, classes=3, state=made.state_dict())
+
+
+def test_the_watch_keeps_the_start_where_no_epoch_is_better() -> None:
+    watch = tuning.Watch(run=Run(), keep="best", patience=None)
+    start, task = assemble(SPEC, {}, seed=0), tiny_task(classes=3)
+    model = start.model()
+    watch.begin(model, start, task, BRIEF)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1.0)
+    watch.finish(model, start, failed=False)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
