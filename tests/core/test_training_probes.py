@@ -92,7 +92,7 @@ def test_the_penalty_is_the_one_whose_predictions_are_most_likely() -> None:
 @pytest.mark.parametrize("scale", [2.0, 9.0, 40.0])
 def test_the_scale_is_the_one_that_labels_were_drawn_with(scale: float) -> None:
     generator = np.random.default_rng(1)
-    values_NK = generator.uniform(0, 0.3, size=(3000, 4))
+    values_NK = generator.uniform(0, 1, size=(3000, 4))
     chance_NK = np.exp(scale * values_NK)
     chance_NK /= chance_NK.sum(axis=1, keepdims=True)
     labels_N = (generator.random((3000, 1)) < chance_NK.cumsum(axis=1)).argmax(axis=1)
