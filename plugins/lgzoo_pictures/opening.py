@@ -71,11 +71,30 @@ def open_emoji_transfer(entry: Entry) -> Task:
     return _task(entry, {"train": train, "test": test}, names)
 
 
+def open_flags(entry: Entry) -> Task:
+    """Open `flags`: of the other vendor's flags some validate, chosen by a fixed seed. Raises as `open_stamps` does."""
+    google, twitter = (find_npm_folder(entry, vendor) for vendor in ("google", "twitter"))
+    names, train = list_flags(google, "google")
+    other_names, others = list_flags(twitter, "twitter")
+    if names != other_names:
+        raise BadData(f"{google} and {twitter} differ in their flags; install equal versions")
+    order_N = np.random.default_rng(0).permutation(len(names))
+    num_validating = len(names) * 60 // 259
+    parts = {"validation": np.sort(order_N[:num_validating]), "test": np.sort(order_N[num_validating:])}
+    files = [others.rows[i].where for i in range(len(names))]
+    held_out = {
+        split: Labelled(Files(tuple(files[i] for i in chosen)), others.labels[chosen])
+        for split, chosen in parts.items()
+    }
+    return _task(entry, {"train": train, **held_out}, names)
+
+
 OPENERS: Mapping[str, Callable[[Entry], Task]] = {
     "stamps": open_stamps,
     "clipart": open_clipart,
     "emoji": open_emoji,
     "emoji-transfer": open_emoji_transfer,
+    "flags": open_flags,
 }
 
 
@@ -137,27 +156,43 @@ def list_pictures(top: Path, classes: Mapping[str, Sequence[str]], without: Sequ
     return Labelled(Files(tuple(paths)), np.array(labels, dtype=np.int64))
 
 
+def read_emoji(folder: Path, vendor: str) -> list[Mapping[str, Any]]:
+    """Return the rows of emoji.json that both vendors draw. Raises `BadData` for one that cannot be read."""
+    path = folder / "emoji.json"
+    try:
+        rows = [row for row in json.loads(path.read_bytes()) if row["has_img_google"] and row["has_img_twitter"]]
+        for row in rows:
+            row["subcategory"], row["image"], row["short_name"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadData(f"{path} cannot be read ({error}); install emoji-datasource-{vendor} again") from error
+    return rows
+
+
 def list_emoji(folder: Path, vendor: str) -> tuple[list[str], Labelled]:
     """Return the names of the classes, and the drawings of a vendor that the other one has too, without skin tones.
 
-    Raises `BadData` for a package whose list of emoji cannot be read.
+    Raises `BadData` for a package that is damaged.
     """
-    path = folder / "emoji.json"
-    try:
-        emoji = json.loads(path.read_bytes())
-        rows = [
-            (str(one["subcategory"]), str(one["image"]))
-            for one in emoji
-            if one["has_img_google"] and one["has_img_twitter"]
-        ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadData(f"{path} cannot be read ({error}); install emoji-datasource-{vendor} again") from error
+    rows = [(str(row["subcategory"]), str(row["image"])) for row in read_emoji(folder, vendor)]
     counts = Counter(subgroup for subgroup, _ in rows)
     names = sorted(subgroup for subgroup, count in counts.items() if count >= MIN_EMOJI)
-    images = folder / "img" / vendor / "64"
     kept = sorted((names.index(subgroup), image) for subgroup, image in rows if subgroup in names)
-    files = tuple(str(images / Path(image).name) for _, image in kept)
+    return names, _find_drawings(kept, folder, vendor)
+
+
+def list_flags(folder: Path, vendor: str) -> tuple[list[str], Labelled]:
+    """Return the short names of the countries, and a vendor's drawing of the flag of each. Raises as `list_emoji` does."""
+    rows = [row for row in read_emoji(folder, vendor) if row["subcategory"] == "country-flag"]
+    images = {str(row["short_name"]).removeprefix("flag-"): str(row["image"]) for row in rows}
+    names = sorted(images)
+    return names, _find_drawings([(label, images[name]) for label, name in enumerate(names)], folder, vendor)
+
+
+def _find_drawings(rows: Sequence[tuple[int, str]], folder: Path, vendor: str) -> Labelled:
+    """Return the files of a vendor's drawings with their classes. Raises `BadData` for one that does not exist."""
+    images = folder / "img" / vendor / "64"
+    files = tuple(str(images / Path(image).name) for _, image in rows)
     missing = next((file for file in files if not Path(file).is_file()), None)
     if missing is not None:
         raise BadData(f"there is no picture {missing}; install emoji-datasource-{vendor} again")
-    return names, Labelled(Files(files), np.array([label for label, _ in kept], dtype=np.int64))
+    return Labelled(Files(files), np.array([label for label, _ in rows], dtype=np.int64))

@@ -14,7 +14,7 @@ from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.testing import check_suite
 from lgzoo_pictures import opening
 from lgzoo_pictures.opening import CLIPART_CLASSES, STAMP_CLASSES
-from lgzoo_pictures.suite import CLIPART, EMOJI, EMOJI_TRANSFER, PICTURES, STAMPS, VARIABLE
+from lgzoo_pictures.suite import CLIPART, EMOJI, EMOJI_TRANSFER, FLAGS, PICTURES, STAMPS, VARIABLE
 
 
 def draw(path: Path, colour: int, size: tuple[int, int] = (12, 9)) -> None:
@@ -35,8 +35,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     draw(tmp_path / "tuxpaint/stamps/animals/cat_mirror.png", 1)
     draw(tmp_path / "tuxpaint/stamps/cartoon/tux.png", 1)
     rows = [
-        {"subcategory": subgroup, "image": f"{subgroup}-{number}.png", "has_img_google": True, "has_img_twitter": number < 9}
-        for subgroup, count in (("food", 10), ("tool", 8), ("rare", 7))
+        {
+            "subcategory": subgroup,
+            "image": f"{subgroup}-{number}.png",
+            "short_name": f"{subgroup.removeprefix('country-')}-{number}",
+            "has_img_google": True,
+            "has_img_twitter": number < 9,
+        }
+        for subgroup, count in (("food", 10), ("tool", 8), ("rare", 7), ("country-flag", 5))
         for number in range(count)
     ]
     for vendor, shade in (("google", 40), ("twitter", 90)):
@@ -67,8 +73,22 @@ def test_emoji_that_both_vendors_draw_in_subgroups_of_eight_or_more(place: Path)
     assert sum(emoji.sizes.values()) == 9 + 8
     transfer = PICTURES.open(EMOJI_TRANSFER, False)
     assert (transfer.sizes["train"] + transfer.sizes["validation"], transfer.sizes["test"]) == (17, 17)
-    shades = {split: {int(image[0, 0, 0]) for image in transfer.split(split).__getitems__([0, 1])} for split in transfer.sizes}
+    shades = {
+        split: {int(image[0, 0, 0]) for image in transfer.split(split).__getitems__([0, 1])} for split in transfer.sizes
+    }
     assert shades == {"train": {40}, "validation": {40}, "test": {90}}
+
+
+def test_flags_are_learnt_from_one_drawing_of_each_and_tested_on_the_other(place: Path) -> None:
+    flags = PICTURES.open(FLAGS, False)
+    assert flags.class_names == ("0", "1", "2", "3", "4")
+    assert flags.sizes == {"train": 5, "validation": 1, "test": 4}
+    labels = {split: flags.split(split).labels.tolist() for split in flags.sizes}
+    assert labels["train"] == [0, 1, 2, 3, 4]
+    assert sorted(labels["validation"] + labels["test"]) == [0, 1, 2, 3, 4]
+    shades = {split: int(flags.split(split).__getitems__([0])[0][0, 0, 0]) for split in flags.sizes}
+    assert shades == {"train": 40, "validation": 90, "test": 90}
+    assert not flags.flip
 
 
 @pytest.mark.parametrize(
@@ -78,6 +98,7 @@ def test_emoji_that_both_vendors_draw_in_subgroups_of_eight_or_more(place: Path)
         (CLIPART, "openclipart", "clipart are not installed: apt-get install openclipart-png"),
         (EMOJI, "node_modules", "emoji are not installed: npm install --ignore-scripts emoji-datasource-google@16"),
         (EMOJI_TRANSFER, "node_modules/emoji-datasource-twitter", "emoji-transfer are not installed: npm install"),
+        (FLAGS, "node_modules/emoji-datasource-twitter", "flags are not installed: npm install"),
     ],
 )
 def test_what_is_not_installed_is_one_command_away(
