@@ -354,6 +354,9 @@ class Recipe:
     weight_decay: Annotated[
         float, "AdamW's weight decay of matrices (biases, norms and tokens have none)", Bounds(least=0)
     ] = 0.05
+    layer_decay: Annotated[
+        float, "each block's learning rate is that of the block after it times this; 1 is off", Bounds(above=0, most=1)
+    ] = dataclasses.field(default=1.0, metadata=YOUNG)
     clip: Annotated[float | None, "clip the gradient to this norm", Bounds(above=0)] = None
     drop_path: Annotated[
         float, "stochastic depth, rising linearly to this rate at the last block", Bounds(least=0, below=1)

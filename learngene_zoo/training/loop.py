@@ -104,18 +104,49 @@ def learning_rate(recipe: Recipe, step: int, steps_per_epoch: int) -> float:
 
 
 def parameter_groups(module: nn.Module, recipe: Recipe) -> list[dict[str, Any]]:
-    """AdamW's groups of all trainable parameters: matrices are decayed; biases, norms, tokens and positions are not.
+    """Return AdamW's groups of all trainable parameters.
 
-    A group with an `lr_scale` gets the schedule's learning rate times that. Raises `WrongCall` if nothing is trainable.
+    Matrices are decayed; biases, norms, tokens and positions are not. With `recipe.layer_decay` each block has a learning
+    rate of its own (`find_layer_scales`). A group with an `lr_scale` gets the schedule's learning rate times that.
+
+    Raises:
+        WrongCall: if nothing is trainable.
     """
-    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    plain = {name for name, p in trained.items() if p.dim() < 2 or name.rpartition(".")[2] in UNDECAYED}
-    decayed = [parameter for name, parameter in trained.items() if name not in plain]
-    others = [parameter for name, parameter in trained.items() if name in plain]
-    if not trained:
+    scales = {} if recipe.layer_decay == 1 else find_layer_scales(module, recipe.layer_decay)
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            is_decayed = parameter.dim() >= 2 and name.rpartition(".")[2] not in UNDECAYED
+            groups.setdefault((is_decayed, scales.get(name, 1.0)), []).append(parameter)
+    if not groups:
         raise WrongCall("this objective has no trainable parameter; unfreeze some, or train for 0 epochs")
-    groups = [{"params": decayed, "weight_decay": recipe.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+    return [
+        {
+            "params": groups[is_decayed, scale],
+            "weight_decay": recipe.weight_decay if is_decayed else 0.0,
+            **({} if scale == 1 else {"lr_scale": scale}),
+        }
+        for is_decayed, scale in sorted(groups, reverse=True)
+    ]
+
+
+def find_layer_scales(module: nn.Module, decay: float) -> dict[str, float]:
+    """Return the factor of the learning rate of every parameter of a model of timm's inside `module`, by its name there.
+
+    It is 1 for the head, `decay` for the last block (and the final norm), its square for the block before, and so on; the
+    stem has the smallest (Bao et al. 2022, BEiT). Parameters beside the model are not in it.
+    """
+    from timm.models import group_parameters
+
+    scales: dict[str, float] = {}
+    for prefix, model in module.named_modules():
+        if not callable(getattr(model, "group_matcher", None)):
+            continue
+        layers = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
+        last = max(layers.values())
+        start = f"{prefix}." if prefix else ""
+        scales |= {f"{start}{name}": decay ** (last - layer) for name, layer in layers.items()}
+    return scales
 
 
 def train(
