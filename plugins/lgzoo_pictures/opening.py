@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ CLIPART_CLASSES = {
 }
 COPIES = ("mirror", "flip")  # words in names of stamps that show another stamp once more
 MIN_EMOJI = 8  # pictures of a class
+MAX_PIXELS = 20_000_000  # of a drawing; a dozen of openclipart-png have up to 600 million
 
 
 def open_stamps(entry: Entry) -> Task:
@@ -140,7 +142,9 @@ def find_npm_folder(entry: Entry, vendor: str) -> Path:
 
 
 def list_pictures(top: Path, classes: Mapping[str, Sequence[str]], without: Sequence[str] = ()) -> Labelled:
-    """Return the PNG files below the folders of each class, in a fixed order, without those with a word in their path.
+    """Return the PNG files below the folders of each class, in a fixed order.
+
+    Those with a word of `without` in their path, and those of more than `MAX_PIXELS`, are left out.
 
     Raises `BadData` for a class without pictures.
     """
@@ -148,12 +152,23 @@ def list_pictures(top: Path, classes: Mapping[str, Sequence[str]], without: Sequ
     labels: list[int] = []
     for label, name in enumerate(sorted(classes)):
         files = [path for folder in classes[name] for path in sorted((top / folder).rglob("*.png"))]
-        kept = [path for path in files if not any(word in str(path.relative_to(top)) for word in without)]
+        wanted = [path for path in files if not any(word in str(path.relative_to(top)) for word in without)]
+        kept = [path for path in wanted if count_pixels(path) <= MAX_PIXELS]
         if not kept:
             raise BadData(f"{top / classes[name][0]} holds no pictures; install the package again")
         paths += map(str, kept)
         labels += [label] * len(kept)
     return Labelled(Files(tuple(paths)), np.array(labels, dtype=np.int64))
+
+
+def count_pixels(path: Path) -> int:
+    """Return the number of pixels that a PNG file's header states. Raises `BadData` for a file that is not PNG."""
+    with path.open("rb") as file:
+        header = file.read(24)
+    if len(header) < 24 or header[:8] != b"\x89PNG\r\n\x1a\n":
+        raise BadData(f"{path} is not a PNG file; install the package again")
+    width, height = struct.unpack(">II", header[16:24])
+    return int(width * height)
 
 
 def read_emoji(folder: Path, vendor: str) -> list[Mapping[str, Any]]:

@@ -47,7 +47,7 @@ CLIPART = _entry(
     "clipart",
     "Open Clip Art Library",
     10,
-    (1_913, 212, 531),
+    (1_903, 211, 528),
     "CC0-1.0",
     "Drawings by many hands, from animals to transportation: Debian's package openclipart-png.",
 )

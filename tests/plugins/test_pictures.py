@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                     draw(tmp_path / top / folder / "inner" / f"{name}-{picture}.png", 10 * number + picture)
     draw(tmp_path / "tuxpaint/stamps/animals/cat_mirror.png", 1)
     draw(tmp_path / "tuxpaint/stamps/cartoon/tux.png", 1)
+    poster = tmp_path / "openclipart/png/food/poster.png"
+    draw(poster, 1)
+    header = struct.pack(">II", 12_000, 14_000)
+    poster.write_bytes(poster.read_bytes()[:16] + header + poster.read_bytes()[24:])
     rows = [
         {
             "subcategory": subgroup,
@@ -118,6 +123,9 @@ def test_damaged_packages_are_named(place: Path) -> None:
     (package / "emoji.json").write_text("[{}]")
     with pytest.raises(BadData, match=r"emoji.json cannot be read \('has_img_google'\)"):
         PICTURES.open(EMOJI, False)
+    (place / "tuxpaint/stamps/food/broken.png").write_bytes(b"<html>")
+    with pytest.raises(BadData, match=r"broken.png is not a PNG file; install the package again"):
+        PICTURES.open(STAMPS, False)
     shutil.rmtree(place / "tuxpaint/stamps/food")
     with pytest.raises(BadData, match="food holds no pictures; install the package again"):
         PICTURES.open(STAMPS, False)
