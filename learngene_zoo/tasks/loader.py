@@ -23,6 +23,7 @@ from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import rank, world
 from learngene_zoo.seeds import balanced, derive_seed
+from learngene_zoo.tasks.fitted import keep_fitted
 from learngene_zoo.tasks.images import describe_deep_grey, read
 from learngene_zoo.tasks.splits import DecodedSplit
 from learngene_zoo.tasks.streams.order import Order, beginning, shown
@@ -250,6 +251,12 @@ class Loader:
         closed = replace(task, open_split=_closed, open_stream=None)
         _note_deep_grey(task, self._source)
         self._pictures = Pictures(closed, self._source.split, input_format, seed, augment)
+        # Workers would each keep their own; masks and attributes come with the decoded image.
+        is_alike = augment in ("none", "light") and not (workers or task.dense or task.attributes)
+        split = self._source.split
+        kept = keep_fitted(split, input_format, self.images) if is_alike and split is not None else None
+        if kept is not None:
+            self._pictures = replace(self._pictures, split=kept[0], input_format=kept[1])
         self._upcoming, self._workers = Upcoming(), workers
         self._feeder: Feeder | None = None
 

@@ -6,7 +6,7 @@ same images every time.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol, TypeVar
@@ -80,9 +80,15 @@ class DecodedSplit:
     rows: Rows
     members: np.ndarray
     labels: np.ndarray
+    # Images that were read before, by the format that they are fitted to, and by their index; see fitted.py.
+    fitted: dict[Any, dict[int, torch.Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.members)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the images out: another process decodes its own."""
+        return {**self.__dict__, "fitted": {}}
 
     def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor] | Samples:
         """uint8 (3, H, W) each, of the size it is stored in."""

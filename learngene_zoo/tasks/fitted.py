@@ -1,0 +1,71 @@
+"""Keep decoded images as a model takes them: of photographs, decoding takes longer than the passes of a small model.
+
+Only what every epoch does alike is kept: the resized and cropped (or padded) image, before any augmentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from learngene_zoo.families.spec import USUAL_VIEW, InputFormat
+from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit
+from learngene_zoo.tasks.task import Samples, Split
+from learngene_zoo.tasks.transforms import fitted
+
+MAX_BYTES = 2**30  # of the images of one split; more are decoded in every epoch
+
+
+@dataclass(frozen=True)
+class FittedSplit:
+    """The images of a split, uint8 (C, size, size), each decoded and fitted when it is first read."""
+
+    split: DecodedSplit
+    input_format: InputFormat
+    images: dict[int, torch.Tensor]
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Their classes, int64 (N,)."""
+        return self.split.labels
+
+    def __getitems__(self, indices: Sequence[int]) -> list[torch.Tensor]:
+        """Return the images in this order."""
+        missing = [index for index in dict.fromkeys(indices) if index not in self.images]
+        if missing:
+            read = self.split.__getitems__(missing)
+            decoded = read.images if isinstance(read, Samples) else read
+            form = self.input_format
+            for index, image in zip(missing, decoded):
+                self.images[index] = fitted(image[None], form.image_size, form.view, form.fill)[0]
+        return [self.images[index] for index in indices]
+
+
+def keep_fitted(split: Split, input_format: InputFormat, num_images: int) -> tuple[Split, InputFormat] | None:
+    """Return a split that keeps its fitted images, and the format in which they need no fitting any more.
+
+    The images are shared by all that read the split in the same format, and forgotten when it is read in another one.
+
+    Args:
+        num_images: how many of the split's images are read.
+
+    Returns:
+        None if the split decodes no images, or if those read would take more than `MAX_BYTES`.
+    """
+    if isinstance(split, PartOfSplit):
+        kept = keep_fitted(split.split, input_format, num_images)
+        return kept and (PartOfSplit(kept[0], split.members), kept[1])
+    num_bytes = num_images * input_format.channels * input_format.image_size**2
+    if not isinstance(split, DecodedSplit) or num_bytes > MAX_BYTES:
+        return None
+    key = (input_format.image_size, input_format.view, input_format.fill)
+    if key not in split.fitted:
+        split.fitted.clear()
+    images = split.fitted.setdefault(key, {})
+    return FittedSplit(split, input_format, images), replace(input_format, view=USUAL_VIEW)

@@ -1,0 +1,107 @@
+"""Images that are kept as a model takes them: the same pixels, decoded once."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from learngene_zoo.families.spec import InputFormat, View
+from learngene_zoo.tasks import fitted, splits
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.tasks.task import Task
+
+FORMAT = InputFormat(image_size=16, mean=(0.5, 0.4, 0.3), std=(0.2, 0.2, 0.2), view=View(crop_pct=0.8))
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Task:
+    draw = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for number in range(12):
+            size = draw.integers(12, 40, 2)
+            Image.fromarray(draw.integers(0, 256, (*size, 3), dtype=np.uint8)).save(tmp_path / name / f"{number}.png")
+    return open_task(f"folder:{tmp_path}")
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the images that are decoded."""
+    paths: list[str] = []
+    read = splits.read
+
+    def watch(samples: Any) -> Any:
+        listed = list(samples)
+        paths.extend(sample.where for sample in listed)
+        return read(listed)
+
+    monkeypatch.setattr(splits, "read", watch)
+    return paths
+
+
+def read_epochs(task: Task, input_format: InputFormat = FORMAT, **settings: Any) -> list[torch.Tensor]:
+    loader = Loader(task, "train", input_format, batch_size=4, shuffle=True, seed=3, **settings)
+    return [batch.images for epoch in range(2) for batch in loader.epoch(epoch)]
+
+
+@pytest.mark.parametrize("augment", ["none", "light"])
+def test_the_pixels_are_those_of_images_that_are_decoded_every_time(
+    task: Task, augment: Any, decoded: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = read_epochs(task, augment=augment)
+    count = len(decoded)
+    assert count == len(set(decoded)) == task.sizes["train"]
+    monkeypatch.setattr(fitted, "MAX_BYTES", 0)
+    plain = read_epochs(task, augment=augment)
+    assert len(decoded) - count == 2 * count
+    assert len(kept) == len(plain)
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(kept, plain))
+
+
+def test_another_loader_finds_them_and_another_format_does_not(task: Task, decoded: list[str]) -> None:
+    read_epochs(task)
+    count = len(decoded)
+    read_epochs(task, augment="light")
+    assert len(decoded) == count
+    other = replace(FORMAT, view=View(crop_pct=0.9))
+    read_epochs(task, other)
+    assert len(decoded) == 2 * count
+    assert list(task.split("train").fitted) == [(16, other.view, other.fill)]
+
+
+def test_parts_of_a_split_share_them(task: Task, decoded: list[str]) -> None:
+    parts = with_validation(replace(task, sizes={**task.sizes, "validation": 0}))
+    for split in ("train", "validation", "validation"):
+        for batch in Loader(parts, split, FORMAT, batch_size=4).epoch(0):
+            assert len(batch.images)
+    assert len(decoded) == len(set(decoded)) == task.sizes["train"]
+
+
+@pytest.mark.parametrize("settings", [{"augment": "rand"}, {"augment": "deit"}, {"workers": 1}])
+def test_nothing_is_kept_where_every_epoch_fits_anew_or_workers_read(task: Task, settings: dict[str, Any]) -> None:
+    read_epochs(task, **settings)
+    assert task.split("train").fitted == {}
+
+
+def test_the_limit_counts_the_images_that_are_read(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitted, "MAX_BYTES", 8 * 3 * 16 * 16)
+    read_epochs(task, images=10)
+    assert task.split("train").fitted == {}
+    read_epochs(task, images=8)
+    assert len(task.split("train").fitted[16, FORMAT.view, FORMAT.fill]) == 8
+
+
+def test_they_do_not_travel_to_other_processes(task: Task) -> None:
+    read_epochs(task)
+    split = task.split("train")
+    assert split.fitted
+    assert pickle.loads(pickle.dumps(split)).fitted == {}
