@@ -2,7 +2,8 @@
 
 A random head learns slowly at a learning rate that pretrained weights bear, and at a rate at which it learns they are lost
 within a few steps. The head of a linear probe costs one forward pass over the training images (docs/training.md has what
-was measured). Classes per pixel start from a random head.
+was measured). A head with a class for every pixel reads the patches: the regression is onto the most frequent class of the
+pixels of each.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -19,28 +21,31 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.text import counted
-from learngene_zoo.training.probes import compute_features, fit_ridge
+from learngene_zoo.training.probes import Features, compute_features, fit_ridge
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.runs.run import Run
     from learngene_zoo.tasks.task import Task
+    from learngene_zoo.tasks.transforms import Augment
 
 M = TypeVar("M", bound="Descendant | TimmModel")
 
 MAX_IMAGES = 10_000  # training images that a head is fitted to
+MAX_PATCHES = 100_000  # of those of a head with a class for every pixel
 
 
 def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, dict[str, Json]]:
     """Return a model with the head of a ridge regression on its training images, and the record of that.
 
-    The regression is scaled so that its softmax gives probabilities: the scale is the one for which the predictions for
-    each image by the regression on all others are most likely. Nothing changes, and the record says why, for a task with
-    classes per pixel and for a model without linear head. It is a part of the run: a resumed run loads it.
+    Where the training augments its images, the regression sees each of them twice: as it is, and augmented. It is scaled so
+    that its softmax gives probabilities: the scale is the one for which the predictions for each image by the regression on
+    all others are most likely. Nothing changes, and the record says why, for a model
+    without linear head. It is a part of the run: a resumed run loads it.
 
     Args:
-        recipe: its `images` are those that the training will see; at most `MAX_IMAGES` of them are used.
+        recipe: of the training that follows, for its `augment` and its `images`; at most `MAX_IMAGES` of them are used.
 
     Raises:
         BadData: if the training images show fewer than two classes.
@@ -50,8 +55,11 @@ def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, 
     if reason:
         return start, {"init": "random", "reason": reason}
     images = min(recipe.images or task.sizes["train"], MAX_IMAGES)
+    if task.dense:
+        images = max(1, min(images, MAX_PATCHES // count_patches(start.model())))
     seed = derive_seed(run.seed, "data")  # the images that the training will see
-    part = once(run.part("head"), _fit_part, None, (start, task, images, seed))
+    augment = "none" if task.dense else recipe.augment
+    part = once(run.part("head"), _fit_part, None, (start, task, images, seed, augment))
     changed = {name: part.state[name].to(start.state[name].dtype) for name in part.state}
     record: dict[str, Json] = part.record  # type: ignore[assignment]
     return cast(M, start.with_state({**start.state, **changed})), {"init": "ridge", **record}
@@ -62,13 +70,13 @@ def describe_head(record: Mapping[str, Any]) -> str:
     if record["init"] == "random":
         return f"the head starts from random weights ({record['reason']})"
     share = f"{100 * record['left_out_accuracy']:.1f} % right"
-    return f"the head starts from a ridge regression on {counted(record['images'], 'image')} (each left out: {share})"
+    rows = f"{record['patches']} patches of " if "patches" in record else ""
+    seen = f"{rows}{counted(record['images'], 'image')}"
+    return f"the head starts from a ridge regression on {seen} (each left out: {share})"
 
 
 def _find_obstacle(start: Descendant | TimmModel, task: Task) -> str:
     """Return why a model cannot get the head of a ridge regression; "" if it can."""
-    if task.dense:
-        return "a class for every pixel"
     return "" if find_linear_heads(start.model()) else "no linear head"
 
 
@@ -82,20 +90,31 @@ def find_linear_heads(model: Any) -> list[str]:
     return [names[layer] for layer in layers]
 
 
+def count_patches(model: Any) -> int:
+    """Return the number of patches of an image of a model of timm's."""
+    return int(model.patch_embed.num_patches)
+
+
 def _fit_part(
-    _: None, start: Descendant | TimmModel, task: Task, images: int, seed: int, run: Run
+    _: None, start: Descendant | TimmModel, task: Task, images: int, seed: int, augment: Augment, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
     """Fit the head: its tensors by their names in the model, and what is recorded of it."""
     model: Any = start.model()
-    features = compute_features(model, task, "train", start.input_format, run, images=images, seed=seed)
-    ridge = fit_ridge(features, task.classes)
+    kinds: list[Augment] = ["none"] if augment == "none" else ["none", augment]
+    shown = [
+        compute_features(model, task, "train", start.input_format, run, images=images, seed=seed, augment=kind)
+        for kind in kinds
+    ]
+    features = Features(*(np.concatenate(column) for column in zip(*shown)))
+    ridge = fit_ridge(features, task.classes, copies=len(shown))
     weight_KD, bias_K = (torch.from_numpy(ridge.scale * part).float() for part in (ridge.weight, ridge.bias))
     state: dict[str, torch.Tensor] = {}
     for name in find_linear_heads(model):
         state |= {f"{name}.weight": weight_KD.clone(), f"{name}.bias": bias_K.clone()}
-    accuracy = float((ridge.left_out.argmax(axis=1) == features.labels).mean())
+    accuracy = float((ridge.left_out.argmax(axis=1) == shown[0].labels).mean())
     return state, {
-        "images": len(features.labels),
+        "images": min(images, task.sizes["train"]),
+        **({"patches": len(features.labels)} if task.dense else {}),
         "penalty": ridge.penalty,
         "scale": ridge.scale,
         "left_out_accuracy": accuracy,

@@ -5,7 +5,8 @@
 
 The ridge regression is also what the head of a classifier starts from when it is fine-tuned, see `heads.py`.
 
-Shapes: N images, D features, K classes, R directions in which the features vary.
+Shapes: N images, R rows (one an image, or one for each of its C copies), D features, K classes, E directions in which the
+features vary.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run, gathered, join, open_device
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.loader import Loader
+from learngene_zoo.tasks.task import IGNORED
+from learngene_zoo.tasks.transforms import Augment
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,16 +57,37 @@ class Features(NamedTuple):
 def iterate_features(model: Any, loader: Batches) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Yield the inputs of the head, float32 (B, D), the classes (B,) and the indices (B,) of every batch, on the CPU.
 
+    Of a model with a class for every pixel B counts the patches instead, each with the most frequent class of its pixels;
+    patches whose pixels are all ignored are left out.
+
     Args:
         model: a module of timm's with `forward_features` and `forward_head`, in eval mode.
         loader: batches of images in the model's input format.
     """
     device = next(model.parameters()).device
     for batch in loader.epoch(0):
-        if len(batch.images):
-            with torch.no_grad():
-                pooled_BD = model.forward_head(model.forward_features(batch.images.to(device)), pre_logits=True)
-            yield pooled_BD.float().cpu(), batch.labels, batch.indices
+        if not len(batch.images):
+            continue
+        with torch.no_grad():
+            inputs = model.forward_head(model.forward_features(batch.images.to(device)), pre_logits=True).float().cpu()
+        if inputs.dim() == 2:
+            yield inputs, batch.labels, batch.indices
+            continue
+        labels_BN = find_patch_labels(batch.labels, model.patch_embed.patch_size, loader.task.classes)
+        indices_BN = batch.indices[:, None].expand_as(labels_BN)
+        is_kept_BN = labels_BN != IGNORED
+        yield inputs[is_kept_BN], labels_BN[is_kept_BN], indices_BN[is_kept_BN]
+
+
+def find_patch_labels(labels_BHW: torch.Tensor, patch_size: tuple[int, int], num_classes: int) -> torch.Tensor:
+    """Return the most frequent class of the pixels of every patch, int64 (B, patches); `IGNORED` if none counts."""
+    rows, columns = (side // patch for side, patch in zip(labels_BHW.shape[-2:], patch_size))
+    height, width = patch_size
+    patches_BNP = labels_BHW.unflatten(1, (rows, height)).unflatten(3, (columns, width))
+    patches_BNP = patches_BNP.transpose(2, 3).flatten(3).flatten(1, 2)
+    counts_BNK = torch.stack([(patches_BNP == label).sum(-1) for label in range(num_classes)], dim=-1)
+    most_BN, labels_BN = counts_BNK.max(-1)
+    return labels_BN.masked_fill(most_BN == 0, IGNORED)
 
 
 def compute_features(
@@ -75,14 +99,16 @@ def compute_features(
     *,
     images: int | None = None,
     seed: int | None = None,
+    augment: Augment = "none",
 ) -> Features:
-    """Return the features of the images of a split, in the order of the split, without augmentation.
+    """Return the features of the images of a split, in the order of the split.
 
-    Under torchrun the processes share the images and all return the same.
+    Of a model with a class for every pixel those of its patches, see `iterate_features`. Under torchrun the processes share the images and all return the same.
 
     Args:
         images: at most so many of the split's images, chosen as a training chooses its own. None: all.
         seed: of that choice. None: the run's, as of a training.
+        augment: how the images are augmented, as in the first epoch of a training.
 
     Raises:
         BadData: for a split without images.
@@ -100,6 +126,7 @@ def compute_features(
         workers=run.workers,
         shuffle=False,
         drop_last=False,
+        augment=augment,
     )
     model = model.to(device).eval()
     parts: list[tuple[Array, Array, Array]] = []
@@ -126,7 +153,7 @@ class Ridge:
     weight: Array  # float64 (K, D), of the features as they are
     bias: Array  # float64 (K,)
     penalty: float  # per image
-    left_out: Array  # float64 (N, K): what is predicted for each image if the regression is fitted to all others
+    left_out: Array  # float64 (N, K): what is predicted for each image (its first row) by the regression on all others
     scale: float  # makes logits of the values of the classes, see `calibrate_scale`
 
     def predict(self, features_ND: Array) -> Array:
@@ -134,44 +161,48 @@ class Ridge:
         return features_ND.astype(np.float64) @ self.weight.T + self.bias
 
 
-def fit_ridge(features: Features, num_classes: int, penalty: float | None = None) -> Ridge:
+def fit_ridge(features: Features, num_classes: int, penalty: float | None = None, copies: int = 1) -> Ridge:
     """Fit a ridge regression onto the classes, in closed form by one eigendecomposition.
 
-    The predictions without an image follow from those with it: with fitted values y^ and the diagonal h of the matrix that
-    makes them, the prediction for image i by the regression on all others is y_i - (y_i - y^_i) / (1 - h_i) (Hastie,
-    Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10.1).
+    The predictions without an image follow from those with it: with fitted values y^ and the matrix H that makes them of the
+    targets y, those of an image's rows by the regression on all other images are y_i - (I - H_ii)^-1 (y_i - y^_i), where
+    H_ii is the block of these rows (for one row, Hastie, Tibshirani and Friedman, The Elements of Statistical Learning,
+    section 7.10.1).
 
     Args:
-        penalty: per image, on the squared weights of standardised features. None: the one of `PENALTIES` for which the
+        penalty: per row, on the squared weights of standardised features. None: the one of `PENALTIES` for which the
             predictions without each image, scaled to logits, are most likely. (The least squared error names fewer images
             rightly: on 426 photographs of 12 classes 66.1 % of others, against 68.5 %.)
+        copies: how many rows show the same image, differently augmented: with N images, rows i, N + i, 2 N + i and so on.
 
     Raises:
         BadData: if the images show fewer than two classes.
     """
-    labels_N = features.labels
-    if len(np.unique(labels_N)) < 2:
+    labels_R = features.labels
+    if len(np.unique(labels_R)) < 2:
         raise BadData("the pictures show one class; a linear probe needs at least two")
-    num_images = len(labels_N)
-    targets_NK = np.eye(num_classes)[labels_N]
-    target_mean_K = targets_NK.mean(axis=0)
-    mean_D, scale_D, standard_ND = _standardise(features.values)
-    directions_DR, coordinates_NR, eigenvalues_R = _decompose(standard_ND)
-    products_RK = coordinates_NR.T @ targets_NK
+    num_rows, num_images = len(labels_R), len(labels_R) // copies
+    targets_RK = np.eye(num_classes)[labels_R]
+    target_mean_K = targets_RK.mean(axis=0)
+    mean_D, scale_D, standard_RD = _standardise(features.values)
+    directions_DE, coordinates_RE, eigenvalues_E = _decompose(standard_RD)
+    products_EK = coordinates_RE.T @ targets_RK
+    coordinates_NCE = coordinates_RE.reshape(copies, num_images, -1).transpose(1, 0, 2)
     best: tuple[float, float, float, Array, Array] | None = None  # loss, scale, penalty, coefficients, predictions
     for candidate in PENALTIES if penalty is None else (penalty,):
-        damped_R = eigenvalues_R + candidate * num_images
-        coefficients_RK = products_RK / damped_R[:, None]
-        fitted_NK = target_mean_K + coordinates_NR @ coefficients_RK
-        leverage_N = np.minimum(1 / num_images + (coordinates_NR**2 / damped_R).sum(axis=1), 1 - 1e-9)
-        error_NK = (targets_NK - fitted_NK) / (1 - leverage_N)[:, None]
-        left_out_NK = targets_NK - error_NK
-        scale, loss = calibrate_scale(left_out_NK, labels_N)
+        damped_E = eigenvalues_E + candidate * num_rows
+        coefficients_EK = products_EK / damped_E[:, None]
+        fitted_RK = target_mean_K + coordinates_RE @ coefficients_EK
+        errors_NCK = (targets_RK - fitted_RK).reshape(copies, num_images, -1).transpose(1, 0, 2)
+        leverage_NCC = 1 / num_rows + (coordinates_NCE / damped_E) @ coordinates_NCE.transpose(0, 2, 1)
+        error_NK = np.linalg.solve((1 + 1e-9) * np.eye(copies) - leverage_NCC, errors_NCK)[:, 0]
+        left_out_NK = targets_RK[:num_images] - error_NK
+        scale, loss = calibrate_scale(left_out_NK, labels_R[:num_images])
         if best is None or loss < best[0]:
-            best = loss, scale, candidate, coefficients_RK, left_out_NK
+            best = loss, scale, candidate, coefficients_EK, left_out_NK
     assert best is not None
-    _, scale, chosen, coefficients_RK, left_out_NK = best
-    weight_KD = (directions_DR @ coefficients_RK).T * scale_D
+    _, scale, chosen, coefficients_EK, left_out_NK = best
+    weight_KD = (directions_DE @ coefficients_EK).T * scale_D
     return Ridge(weight_KD, target_mean_K - weight_KD @ mean_D, chosen, left_out_NK, scale)
 
 
@@ -207,16 +238,16 @@ def _standardise(values_ND: Array) -> tuple[Array, Array, Array]:
 
 
 def _decompose(standard_ND: Array) -> tuple[Array, Array, Array]:
-    """Return the principal directions (D, R), the coordinates in them (N, R), and the sums of their squares (R,)."""
+    """Return the principal directions (D, E), the coordinates in them (N, E), and the sums of their squares (E,)."""
     num_images, num_features = standard_ND.shape
     gram = standard_ND.T @ standard_ND if num_images >= num_features else standard_ND @ standard_ND.T
     eigenvalues, vectors = np.linalg.eigh(gram)
     is_kept = eigenvalues > 1e-10 * max(float(eigenvalues[-1]), 1e-300)
-    eigenvalues_R, vectors = eigenvalues[is_kept], vectors[:, is_kept]
+    eigenvalues_E, vectors = eigenvalues[is_kept], vectors[:, is_kept]
     if num_images >= num_features:
-        return vectors, standard_ND @ vectors, eigenvalues_R
-    singular_R = np.sqrt(eigenvalues_R)
-    return standard_ND.T @ (vectors / singular_R), vectors * singular_R, eigenvalues_R
+        return vectors, standard_ND @ vectors, eigenvalues_E
+    singular_E = np.sqrt(eigenvalues_E)
+    return standard_ND.T @ (vectors / singular_E), vectors * singular_E, eigenvalues_E
 
 
 def is_right_left_out(features: Features) -> Array:

@@ -17,10 +17,10 @@ from learngene_zoo.runs.run import Run
 from learngene_zoo.settings import Recipe
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.training import tuning
+from learngene_zoo.training import heads, tuning
 from learngene_zoo.training.evaluate import evaluate
 from learngene_zoo.training.heads import MAX_IMAGES, find_linear_heads, has_trained_head, initialise_head
-from learngene_zoo.training.probes import compute_features, fit_ridge
+from learngene_zoo.training.probes import compute_features, find_patch_labels, fit_ridge
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
 BRIEF = Recipe(epochs=2, batch_size=16, augment="none", lr=1e-3)
@@ -62,17 +62,59 @@ def test_its_probabilities_are_as_sure_as_they_are_right(descendant: Descendant)
     assert float(chances.values.mean()) == pytest.approx(right, abs=0.06)
 
 
-def test_models_without_a_linear_head_and_pixels_start_from_random_weights() -> None:
-    scenes = open_task("scenes")
-    dense = assemble(SPEC.with_(classes=scenes.classes, dense=True, image_size=32), {}, seed=0)
-    same, record = initialise_head(dense, scenes, BRIEF, Run())
-    assert same is dense
-    assert record == {"init": "random", "reason": "a class for every pixel"}
+def test_a_model_without_a_linear_head_starts_from_random_weights() -> None:
+    class Odd(TimmModel):
+        def model(self) -> Any:
+            return torch.nn.Conv2d(1, 1, 1)
+
+    odd = Odd(architecture="odd", arguments={}, images={}, classes=3, state={})
+    same, record = initialise_head(odd, tiny_task(classes=3), BRIEF, Run())
+    assert same is odd
+    assert record == {"init": "random", "reason": "no linear head"}
     assert find_linear_heads(torch.nn.Conv2d(1, 1, 1)) == []
 
 
+def test_the_head_of_a_class_for_every_pixel_is_a_regression_on_patches() -> None:
+    scenes = open_task("scenes")
+    spec = SPEC.with_(classes=scenes.classes, dense=True, image_size=32)
+    dense = assemble(spec, {}, seed=0, mean=scenes.mean, std=scenes.std)
+    headed, record = initialise_head(dense, scenes, replace(BRIEF, images=40), Run())
+    features = compute_features(dense.model(), scenes, "train", dense.input_format, Run(), images=40)
+    assert features.values.shape == (len(features.labels), 16)
+    assert (record["images"], record["patches"]) == (40, len(features.labels))
+    assert 0 < record["patches"] <= 40 * 16
+    ridge = fit_ridge(features, scenes.classes)
+    assert torch.allclose(headed.state["head.weight"].double(), torch.from_numpy(ridge.scale * ridge.weight), atol=1e-5)
+
+
+def test_it_knows_the_classes_of_pixels_before_any_training() -> None:
+    scenes = open_task("scenes")
+    start = lifecycle.expand("closed_form-mini", layers=4, width=64, task="scenes")
+    headed, _ = initialise_head(start, scenes, replace(BRIEF, images=100), Run())
+    before, after = (
+        evaluate(model.model(), scenes, "validation", model.input_format, Run()).value for model in (start, headed)
+    )
+    assert after > before + 0.1
+
+
+def test_the_images_of_a_class_for_every_pixel_are_limited_by_their_patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenes = open_task("scenes")
+    dense = assemble(SPEC.with_(classes=scenes.classes, dense=True, image_size=32), {}, seed=0)
+    monkeypatch.setattr(heads, "MAX_PATCHES", 16 * 30)
+    _, record = initialise_head(dense, scenes, replace(BRIEF, images=40), Run())
+    assert record["images"] == 30
+    text = heads.describe_head(record)
+    assert text.startswith(f"the head starts from a ridge regression on {record['patches']} patches of 30 images (each")
+
+
+def test_a_patch_has_the_most_frequent_class_of_its_pixels_that_count() -> None:
+    labels = torch.tensor([[[0, 2, 1, 255], [2, 2, 255, 255], [255, 255, 0, 1], [255, 255, 1, 1]]])
+    assert find_patch_labels(labels, (2, 2), 3).tolist() == [[2, 1, 255, 1]]
+    assert find_patch_labels(labels, (1, 4), 3).tolist() == [[0, 2, 0, 1]]
+
+
 @pytest.mark.parametrize(
-    ("name", "heads"),
+    ("name", "layers"),
     [
         ("vit_tiny_patch16_224", ["head"]),
         ("deit_tiny_distilled_patch16_224", ["head", "head_dist"]),
@@ -81,9 +123,9 @@ def test_models_without_a_linear_head_and_pixels_start_from_random_weights() -> 
         ("test_efficientnet", ["classifier"]),
     ],
 )
-def test_timm_s_classifiers_get_it_too(name: str, heads: list[str]) -> None:
+def test_timm_s_classifiers_get_it_too(name: str, layers: list[str]) -> None:
     model = timm.create_model(name, num_classes=3).eval()
-    assert find_linear_heads(model) == heads
+    assert find_linear_heads(model) == layers
     images = {**model.pretrained_cfg, "input_size": (3, 32, 32)}
     arguments: dict[str, Any] = {"img_size": 32} if "patch16" in name else {}
     made = timm.create_model(name, num_classes=3, **arguments)
