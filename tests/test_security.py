@@ -349,5 +349,5 @@ def test_the_page_names_every_target_of_the_fuzzer() -> None:
         if line.startswith("| `")
     ]
     assert {name for names in told for name in names} == targets
-    assert "1,000 cases" in PAGE.read_text()
-    assert "default=1000" in (PAGE.parents[1] / "tests" / "conftest.py").read_text()
+    assert "600 cases" in PAGE.read_text()
+    assert "default=600" in (PAGE.parents[1] / "tests" / "conftest.py").read_text()

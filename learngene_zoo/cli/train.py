@@ -137,8 +137,11 @@ def _facts(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "metric": metric, "value": value, "low": low, "high": high, "images": images}
 
 
-# What --help says of `lifecycle.rate_for`.
-RATE = f"{lifecycle.FINETUNE.lr:g}; of models more than {lifecycle.FULL_RATE} wide, {lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width"
+# What --help says of `lifecycle.choose_rates`.
+RATE = (
+    f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider {lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or "
+    f"{lifecycle.INHERITED_LR:g} with layer decay {lifecycle.INHERITED_DECAY:g} if pretrained"
+)
 finetune_command = SettingsCommand(
     "finetune",
     callback=finetune,

@@ -15,8 +15,11 @@ from learngene_zoo.lifecycle.learngenes import returned as returned
 from learngene_zoo.lifecycle.models import FINETUNE as FINETUNE
 from learngene_zoo.lifecycle.models import FOUND as FOUND
 from learngene_zoo.lifecycle.models import FULL_RATE as FULL_RATE
+from learngene_zoo.lifecycle.models import INHERITED_DECAY as INHERITED_DECAY
+from learngene_zoo.lifecycle.models import INHERITED_LR as INHERITED_LR
 from learngene_zoo.lifecycle.models import TRAIN as TRAIN
 from learngene_zoo.lifecycle.models import Tuning as Tuning
+from learngene_zoo.lifecycle.models import choose_rates as choose_rates
 from learngene_zoo.lifecycle.models import evaluate as evaluate
 from learngene_zoo.lifecycle.models import export as export
 from learngene_zoo.lifecycle.models import finetune as finetune

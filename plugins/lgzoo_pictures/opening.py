@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 from collections import Counter
@@ -12,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from learngene_zoo.plugin import BadData, Entry, Files, Labelled, Task, Unavailable, task_of
-from lgzoo_pictures.suite import VARIABLE
+from learngene_zoo.plugin import BadData, Entry, Files, Labelled, Task, Unavailable, parse_json, task_of
 
+VARIABLE = "LGZOO_PICTURES"
 STAMPS_PLACE, STAMPS_PACKAGE = "tuxpaint/stamps", "tuxpaint-stamps-default"
 CLIPART_PLACE, CLIPART_PACKAGE = "openclipart/png", "openclipart-png"
 # The folders of a class. Those that are left out have few pictures, or no subject in common.
@@ -175,7 +174,7 @@ def read_emoji(folder: Path, vendor: str) -> list[Mapping[str, Any]]:
     """Return the rows of emoji.json that both vendors draw. Raises `BadData` for one that cannot be read."""
     path = folder / "emoji.json"
     try:
-        rows = [row for row in json.loads(path.read_bytes()) if row["has_img_google"] and row["has_img_twitter"]]
+        rows = [row for row in parse_json(path.read_bytes()) if row["has_img_google"] and row["has_img_twitter"]]
         for row in rows:
             row["subcategory"], row["image"], row["short_name"]
     except (OSError, ValueError, KeyError, TypeError) as error:

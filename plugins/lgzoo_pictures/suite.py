@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from learngene_zoo.plugin import Entry, Suite, Task, split_sizes
 
-VARIABLE = "LGZOO_PICTURES"
-
 
 def _entry(
     name: str,

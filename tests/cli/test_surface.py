@@ -141,7 +141,7 @@ def test_no_help_has_bounds_that_nobody_reaches_or_an_option_without_a_text(name
     [
         ("export", "--tracker --seed --precision"),
         ("expand lsamd-mini", "--tracker --precision"),
-        ("evaluate", "--tracker --seed"),
+        ("evaluate", "--tracker"),
         ("compare a b", "--tracker --resume --force"),
         ("recommend --task digits", "--tracker --resume --force"),
         ("predict model x.png", "--tracker --resume --workers --seed"),

@@ -30,6 +30,8 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.training import fit as fitting
 from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.heads import initialise_head
+from learngene_zoo.training.probes import compute_features, fit_ridge
 
 RUN = Run(threads=1)
 World = tuple[str, str]
@@ -127,8 +129,13 @@ def test_all_arms_have_the_same_chance(world: World, tmp_path: Path, monkeypatch
     assert len(seeds) == 1, "equal images in equal order"
     assert all(start.spec == own.spec for start in starts.values())
     for start in starts.values():
-        assert torch.equal(start.state["head.weight"], own.state["head.weight"])
         assert (start.mean, start.std) == (own.mean, own.std)
+    for start in starts.values():  # every arm's head is the regression of its own features
+        headed, record = initialise_head(
+            start, open_task(world[1]), toy_cells(world)[0].recipe, replace(RUN, seed=min(seeds))
+        )
+        assert record["init"] == "ridge"
+        assert torch.equal(start.state["head.weight"], headed.state["head.weight"])
     name = "blocks.0.attn.qkv.weight"
     assert torch.equal(shuffled.state[name].flatten().sort().values, own.state[name].flatten().sort().values)
     assert not torch.equal(shuffled.state[name], own.state[name])
@@ -274,7 +281,7 @@ def test_a_training_that_was_interrupted_goes_on_if_that_is_asked(
     assert [place.name for place in kept.iterdir() if place.is_dir()] == ["checkpoint-6"]
     batches = counted(monkeypatch, Loader, "epoch")
     (row,) = run_grid([replace(found[6], look=False)], tmp_path, again)
-    assert len(batches) == 1, "only the test images are read"
+    assert len(batches) == 2, "only the features for the head, and the test images, are read"
     assert (row.value, row.correct) == (rows[6].value, rows[6].correct)
     assert not any((tmp_path / "checkpoints").iterdir())
 
@@ -363,32 +370,17 @@ def test_one_grid_at_a_time_writes(world: World, tmp_path: Path) -> None:
             run_grid(toy_cells(world), tmp_path, RUN)
 
 
-def test_the_probe_is_the_nearest_class_mean(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_probe_is_the_ridge_regression_of_the_features(world: World) -> None:
     task = open_task(world[1])
     start = assemble(SPEC.with_(classes=3), {}, seed=0, scheme="fan_in")
-
-    def told(model: Any, loader: Any) -> Any:
-        for batch in loader.epoch(0):
-            yield torch.nn.functional.one_hot(batch.labels, 32).float() * shown["scale"], batch.labels
-
-    shown = {"scale": 1.0}
-    with monkeypatch.context() as patch:
-        patch.setattr("learngene_zoo.training.evaluate.features", told)
-        assert trial.probed(start, task, "test", 24, RUN).probe == 1.0
-        shown["scale"] = 0.0
-        assert trial.probed(start, task, "test", 24, RUN).probe == pytest.approx(1 / 3)
-    judged = evaluate(start.model(), task, "test", start.input_format, RUN)
-
-    def drowned(model: Any, loader: Any) -> Any:
-        """One feature tells the class, another says nothing and is a thousand times as large."""
-        for number, batch in enumerate(loader.epoch(0)):
-            noise = 1000 * torch.rand(len(batch.labels), 1, generator=torch.Generator().manual_seed(number))
-            yield torch.cat([batch.labels[:, None].float(), noise, torch.zeros(len(noise), 30)], dim=1), batch.labels
-
-    with monkeypatch.context() as patch:
-        patch.setattr("learngene_zoo.training.evaluate.features", drowned)
-        assert trial.probed(start, task, "test", 24, RUN).probe > 0.8
-    assert trial.probed(start, task, "test", 24, RUN).value == judged.value
+    seen, held_out = (
+        compute_features(start.model(), task, split, start.input_format, RUN, images=images)
+        for split, images in (("train", 24), ("test", None))
+    )
+    predicted_N = fit_ridge(seen, 3).predict(held_out.values).argmax(axis=1)
+    measured = trial.probed(start, task, "test", 24, RUN)
+    assert measured.probe == (predicted_N == held_out.labels).mean()
+    assert measured.value == evaluate(start.model(), task, "test", start.input_format, RUN).value
 
 
 @pytest.mark.parametrize("flags", [(True,), (False, False, True, False, True), (True,) * 9, (False,) * 8])

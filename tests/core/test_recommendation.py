@@ -20,8 +20,8 @@ from learngene_zoo.recommendation import Candidate, in_order, ranked, spread
 from learngene_zoo.runs.run import Run
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task
-from learngene_zoo.training import evaluate
-from learngene_zoo.training.evaluate import left_out
+from learngene_zoo.training import probes
+from learngene_zoo.training.probes import Features, is_right_left_out
 
 RUN = Run(threads=1, device="cpu")
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
@@ -46,24 +46,24 @@ def refitted(features_ND: np.ndarray, labels_N: np.ndarray, penalty: float) -> n
 def test_the_probe_is_that_of_a_regression_without_each_picture(
     penalty: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluate, "PENALTIES", (penalty,))
+    monkeypatch.setattr(probes, "PENALTIES", (penalty,))
     draws = np.random.Generator(np.random.PCG64(3))
     labels_N = np.arange(40) % 4
     features_ND = draws.normal(size=(40, 6)) + 0.7 * np.eye(4)[labels_N] @ draws.normal(size=(4, 6))
-    found = left_out(features_ND, labels_N)
+    found = is_right_left_out(Features(features_ND, labels_N))
     assert 0 < found.mean() < 1
     assert (found == refitted(features_ND, labels_N, penalty)).all()
 
 
 def test_features_without_meaning_are_at_chance_even_if_there_are_many() -> None:
     draws = np.random.Generator(np.random.PCG64(5))
-    found = left_out(draws.normal(size=(300, 200)), np.arange(300) % 3)
+    found = is_right_left_out(Features(draws.normal(size=(300, 200)), np.arange(300) % 3))
     assert 0.2 < found.mean() < 0.47
 
 
 def test_one_class_is_refused() -> None:
-    with pytest.raises(BadData, match="the pictures show 1 class; a probe needs at least two"):
-        left_out(np.ones((5, 2)), np.zeros(5, dtype=np.int64))
+    with pytest.raises(BadData, match="the pictures show one class; a linear probe needs at least two"):
+        is_right_left_out(Features(np.ones((5, 2)), np.zeros(5, dtype=np.int64)))
 
 
 def test_sizes_are_spread_from_the_smallest_to_the_largest() -> None:

@@ -55,7 +55,7 @@ def install(site: Path, name: str, tasks: Sequence[str] = (), source: str | None
 
 def test_the_suites_in_tree_are_found_with_the_default_one_first() -> None:
     good, broken = catalogue.suites()
-    assert [suite.name for suite in good] == ["mini", "decathlon", "lsamd12", "tal_unseen"]
+    assert [suite.name for suite in good] == ["mini", "decathlon", "lsamd12", "pictures", "tal_unseen"]
     assert not broken
     names = [entry.name for entry in catalogue.entries()]
     assert len(set(names)) == len(names)

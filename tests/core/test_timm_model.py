@@ -109,7 +109,7 @@ def test_training_and_measuring_one_is_as_for_a_descendant(
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: tiny_task(name))
     calls = [lifecycle.finetune(resnet, task="tiny", recipe=ONE_EPOCH, run=RUN) for _ in range(2)]
     assert all(torch.equal(calls[0].state[name], calls[1].state[name]) for name in calls[0].state)
-    made = lifecycle.finetune(resnet, task="tiny", recipe=ONE_EPOCH, out=tmp_path / "tuned", run=RUN)
+    made = lifecycle.finetune(resnet, task="tiny", recipe=ONE_EPOCH, keep="last", out=tmp_path / "tuned", run=RUN)
     assert made.state["bn1.num_batches_tracked"] == 3, "it was trained"
     shown = json.loads(CliRunner().invoke(main, ["show", str(tmp_path / "tuned"), "--json"]).stdout)
     assert (shown["architecture"], shown["classes"], shown["image_size"]) == ("test_resnet", 3, 32)

@@ -63,7 +63,11 @@ def scripted(monkeypatch: pytest.MonkeyPatch, *values: float | Exception) -> lis
 
 @pytest.mark.parametrize(
     ("values", "rate"),
-    [((0.1, 0.4, 0.3, 0.2), 3e-4), ((0.1, 0.4, 0.4, 0.4), 3e-4), ((0.1, 0.2, 0.3, TrainingFailed("nan")), 1e-3)],
+    [
+        ((0.0, 0.0, 0.1, 0.4, 0.3, 0.2), 3e-4),
+        ((0.0, 0.0, 0.1, 0.4, 0.4, 0.4), 3e-4),
+        ((0.0, 0.0, 0.1, 0.2, 0.3, TrainingFailed("nan")), 1e-3),
+    ],
 )
 def test_the_rate_that_validates_best_is_taken(
     monkeypatch: pytest.MonkeyPatch, values: tuple[float | Exception, ...], rate: float
@@ -77,14 +81,14 @@ def test_the_rate_that_validates_best_is_taken(
 
 def test_an_interrupted_search_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = replace(RUN, folder=tmp_path, resume=True)
-    scripted(monkeypatch, 0.1, 0.4, MemoryError())
+    scripted(monkeypatch, 0.0, 0.0, 0.1, 0.4, MemoryError())
     with pytest.raises(MemoryError):
         settled(START, TASK, RECIPE, run, ["lr"])
     asked = scripted(monkeypatch, 0.3, 0.2)
     recipe, record = settled(START, TASK, RECIPE, run, ["lr"])
     assert [one.lr for one in asked] == [1e-3, 3e-3]
     assert recipe.lr == 3e-4
-    assert [one["validation"] for one in record["lr"]] == [0.1, 0.4, 0.3, 0.2]
+    assert [one["validation"] for one in record["lr"]] == [0.0, 0.0, 0.1, 0.4, 0.3, 0.2]
 
 
 def test_what_was_found_is_what_is_trained_with_and_recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def poison(module: torch.nn.Module) -> None:
 
 
 def script_values(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, torch.Tensor]]:
-    """Validation gives these values, an epoch each; returns the weights that it was asked about."""
+    """Validation gives these values, of epoch 0 and of each one after it; returns the weights that it was asked about."""
     seen: list[dict[str, torch.Tensor]] = []
 
     def measure(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -69,10 +69,10 @@ def is_same(model: Descendant, weights: Any) -> bool:
 @pytest.mark.parametrize(
     ("values", "settings", "epoch", "kept"),
     [
-        ((0.4, 0.6, 0.5), {}, 4, 2),
-        ((0.6, 0.4, 0.5), {}, 4, 1),
-        ((0.6, 0.4, 0.5), {"keep": "last"}, 4, 3),
-        ((0.6,), {}, 2, 1),
+        ((0.1, 0.4, 0.6, 0.5), {}, 4, 2),
+        ((0.1, 0.6, 0.4, 0.5), {}, 4, 1),
+        ((0.1, 0.6, 0.4, 0.5), {"keep": "last"}, 4, 3),
+        ((0.1, 0.6), {}, 2, 1),
     ],
 )
 def test_the_best_epoch_before_it_diverged_is_kept_and_named(
@@ -82,12 +82,12 @@ def test_the_best_epoch_before_it_diverged_is_kept_and_named(
     monkeypatch.setattr(tuning, "train", diverge_in(epoch))
     made = tune(START, TASK, RECIPE, RUN, **settings)
     metrics: Any = made.provenance["metrics"]
-    assert is_same(made, seen[kept - 1])
-    assert (metrics["kept_epoch"], metrics["diverged"], len(metrics["history"])) == (kept, True, epoch - 1)
+    assert is_same(made, seen[kept])
+    assert (metrics["kept_epoch"], metrics["diverged"], len(metrics["history"])) == (kept, True, epoch)
     steps = TASK.sizes["train"] // 16
     assert metrics["warning"].startswith(
         f"the training diverged: the loss cross_entropy is nan at step {(epoch - 1) * steps + 1} of {4 * steps}, which was "
-        f"not taken; the weights of epoch {kept} are kept (validation accuracy {values[kept - 1]:.4f}); "
+        f"not taken; the weights of epoch {kept} are kept (validation accuracy {values[kept]:.4f}); "
     )
     assert metrics["warning"].endswith("train again with a smaller --lr (0.003 was used), or with --clip 1")
     assert "at_chance" not in metrics
@@ -105,12 +105,13 @@ def test_the_weights_before_training_are_kept_if_no_epoch_ended(monkeypatch: pyt
         made = tune(START, TASK, RECIPE, RUN, **settings)  # type: ignore[arg-type]
         metrics: Any = made.provenance["metrics"]
         assert is_same(made, START.model().state_dict())
-        assert (metrics["kept_epoch"], metrics["history"]) == (0, [])
+        assert metrics["kept_epoch"] == 0
+        assert [epoch["epoch"] for epoch in metrics["history"]] == [0]
         assert "; the weights before training are kept" in metrics["warning"]
 
 
 def test_outputs_that_are_not_finite_end_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = script_values(monkeypatch, 0.5, 0.6)
+    seen = script_values(monkeypatch, 0.4, 0.5, 0.6)
 
     def train(objective: torch.nn.Module, *args: Any, **kwargs: Any) -> Iterator[loop.Step]:
         for step in loop.train(objective, *args, **kwargs):
@@ -120,7 +121,7 @@ def test_outputs_that_are_not_finite_end_it_too(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(tuning, "train", train)
     made = tune(START, TASK, RECIPE, RUN)
-    assert is_same(made, seen[1])
+    assert is_same(made, seen[2])
     assert "the model's outputs are not finite" in str(made.provenance["metrics"]["warning"])  # type: ignore[index]
 
 
@@ -163,7 +164,7 @@ def call(tmp_path: Path, *words: str) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("values", "code"), [((0.9, 0.9), 0), ((0.0, 0.0), 1)], ids=["has learnt something", "has learnt nothing"]
+    ("values", "code"), [((0.9, 0.9, 0.9), 0), ((0.0, 0.0, 0.0), 1)], ids=["has learnt something", "has learnt nothing"]
 )
 def test_the_exit_code_says_whether_the_model_knows_anything(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, values: tuple[float, ...], code: int
@@ -182,7 +183,7 @@ def test_the_exit_code_says_whether_the_model_knows_anything(
 def test_a_model_at_chance_is_written_with_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
     monkeypatch.setattr("learngene_zoo.tasks.catalogue.check_name", lambda name: None)
-    script_values(monkeypatch, 0.0, 0.0)
+    script_values(monkeypatch, 0.0, 0.0, 0.0)
     code, lines = call(tmp_path)
     assert code == 0
     (line,) = lines

@@ -68,7 +68,7 @@ def test_the_loss_is_deits(teacher: str, answers: Any, share: float) -> None:
 
 def test_a_model_learns_from_its_teacher_and_says_so(teacher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda *_, **__: TASK)
-    settings: dict[str, Any] = {"task": "tiny", "epochs": 1, "batch_size": 16, "ema": 0.5}
+    settings: dict[str, Any] = {"task": "tiny", "epochs": 1, "batch_size": 16, "ema": 0.5, "keep": "last"}
     alone, taught = (
         lifecycle.finetune(student(), **settings, **extra) for extra in ({}, {"teacher": teacher, "share": 0.9})
     )

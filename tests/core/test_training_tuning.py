@@ -39,7 +39,7 @@ class Killed(BaseException):
 
 
 def scripted(monkeypatch: pytest.MonkeyPatch, *values: float) -> list[dict[str, torch.Tensor]]:
-    """Validation gives these values, an epoch each; returns the weights that it was asked about."""
+    """Validation gives these values, of epoch 0 and of each one after it; returns the weights that it was asked about."""
     seen: list[dict[str, torch.Tensor]] = []
 
     def measure(model: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -58,12 +58,14 @@ def same(one: Descendant, weights: dict[str, torch.Tensor]) -> bool:
 @pytest.mark.parametrize(
     ("values", "settings", "epochs", "kept"),
     [
-        ((0.1, 0.4, 0.3, 0.2), {}, 4, 2),
-        ((0.1, 0.4, 0.4, 0.4), {}, 4, 2),  # the first of equals
-        ((0.1, 0.4, 0.3, 0.2), {"keep": "last"}, 4, 4),
-        ((0.4, 0.1, 0.3, 0.9), {"patience": 2}, 3, 1),
-        ((0.4, 0.1, 0.3, 0.9), {"patience": 2, "keep": "last"}, 3, 3),
-        ((0.4, 0.1, 0.5, 0.1), {"patience": 2}, 4, 3),
+        ((0.0, 0.1, 0.4, 0.3, 0.2), {}, 4, 2),
+        ((0.0, 0.1, 0.4, 0.4, 0.4), {}, 4, 2),  # the first of equals
+        ((0.4, 0.1, 0.3, 0.4, 0.2), {}, 4, 0),  # the start counts
+        ((0.0, 0.1, 0.4, 0.3, 0.2), {"keep": "last"}, 4, 4),
+        ((0.0, 0.4, 0.1, 0.3, 0.9), {"patience": 2}, 3, 1),
+        ((0.5, 0.4, 0.1, 0.9, 0.9), {"patience": 2}, 2, 0),
+        ((0.0, 0.4, 0.1, 0.3, 0.9), {"patience": 2, "keep": "last"}, 3, 3),
+        ((0.0, 0.4, 0.1, 0.5, 0.1), {"patience": 2}, 4, 3),
     ],
 )
 def test_which_epoch_is_kept_and_when_it_stops(
@@ -72,20 +74,20 @@ def test_which_epoch_is_kept_and_when_it_stops(
     seen = scripted(monkeypatch, *values)
     made = tune(START, TASK, RECIPE, RUN, **settings)
     metrics = made.provenance["metrics"]
-    assert len(seen) == epochs == len(metrics["history"])
-    assert same(made, seen[kept - 1])
-    assert (metrics["kept_epoch"], metrics["validation_accuracy"]) == (kept, values[kept - 1])
+    assert len(seen) == epochs + 1 == len(metrics["history"])
+    assert same(made, seen[kept])
+    assert (metrics["kept_epoch"], metrics["validation_accuracy"]) == (kept, values[kept])
 
 
 @pytest.mark.parametrize("settings", [{}, {"patience": 1, "keep": "last"}])
 def test_the_moving_average_is_what_is_validated_and_kept(
     monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    seen = scripted(monkeypatch, 0.4, 0.3, *[0.2] * 9)
+    seen = scripted(monkeypatch, 0.1, 0.4, 0.3, *[0.2] * 9)
     made = tune(START, TASK, replace(RECIPE, ema=0.9), RUN, **settings)
     plain = tune(START, TASK, RECIPE, RUN, keep="last")
-    assert not same(plain, seen[3 if not settings else 1])
-    assert same(made, seen[1 if settings else 0])
+    assert not same(plain, seen[4 if not settings else 2])
+    assert same(made, seen[2 if settings else 1])
 
 
 def killed_after(steps: int) -> Any:
@@ -106,7 +108,7 @@ def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, deaths: tuple[int, ...], recipe: Recipe
 ) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
-    call = partial(lifecycle.finetune, START, task="tiny", recipe=recipe, patience=2)
+    call = partial(lifecycle.finetune, START, task="tiny", recipe=recipe, patience=4)
     whole = call(out=tmp_path / "whole", run=RUN)
     for number, steps in enumerate(deaths):
         monkeypatch.setattr(tuning, "train", killed_after(steps))
@@ -117,12 +119,17 @@ def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
     for name in ("config.json", "model.safetensors", "report.html", "README.md"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert whole.provenance["metrics"]["history"]
-    assert sorted(path.name for path in (tmp_path / "killed.run").iterdir()) == [".lgzoo", "metrics.jsonl", "run.json"]
+    assert sorted(path.name for path in (tmp_path / "killed.run").iterdir()) == [
+        ".lgzoo",
+        "metrics.jsonl",
+        "parts",
+        "run.json",
+    ]
 
 
 def test_force_replaces_what_a_fine_tuning_wrote(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
-    call = partial(lifecycle.finetune, START, task="tiny", out=tmp_path / "out", run=RUN, epochs=1)
+    call = partial(lifecycle.finetune, START, task="tiny", out=tmp_path / "out", run=RUN, epochs=1, keep="last")
     call(lr=1e-3)
     before = (tmp_path / "out" / "report.html").read_bytes()
     call(lr=3e-3, force=True)
@@ -132,7 +139,7 @@ def test_force_replaces_what_a_fine_tuning_wrote(monkeypatch: pytest.MonkeyPatch
 def test_an_older_best_epoch_stays_until_no_checkpoint_needs_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    scripted(monkeypatch, 0.1, 0.2, 0.3, 0.4)
+    scripted(monkeypatch, 0.0, 0.1, 0.2, 0.3, 0.4)
     run = replace(RUN, folder=tmp_path)
     tune(START, TASK, RECIPE, run)  # too quick for a checkpoint before the last step: any start may be needed
     assert [place.name for place in tmp_path.glob("best-*")] == ["best-4"]
@@ -151,8 +158,9 @@ def test_lines_of_epochs_go_to_stderr_and_their_numbers_to_the_metrics(
 ) -> None:
     tune(START, TASK, replace(RECIPE, epochs=2), replace(RUN, folder=tmp_path, lines=True))
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 2
-    assert re.fullmatch(r"epoch 2 of 2: loss \d\.\d{4}, validation accuracy [01]\.\d{4}, [\d.]+m?s", lines[1])
+    assert len(lines) == 3
+    assert re.fullmatch(r"epoch 0 of 2, before training: validation accuracy [01]\.\d{4}", lines[0])
+    assert re.fullmatch(r"epoch 2 of 2: loss \d\.\d{4}, validation accuracy [01]\.\d{4}, [\d.]+m?s", lines[2])
     logged = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     epochs = [line for line in logged if "validation/value" in line]
     assert [line["step"] for line in epochs] == [3, 6]
@@ -211,7 +219,7 @@ def test_the_report_is_one_page_that_loads_and_runs_nothing() -> None:
     wrong = round(12 * (1 - made.provenance["metrics"]["test_accuracy"]))
     assert page.count("<figure>") == wrong > 0
     assert f"{made.provenance['metrics']['test_accuracy']:.4f}" in page
-    assert page.count("<circle") == 4
+    assert page.count("<circle") == 5  # the loss of two epochs, the accuracy before and after each
 
 
 def test_a_report_of_many_classes_lists_the_pairs_that_are_confused() -> None:
@@ -256,6 +264,48 @@ def test_a_learning_rate_that_nobody_names_is_that_of_the_width(
     assert taken(epochs=1, lr=0.01) == 0.01
     assert taken(recipe=replace(lifecycle.FINETUNE, epochs=1)) == 3e-3
     assert "learning rate" not in capsys.readouterr().err
+
+
+def make_heir(*widths: Any, inherited: bool = True) -> Descendant:
+    """Return a model of width 8 with the record of ancestry models this wide."""
+    records = [{"source": "timm:some", "spec": {"width": width}} for width in widths]
+    kept = frozenset(START.state) if inherited else frozenset()
+    return replace(START, inherited=kept, provenance={"ancestries": records})
+
+
+@pytest.mark.parametrize(
+    ("model", "rates"),
+    [
+        (make_heir(384), (5e-5, 0.75)),
+        (make_heir(64, 128), (5e-5, 0.75)),
+        (make_heir(96), (3e-3, 1.0)),  # the bundled one
+        (make_heir(384, inherited=False), (3e-3, 1.0)),
+        (replace(START, provenance={"ancestries": ["odd", {"spec": None}, {"spec": {"width": "x"}}]}), (3e-3, 1.0)),
+        (START, (3e-3, 1.0)),
+    ],
+    ids=["wide", "the widest counts", "narrow", "nothing inherited", "odd records", "from scratch"],
+)
+def test_what_inherits_from_a_wide_model_is_trained_gently(model: Descendant, rates: tuple[float, float]) -> None:
+    assert lifecycle.choose_rates(model) == rates
+
+
+def test_the_gentle_rates_are_used_and_said_unless_others_are_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("learngene_zoo.lifecycle.models.open_task", lambda name, **_: TASK)
+
+    def take(**named: Any) -> tuple[float, float]:
+        made: Any = lifecycle.finetune(make_heir(384), task="tiny", run=replace(RUN, lines=True), **named)
+        return made.provenance["recipe"]["lr"], made.provenance["recipe"].get("layer_decay", 1.0)
+
+    assert take(epochs=1) == (5e-5, 0.75)
+    assert (
+        "the learning rate was 5e-05 and the layer decay 0.75, the defaults of models with weights of a pretrained one "
+        "384 wide\n"
+    ) in capsys.readouterr().err
+    assert take(epochs=1, lr=1e-3) == (1e-3, 0.75)
+    assert take(epochs=1, layer_decay=1.0) == (5e-5, 1.0)
+    assert take(recipe=replace(lifecycle.FINETUNE, epochs=1)) == (3e-3, 1.0)
 
 
 def test_settings_may_be_given_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from PIL import Image
 from learngene_zoo.errors import BadData, Unavailable
 from learngene_zoo.testing import check_suite
 from lgzoo_pictures import opening
-from lgzoo_pictures.opening import CLIPART_CLASSES, STAMP_CLASSES
-from lgzoo_pictures.suite import CLIPART, EMOJI, EMOJI_TRANSFER, FLAGS, PICTURES, STAMPS, VARIABLE
+from lgzoo_pictures.opening import CLIPART_CLASSES, STAMP_CLASSES, VARIABLE
+from lgzoo_pictures.suite import CLIPART, EMOJI, EMOJI_TRANSFER, FLAGS, PICTURES, STAMPS
 
 
 def draw(path: Path, colour: int, size: tuple[int, int] = (12, 9)) -> None:
