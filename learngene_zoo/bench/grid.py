@@ -85,7 +85,7 @@ def cells(
     sizes: Sequence[Mapping[str, Json]] = (),
     rates: Mapping[str, float] | None = None,
     split: Literal["validation", "test"] = "test",
-    head: HeadStart = "ridge",
+    head: HeadStart = "random",
     offline: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Cell]:

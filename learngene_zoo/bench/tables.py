@@ -16,7 +16,7 @@ from learngene_zoo.text import markdown as escaped
 
 NONE = "-"
 AVERAGE = "average"
-CLASS_MEANS = "class means"  # the column of the nearest class mean; `recommend` has a linear probe
+PROBE = "probe"  # the column of the ridge regression of the features before any training
 
 # What a reader of the tables must know: printed in the Markdown and on the page.
 NOTES = (
@@ -100,7 +100,7 @@ def _compact(summary: Summary, split: str, metric: str) -> Table:
         "width",
         "params",
         "untrained",
-        CLASS_MEANS,
+        PROBE,
         *budget_names,
         "real",
         "left out",
@@ -155,7 +155,7 @@ def _brief(table: Table) -> Table:
         values = set(dict(zip(table.columns, zip(*table.rows))).get(name, ()))
         if len(values) == 1:
             table, size = table.without(name), size or f"; {values.pop()} {name}"
-    for names in (("untrained",), ("params",), ("real", "left out"), (CLASS_MEANS,)):
+    for names in (("untrained",), ("params",), ("real", "left out"), (PROBE,)):
         for name in names if table.width > PAGE_WIDTH else ():
             table = table.without(name)
     return replace(table, title=table.title.partition(";")[0] + size)

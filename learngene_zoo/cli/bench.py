@@ -294,8 +294,9 @@ def grid_options() -> list[click.Option]:
         click.Option(["--report"], is_flag=True, help="Measure nothing; write the report of the results in -o again."),
         click.Option(["--split"], type=click.Choice(["validation", "test"]), default="test", show_default=True,
                      help="The images on which descendants are evaluated."),
-        click.Option(["--head"], type=click.Choice(["ridge", "random"]), default="ridge", show_default=True,
-                     help="What a new head starts from, in every arm: a ridge regression of the features, or random weights."),
+        click.Option(["--head"], type=click.Choice(["ridge", "random"]), default="random", show_default=True,
+                     help="What a new head starts from, in every arm: random weights, or a ridge regression of the features, "
+                     "which harms arms with random blocks."),
         ancestry_option(),
     ]  # fmt: skip
 

@@ -142,7 +142,8 @@ def finetune(
 ) -> Descendant | TimmModel:
     """Train a model on a task (default: the one it was built for), with a new head if it needs one.
 
-    A new head starts from a ridge regression of the model's own features (`training.heads`) unless `head` is "random". Every epoch is validated, and the weights of the best one are kept; what they do on the test images is in the provenance and in
+    A new head starts from a ridge regression of the model's own features (`training.heads`), unless `head` is "random" or
+    the model's weights are random themselves. Every epoch is validated, and the weights of the best one are kept; what they do on the test images is in the provenance and in
     `report.html`. The fields of `recipe` (default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`) and of
     `tuning` can also be given by name (`epochs=5, patience=3`); `batch_size` and `lr` may be "auto": see `training.automatic`.
     `preset` takes the recipe's place: "paper" is that of the paper of the method that built the model, with the rate that it has for
@@ -156,8 +157,10 @@ def finetune(
     from learngene_zoo.tasks.splits import with_validation
     from learngene_zoo.training.automatic import settled
     from learngene_zoo.training.heads import describe_head, has_trained_head, initialise_head
-    from learngene_zoo.training.trackers import say, say_notes
+    from learngene_zoo.training.trackers import check_tracker, say, say_notes
     from learngene_zoo.training.tuning import tune
+
+    check_tracker(run.tracker, run.folder if out is None else Path(out))
 
     start = open_model(model, offline=run.offline)
     named = _finetuning(start, preset, recipe)
@@ -174,7 +177,7 @@ def finetune(
         say_notes([data], run)
         seed = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense).with_fit(tuning.fit)
-        if tuning.head == "ridge" and not has_trained_head(start, data):
+        if tuning.head == "ridge" and _is_pretrained(start) and not has_trained_head(start, data):
             fresh, record = initialise_head(fresh, with_validation(data), recipe, run)
             fresh = replace(fresh, provenance={**fresh.provenance, "head": record})
             say(run, describe_head(record))
@@ -238,6 +241,13 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
     if _find_inherited_width(model) > FULL_RATE:
         return INHERITED_LR, INHERITED_DECAY
     return rate_for(model.width), 1.0
+
+
+def _is_pretrained(model: Descendant | TimmModel) -> bool:
+    """Return whether some of a model's weights were inherited or trained; a model of timm's counts as such."""
+    from learngene_zoo.artifacts.descendant import Descendant
+
+    return not isinstance(model, Descendant) or bool(model.inherited) or "trained_on" in model.provenance
 
 
 def _find_inherited_width(model: Descendant | TimmModel) -> int:

@@ -281,7 +281,7 @@ def test_markdown_has_as_many_cells_in_every_line() -> None:
 def test_the_compact_table_says_what_was_measured() -> None:
     (table,) = tables.compact(summarise(rows((1, 4))))
     assert table.title == "accuracy on test images, %: mean of 2 tasks and 2 seeds; gains in points after 4 epochs"
-    assert table.columns[3:7] == ("untrained", "class means", "1 ep", "4 ep")
+    assert table.columns[3:7] == ("untrained", "probe", "1 ep", "4 ep")
     cells = dict(zip(table.columns, table.rows[0]))
     assert (cells["untrained"], cells["1 ep"], cells["4 ep"]) == ("10.0", "72.5", "73.5")
     assert cells["over scratch"].startswith("+30.0 (")

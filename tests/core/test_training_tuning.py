@@ -119,12 +119,7 @@ def test_a_killed_fine_tuning_ends_as_if_it_had_not_been(
     for name in ("config.json", "model.safetensors", "report.html", "README.md"):
         assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
     assert whole.provenance["metrics"]["history"]
-    assert sorted(path.name for path in (tmp_path / "killed.run").iterdir()) == [
-        ".lgzoo",
-        "metrics.jsonl",
-        "parts",
-        "run.json",
-    ]
+    assert sorted(path.name for path in (tmp_path / "killed.run").iterdir()) == [".lgzoo", "metrics.jsonl", "run.json"]
 
 
 def test_force_replaces_what_a_fine_tuning_wrote(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
