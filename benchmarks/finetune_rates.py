@@ -1,14 +1,14 @@
-"""Which learning rate does fine-tuning need, once the head starts from a ridge regression? On real models and on the bundled one.
+"""Which learning rate and layer decay does fine-tuning need, once the head starts from a ridge regression?
 
     python benchmarks/finetune_rates.py --ancestry DINOV2 [--workers 2] [--only WORD ...]    measure what is missing (resumable)
     python benchmarks/finetune_rates.py --table                                              the table again, from the results
 
 DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote; the tasks are those of the suite `pictures` and
 fashion_mnist, which must be installed (`lgzoo show stamps` says how). Of DINOv2-S at 56 pixels the ancestry model itself and
-descendants by five methods, and of the bundled model descendants by four, are fine-tuned on 500 images of each task for 8 epochs
-at six rates, with all other settings those of `lgzoo finetune`. What counts is the accuracy on at most 500 validation images: that
+descendants by five methods, and of the bundled model descendants by four, are fine-tuned on 500 images of each task for 20 epochs
+with each of `RATES`, with all other settings those of `lgzoo finetune`. What counts is the accuracy on at most 500 validation images: that
 of the best epoch, the start included, and that of the last. No test image is read. Rows are kept in
-benchmarks/results/finetune_rates.jsonl, the means in finetune_rates.json and the table in docs/training.md.
+benchmarks/results/finetune_rates.jsonl, and the table of their means in docs/training.md (--table writes it).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import machine
+from pages import DOCS, replace_between
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
@@ -41,8 +42,19 @@ from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
 
 ROWS = machine.RESULTS / "finetune_rates.jsonl"
-RATES = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3)
-IMAGES, EPOCHS, VALIDATION = 500, 8, 500
+# Learning rate and layer decay, of what inherits from a wide ancestry model and of the bundled one.
+WIDE_RATES = (
+    (1e-5, 1.0),
+    (3e-5, 1.0),
+    (1e-4, 1.0),
+    (3e-4, 1.0),
+    (3e-5, 0.75),
+    (5e-5, 0.75),
+    (1e-4, 0.75),
+    (3e-4, 0.75),
+)
+BUNDLED_RATES = ((3e-4, 1.0), (1e-3, 1.0), (3e-3, 1.0), (1e-3, 0.75), (3e-3, 0.75))
+IMAGES, VALIDATION = 500, 500
 CALIBRATION = 500  # images that a learngene is extracted from
 REAL_TASKS = ("stamps", "clipart", "emoji", "fashion_mnist")
 BUNDLED_TASKS = ("digits", "fashion_mnist", "petals", "signs")
@@ -95,19 +107,26 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="measure nothing")
     given = parser.parse_args()
     rows = read_rows()
-    done = {(row["start"], row["task"], row["lr"], row["seed"]) for row in rows}
+    done = {(row["start"], row["task"], row["lr"], row["layer_decay"], row["seed"]) for row in rows}
     starts = [*list_starts("bundled", BUNDLED_SIZES, BUNDLED_TASKS)]
     if given.ancestry:
         starts = [*list_starts("dinov2", REAL_SIZES, REAL_TASKS), *starts]
     waiting = {
-        start: [rate for rate in RATES if (start.name, start.task, rate, start.seed) not in done]
+        start: [pair for pair in list_rates(start) if (start.name, start.task, *pair, start.seed) not in done]
         for start in starts
         if all(word in f"{start.name} {start.task}" for word in given.only)
     }
     jobs = [(start, rates) for start, rates in waiting.items() if rates]
     if not given.table:
         measure(jobs, given.ancestry, given.workers)
-    print(make_table(read_rows()))
+    table = make_table(read_rows())
+    replace_between(DOCS / "training.md", "finetune-rates", table)
+    print(table)
+
+
+def list_rates(start: Start) -> Sequence[tuple[float, float]]:
+    """Return the pairs of learning rate and layer decay that a model is fine-tuned with."""
+    return BUNDLED_RATES if start.ancestry == "bundled" else WIDE_RATES
 
 
 def list_starts(ancestry: str, sizes: Sequence[tuple[str, int, int]], tasks: Sequence[str]) -> Iterator[Start]:
@@ -122,7 +141,7 @@ def read_rows() -> list[dict[str, Any]]:
     return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if ROWS.is_file() else []
 
 
-def measure(jobs: Sequence[tuple[Start, list[float]]], ancestry: str | None, workers: int) -> None:
+def measure(jobs: Sequence[tuple[Start, list[tuple[float, float]]]], ancestry: str | None, workers: int) -> None:
     """Measure the rates of every start, a start after the other in each process, and keep each row as it is there."""
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
         waiting = {pool.submit(measure_start, start, rates, ancestry): start for start, rates in jobs}
@@ -132,7 +151,7 @@ def measure(jobs: Sequence[tuple[Start, list[float]]], ancestry: str | None, wor
             done.result()
 
 
-def measure_start(start: Start, rates: Sequence[float], ancestry: str | None) -> None:
+def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: str | None) -> None:
     """Fine-tune one model at several rates."""
     import torch
 
@@ -142,10 +161,10 @@ def measure_start(start: Start, rates: Sequence[float], ancestry: str | None) ->
     model = build_start(start, ancestry).for_task(
         task.name, task.class_names, seed=derive_seed(run.seed, "head"), dense=False
     )
-    recipe = replace(lifecycle.FINETUNE, images=min(IMAGES, task.sizes["train"]), epochs=EPOCHS)
+    recipe = replace(lifecycle.FINETUNE, images=min(IMAGES, task.sizes["train"]))
     headed, head = initialise_head(model.with_fit("pad"), task, recipe, run)
     before = evaluate(headed.model(), task, "validation", headed.input_format, run, images=VALIDATION).value
-    for rate in rates:
+    for rate, decay in rates:
         history = [before]
 
         def watch(module: Any, history: list[float] = history) -> None:
@@ -153,7 +172,7 @@ def measure_start(start: Start, rates: Sequence[float], ancestry: str | None) ->
             history.append(found.value)
 
         try:
-            fit(headed, task, replace(recipe, lr=rate), run, watch=watch, judge=False)
+            fit(headed, task, replace(recipe, lr=rate, layer_decay=decay), run, watch=watch, judge=False)
         except TrainingFailed:
             history.append(0.0)
         row = {
@@ -161,6 +180,7 @@ def measure_start(start: Start, rates: Sequence[float], ancestry: str | None) ->
             "task": start.task,
             "seed": start.seed,
             "lr": rate,
+            "layer_decay": decay,
             "images": recipe.images,
             "left_out": head["left_out_accuracy"],
             "validation": [round(value, 4) for value in history],
@@ -186,45 +206,39 @@ def extract_learngene(ancestry: str, method: str, task: str, place: str | None, 
     return lifecycle.extract(method, ancestries=sources, tasks=tasks, image_size=PIXELS if sources else None, run=run)
 
 
-def summarise(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return for every model the means over its tasks, in per cent: before training, and at each rate the best and last epoch."""
-    lines = []
+def make_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return, in Markdown, the validation accuracy of every model: the best epoch, and the last one.
+
+    They are means over its tasks, per cent. Rates that were not tried on all of a model's tasks are left out.
+    """
+    pairs = [
+        pair for pair in dict.fromkeys((*WIDE_RATES, *BUNDLED_RATES)) if any(get_pair(row) == pair for row in rows)
+    ]
+    heads = [f"{rate:g}" + (f", decay {decay:g}" if decay != 1 else "") for rate, decay in pairs]
+    lines = [
+        f"| model | tasks | before | {' | '.join(heads)} |",
+        "|---|---|---:|" + "---:|" * len(pairs),
+    ]
     for name in dict.fromkeys(row["start"] for row in rows):
         own = [row for row in rows if row["start"] == name]
-        every = {row["task"] for row in own}
-        rates = [rate for rate in RATES if {row["task"] for row in own if row["lr"] == rate} == every]
-        at = {rate: [row["validation"] for row in own if row["lr"] == rate] for rate in rates}
-        lines.append(
-            {
-                "start": name,
-                "tasks": sorted(every),
-                "before": round(100 * mean(row["validation"][0] for row in own), 1),
-                "best": {f"{rate:g}": round(100 * mean(map(max, values)), 1) for rate, values in at.items()},
-                "last": {
-                    f"{rate:g}": round(100 * mean(value[-1] for value in values), 1) for rate, values in at.items()
-                },
-            }
-        )
-    return lines
-
-
-def make_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return the means over tasks in Markdown: `best / last` epoch at each rate."""
-    lines = [
-        f"| model | before | {' | '.join(f'{rate:g}' for rate in RATES)} |",
-        "|---|---:|" + "---:|" * len(RATES),
-    ]
-    for line in summarise(rows):
-        top = max(line["last"].values(), default=0.0)
-        cells = [
-            f"{line['best'][name]} / {'**' if line['last'][name] == top else ''}{line['last'][name]}"
-            f"{'**' if line['last'][name] == top else ''}"
-            if (name := f"{rate:g}") in line["last"]
-            else ""
-            for rate in RATES
-        ]
-        lines.append(f"| {line['start']} | {line['before']} | {' | '.join(cells)} |")
+        tasks = sorted({row["task"] for row in own})
+        cells = [describe_accuracy([row for row in own if get_pair(row) == pair], tasks) for pair in pairs]
+        before = mean(row["validation"][0] for row in {row["task"]: row for row in own}.values())
+        lines.append(f"| {name} | {', '.join(tasks)} | {100 * before:.1f} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def get_pair(row: dict[str, Any]) -> tuple[float, float]:
+    """Return the learning rate and the layer decay of a row."""
+    return row["lr"], row["layer_decay"]
+
+
+def describe_accuracy(rows: Sequence[dict[str, Any]], tasks: Sequence[str]) -> str:
+    """Return "best / last" in per cent; "" if a task is missing."""
+    if {row["task"] for row in rows} != set(tasks):
+        return ""
+    best, last = (100 * mean(choose(row["validation"]) for row in rows) for choose in (max, lambda values: values[-1]))
+    return f"{best:.1f} / {last:.1f}"
 
 
 if __name__ == "__main__":

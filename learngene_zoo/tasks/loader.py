@@ -253,8 +253,8 @@ class Loader:
         self._pictures = Pictures(closed, self._source.split, input_format, seed, augment)
         # Workers would each keep their own; masks and attributes come with the decoded image.
         is_alike = augment in ("none", "light") and not (workers or task.dense or task.attributes)
-        split = self._source.split
-        kept = keep_fitted(split, input_format, self.images) if is_alike and split is not None else None
+        source = self._source.split
+        kept = keep_fitted(source, input_format, self.images) if is_alike and source is not None else None
         if kept is not None:
             self._pictures = replace(self._pictures, split=kept[0], input_format=kept[1])
         self._upcoming, self._workers = Upcoming(), workers
