@@ -42,13 +42,13 @@ from learngene_zoo.tasks.catalogue import SOURCE_TASK, open_task, suite
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import Task
 from learngene_zoo.training.checkpoint import PREFIX, TENSORS, newest_step
-from learngene_zoo.training.evaluate import PENALTIES
 
 NAME = "probe_gate"
 REAL, LEFT_OUT = ("digits", "fashion_mnist"), ("wings", "petals")
 TASKS = (*REAL, *LEFT_OUT, *(name for name in suite("mini").tasks if name not in LEFT_OUT))
 DEPTHS, EARLY = (0, 1, 2, 3, 4, 6, 8, 10, 12), 3
 IMAGES, JUDGED, SEEDS, DRAW = 1_000, 1_000, (0, 1, 2), 0
+PENALTIES = (1e-3, 1e-2, 1e-1, 1.0)  # per image; those of the kept results
 TOKENS = ("both", "class", "patches")  # of a ViT's features; `both` decides
 
 Arrays = tuple[np.ndarray, np.ndarray]  # of training images and of validation images
