@@ -13,9 +13,8 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import YOUNG, Json, Recipe, fingerprint, to_json, with_settings
 
 LEARNGENES = "learngenes"  # the folder of a bench that holds what was extracted
-HeadStart = Literal[
-    "ridge", "random"
-]  # a ridge regression of the model's features (training/heads.py), or random weights
+# What a new head starts from: a ridge regression of the model's features (training/heads.py), or random weights.
+HeadStart = Literal["ridge", "random"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from learngene_zoo.artifacts.timm_model import load_model, open_model
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.spec import Spec
+from learngene_zoo.lifecycle.rates import FINETUNE, choose_rates, describe_rates, is_pretrained
 from learngene_zoo.method import METHODS, Finetuning
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import print_note
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
 
 # Not augmented: the attributes of the source task would not be true of images that were moved.
 TRAIN = Recipe(epochs=10, lr=1e-3, warmup=0.5, clip=1.0, augment="none")
-FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)
-FULL_RATE = 96  # the largest width that has FINETUNE's learning rate; see benchmarks/finetune_lr.py
-# Of models that inherit from an ancestry model wider than that; see benchmarks/finetune_rates.py.
-INHERITED_LR, INHERITED_DECAY = 5e-5, 0.75
 AUTO, FOUND = "auto", ("batch_size", "lr")
 
 
@@ -143,8 +140,8 @@ def finetune(
     """Train a model on a task (default: the one it was built for), with a new head if it needs one.
 
     A new head starts from a ridge regression of the model's own features (`training.heads`), unless `head` is "random" or
-    the model's weights are random themselves. Every epoch is validated, and the weights of the best one are kept; what they do on the test images is in the provenance and in
-    `report.html`. The fields of `recipe` (default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`) and of
+    the model's weights are random themselves. Every epoch is validated, and the weights of the best one are kept; what they
+    do on the test images is in the provenance and in `report.html`. The fields of `recipe` (default: `FINETUNE`, with the learning rate and the layer decay of `choose_rates`) and of
     `tuning` can also be given by name (`epochs=5, patience=3`); `batch_size` and `lr` may be "auto": see `training.automatic`.
     `preset` takes the recipe's place: "paper" is that of the paper of the method that built the model, with the rate that it has for
     the task, if it has one. With a `teacher` in `tuning` the loss is (1 - share) L_task + share L_teacher, see `logits_loss`.
@@ -177,7 +174,7 @@ def finetune(
         say_notes([data], run)
         seed = derive_seed(run.seed, "head")
         fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense).with_fit(tuning.fit)
-        if tuning.head == "ridge" and _is_pretrained(start) and not has_trained_head(start, data):
+        if tuning.head == "ridge" and is_pretrained(start) and not has_trained_head(start, data):
             fresh, record = initialise_head(fresh, with_validation(data), recipe, run)
             fresh = replace(fresh, provenance={**fresh.provenance, "head": record})
             say(run, describe_head(record))
@@ -187,7 +184,7 @@ def finetune(
         if lessons:
             made = replace(made, provenance={**made.provenance, "teacher": lessons})
         if usual:
-            say(run, _describe_rates(start, recipe))
+            say(run, describe_rates(start, recipe))
         return replace(made, provenance={**made.provenance, "found": tried}) if tried else made
 
     plan = {"model": start.identity, "task": to_json(data.record), **asked}
@@ -229,54 +226,6 @@ def _lesson(
     weights = (1 - tuning.share, tuning.share)
     how = {"share": tuning.share, "temperature": tuning.temperature, "answers": tuning.answers}
     return lambda objective, model: Distilled(objective, model, frozen, imitation, weights), {**record, **how}
-
-
-def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
-    """Return the learning rate and the layer decay with which `finetune` trains a model if none is named.
-
-    A model that inherits from an ancestry model wider than `FULL_RATE`, or is one of timm's as wide as that, has
-    `INHERITED_LR` and `INHERITED_DECAY`: at larger rates what it inherited is lost within an epoch. Any other has
-    `rate_for` its width, and no layer decay. docs/training.md has what was measured.
-    """
-    if _find_inherited_width(model) > FULL_RATE:
-        return INHERITED_LR, INHERITED_DECAY
-    return rate_for(model.width), 1.0
-
-
-def _is_pretrained(model: Descendant | TimmModel) -> bool:
-    """Return whether some of a model's weights were inherited or trained; a model of timm's counts as such."""
-    from learngene_zoo.artifacts.descendant import Descendant
-
-    return not isinstance(model, Descendant) or bool(model.inherited) or "trained_on" in model.provenance
-
-
-def _find_inherited_width(model: Descendant | TimmModel) -> int:
-    """Return the width of the widest ancestry model; of a model of timm's its own; 0 if nothing was inherited."""
-    from learngene_zoo.artifacts.descendant import Descendant
-
-    if not isinstance(model, Descendant):
-        return model.width
-    records: Any = model.provenance.get("ancestries") if model.inherited else None
-    specs = [record.get("spec") for record in records or () if isinstance(record, dict)]
-    widths = [spec.get("width") for spec in specs if isinstance(spec, dict)]
-    return max((width for width in widths if isinstance(width, int)), default=0)
-
-
-def _describe_rates(model: Descendant | TimmModel, recipe: Recipe) -> str:
-    """Return a line that says which rates were the defaults, and why."""
-    width = _find_inherited_width(model)
-    if width > FULL_RATE:
-        rates = f"the learning rate was {recipe.lr:g} and the layer decay {recipe.layer_decay:g}"
-        return f"{rates}, the defaults of models with weights of a pretrained one {width} wide"
-    return f"the learning rate was {recipe.lr:g}, the default of models {model.width} wide"
-
-
-def rate_for(width: int) -> float:
-    """Return the usual learning rate for a model of this width: 3e-3 up to 96, beyond in inverse proportion.
-
-    Adam's best rate falls about as 1/width (Yang et al. 2022, arXiv:2203.03466, table 3); docs/training.md has what was measured.
-    """
-    return float(f"{FINETUNE.lr * min(1, FULL_RATE / width):.3g}")
 
 
 def _named_settings(

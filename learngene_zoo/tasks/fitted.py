@@ -14,7 +14,7 @@ import torch
 from learngene_zoo.families.spec import USUAL_VIEW, InputFormat
 from learngene_zoo.tasks.splits import DecodedSplit, PartOfSplit
 from learngene_zoo.tasks.task import Samples, Split
-from learngene_zoo.tasks.transforms import fitted
+from learngene_zoo.tasks.transforms import fit_images
 
 MAX_BYTES = 2**30  # of the images of one split; more are decoded in every epoch
 
@@ -43,7 +43,7 @@ class FittedSplit:
             decoded = read.images if isinstance(read, Samples) else read
             form = self.input_format
             for index, image in zip(missing, decoded):
-                self.images[index] = fitted(image[None], form.image_size, form.view, form.fill)[0]
+                self.images[index] = fit_images(image[None], form.image_size, form.view, form.fill)[0]
         return [self.images[index] for index in indices]
 
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from learngene_zoo.atomic import new_file
 from learngene_zoo.errors import BadData, Exists, WrongCall
 from learngene_zoo.tasks.task import IGNORED, Split, Task
-from learngene_zoo.tasks.transforms import checked, fitted
+from learngene_zoo.tasks.transforms import checked, fit_images
 
 ROWS, COLUMNS = 20, 10  # at most
 LARGEST = 64  # pixels of an image's side; larger ones are resized
@@ -81,9 +81,9 @@ def _pictures(task: Task, source: Split, places: np.ndarray) -> np.ndarray:
     """The images at `places`, with their masks to their right if they have some."""
     side = min(task.image_size, LARGEST)
     samples = checked(source.__getitems__(places.tolist()), task, places.tolist())
-    shown = [fitted(samples.images, side).expand(-1, 3, -1, -1)]
+    shown = [fit_images(samples.images, side).expand(-1, 3, -1, -1)]
     if samples.masks is not None:
-        shown.append(fitted([_coloured(mask.numpy()) for mask in samples.masks], side))
+        shown.append(fit_images([_coloured(mask.numpy()) for mask in samples.masks], side))
     return np.concatenate([images.permute(0, 2, 3, 1).numpy() for images in shown], axis=2)
 
 

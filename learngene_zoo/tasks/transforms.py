@@ -107,10 +107,10 @@ def _impossible(attribute: Attribute, values_N: torch.Tensor) -> torch.Tensor:
 # Resizing and normalising.
 
 
-def fitted(images: Images, size: int, view: View = USUAL_VIEW, fill: Sequence[int] = (0,)) -> torch.Tensor:
+def fit_images(images: Images, size: int, view: View = USUAL_VIEW, fill: Sequence[int] = (0,)) -> torch.Tensor:
     """uint8 (N, C, size, size): resized as the view says, by PIL, then the centre cropped or padded with the colour `fill`."""
     if not isinstance(images, torch.Tensor):
-        return torch.cat([fitted(image[None], size, view, fill) for image in images])
+        return torch.cat([fit_images(image[None], size, view, fill) for image in images])
     shape = resized_shape(images.shape[-2:], size, view)
     if math.prod(shape) > MOST_RESIZED:
         return torch.stack([_resize_centre(image, shape, size, view.interpolation) for image in images])
@@ -248,7 +248,7 @@ def augmented(
         return _deit(images, input_format, how), None
     if augment == "rand":
         return _rand(images, size, how) if masks is None else _rand_jointly(images, masks, size, how)
-    fitted_NCHW = fitted(images, size, view, input_format.fill)
+    fitted_NCHW = fit_images(images, size, view, input_format.fill)
     if masks is None:
         return light(fitted_NCHW, *how) if augment == "light" else fitted_NCHW, None
     masks_NHW = fitted_masks(masks, size, view)
@@ -283,7 +283,7 @@ def _reflected(places: np.ndarray, side: int) -> np.ndarray:
 def _deit(images: Images, input_format: InputFormat, how: How) -> torch.Tensor:
     seed, epoch, indices, flip = how
     size = input_format.image_size
-    whole = fitted(images, size, input_format.view, input_format.fill) if size <= deit.SMALL else images
+    whole = fit_images(images, size, input_format.view, input_format.fill) if size <= deit.SMALL else images
     coloured = [_with_channels(image[None], 3)[0] for image in whole]
     changed = deit.changed(coloured, input_format, deit.seeds_of("deit", seed, epoch, indices), flip)
     return deit.erased(normalised(changed, input_format), deit.seeds_of("erased", seed, epoch, indices))

@@ -18,7 +18,7 @@ from learngene_zoo.runs.progress import print_note
 from learngene_zoo.runs.run import Run, open_device
 from learngene_zoo.tasks.images import decoded, describe_deep_grey
 from learngene_zoo.tasks.task import Sample
-from learngene_zoo.tasks.transforms import fitted, normalised
+from learngene_zoo.tasks.transforms import fit_images, normalised
 from learngene_zoo.training.evaluate import evaluating
 
 
@@ -76,4 +76,6 @@ def _read(path: str, input_format: InputFormat) -> torch.Tensor | BadData:
             print_note(note, "deep grey")
     except BadData as error:
         return error
-    return normalised(fitted([pixels_CHW], input_format.image_size, input_format.view, input_format.fill), input_format)
+    return normalised(
+        fit_images([pixels_CHW], input_format.image_size, input_format.view, input_format.fill), input_format
+    )

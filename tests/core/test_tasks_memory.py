@@ -14,14 +14,14 @@ from PIL import Image
 
 from learngene_zoo.families.spec import View
 from learngene_zoo.tasks import transforms
-from learngene_zoo.tasks.transforms import fitted, fitted_masks, resized_shape
+from learngene_zoo.tasks.transforms import fit_images, fitted_masks, resized_shape
 
 MEASURE = """
 import resource, sys, torch
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.errors import BadData
 from learngene_zoo.tasks.images import decoded, decoded_mask
-from learngene_zoo.tasks.transforms import augmented, fitted, fitted_masks
+from learngene_zoo.tasks.transforms import augmented, fit_images, fitted_masks
 width, height, size = map(int, sys.argv[1:])
 images = InputFormat(image_size=size, mean=(0.5,) * 3, std=(0.5,) * 3)
 def work(image):
@@ -63,7 +63,7 @@ def test_ordinary_pictures_keep_every_pixel_of_resizing_and_cropping(shape: tupl
     whole = Image.fromarray(image.permute(1, 2, 0).numpy()).resize((width, height), Image.Resampling.BICUBIC)
     top, left = round((height - 224) / 2), round((width - 224) / 2)
     expected = np.asarray(whole)[top : top + 224, left : left + 224]
-    assert np.array_equal(fitted([image], 224, view)[0].permute(1, 2, 0).numpy(), expected)
+    assert np.array_equal(fit_images([image], 224, view)[0].permute(1, 2, 0).numpy(), expected)
 
 
 @pytest.mark.parametrize("shape", [(30, 400), (400, 30), (48, 64)])
@@ -73,9 +73,9 @@ def test_the_centre_alone_shows_what_the_centre_of_all_would(
     smooth = torch.linspace(0, 255, shape[1]).round().to(torch.uint8).expand(3, *shape).contiguous()
     masks = noise(*shape)[:1]
     view = View(crop_pct=0.875)
-    whole, whole_masks = fitted([smooth], 96, view), fitted_masks(masks, 96, view)
+    whole, whole_masks = fit_images([smooth], 96, view), fitted_masks(masks, 96, view)
     monkeypatch.setattr(transforms, "MOST_RESIZED", 0)
-    centre, centre_masks = fitted([smooth], 96, view), fitted_masks(masks, 96, view)
+    centre, centre_masks = fit_images([smooth], 96, view), fitted_masks(masks, 96, view)
     assert centre.shape == whole.shape
     assert (centre.int() - whole.int()).abs().max() <= 1
     assert torch.equal(centre_masks, whole_masks)

@@ -303,7 +303,7 @@ def test_an_augmentation_mirrors_only_where_a_mirrored_picture_keeps_its_label(
 
 def test_erasing_has_seeds_of_its_own() -> None:
     how = (7, 3, [4, 9], True)
-    whole = transforms.fitted(IMAGES, 16, FORMAT.view)
+    whole = transforms.fit_images(IMAGES, 16, FORMAT.view)
     changed = deit.changed(list(whole), FORMAT, deit.seeds_of("deit", 7, 3, [4, 9]), True)
     right = deit.erased(transforms.normalised(changed, FORMAT), deit.seeds_of("erased", 7, 3, [4, 9]))
     found, _ = transforms.augmented(IMAGES, None, "deit", FORMAT, how)
