@@ -50,8 +50,8 @@ def ranked(
 ) -> list[Candidate]:
     """The descendants, best first, by a probe of the same training images of `task` (None: of all).
 
-    A probe (see `training.probes.is_right_left_out`) says what the features know before any training; what a fine-tuning makes of them may rank
-    otherwise. `report` hears of each as it is done. Raises `WrongCall` for a task with a class per pixel, and `BadData`.
+    A probe (see `training.probes.is_right_left_out`) says what the features know before any training; what a fine-tuning
+    makes of them may rank otherwise. `report` hears of each as it is done. Raises `WrongCall` for a task with a class per pixel, and `BadData`.
     """
     if task.dense:
         raise WrongCall(f"{task.name} has a class for every pixel; what suits it cannot be told by a probe")

@@ -43,7 +43,7 @@ PENALTIES = tuple(10.0**power for power in np.arange(-4.0, 1.01, 0.5))
 FEW_SHOT_PENALTY = 2.0**10  # of big_vision's few-shot regression, not per image
 MAX_SCALE = 100.0  # of the logits
 MAX_CALIBRATION_IMAGES = 4000
-NEIGHBOURS, FEW_NEIGHBOURS, TEMPERATURE = 20, 5, 0.07  # Caron et al. 2021, appendix F.1; Oquab et al. 2023
+NEIGHBOURS, FEW_NEIGHBOURS, TEMPERATURE = 20, 5, 0.07  # Caron et al. 2021 (DINO); Oquab et al. 2023 (DINOv2)
 MIN_PER_CLASS = 20  # training images of a class, on average, from which on there are `NEIGHBOURS`
 
 
@@ -103,7 +103,8 @@ def compute_features(
 ) -> Features:
     """Return the features of the images of a split, in the order of the split.
 
-    Of a model with a class for every pixel those of its patches, see `iterate_features`. Under torchrun the processes share the images and all return the same.
+    Of a model with a class for every pixel those of its patches, see `iterate_features`. Under torchrun the processes
+    share the images and all return the same.
 
     Args:
         images: at most so many of the split's images, chosen as a training chooses its own. None: all.
@@ -264,7 +265,7 @@ def classify_by_neighbours(train: Features, queries_ND: Array, num_classes: int,
     """Return the class of each query by its k nearest training images, int64 (N,).
 
     Similarity is the cosine of features; each neighbour votes for its class with exp(similarity / 0.07) (Caron et al. 2021,
-    Emerging Properties in Self-Supervised Vision Transformers, appendix F.1, as DINOv2 does it too).
+    Emerging Properties in Self-Supervised Vision Transformers, as DINOv2 does it too).
     """
     kept_MD = _normalise(train.values)
     predicted = []

@@ -1,8 +1,8 @@
 """Fine-tuning that is watched: validation after every epoch, the best weights kept, early stopping, the figure on test images.
 
 `tune` is what the verb `finetune` does; everything else that trains uses `fit`, which looks at validation images once, at the end.
-The model is evaluated before the first step, too: as epoch 0 it competes with the others for the best one, so that a fine-tuning
-never ends below its start on the validation images.
+The model is evaluated before the first step, too: as epoch 0 it competes with the others for the best one, so that a
+fine-tuning never ends below its start on the validation images.
 
 In the run's folder, `metrics.jsonl` has the validation of every epoch, and `best-<epoch>` the weights of the best one so far. Whatever
 a resumed run continues from, the best epoch until then is still there, so that it ends as if it had never been interrupted.
@@ -68,8 +68,8 @@ def tune(
 ) -> M:
     """Train all weights of `start` on a task, validated after every epoch, and evaluate what is kept on the test images.
 
-    `keep`: the weights of the first epoch with the best accuracy (or mIoU) on validation images, epoch 0 included, or of the last. `patience`: stop
-    after so many epochs without a better one. Where the task has no validation images, a tenth of its training images are;
+    `keep`: the weights of the first epoch with the best accuracy (or mIoU) on validation images, epoch 0 included, or of
+    the last. `patience`: stop after so many epochs without a better one. Where the task has no validation images, a tenth of its training images are;
     its test images decide nothing. A training that diverges ends there: the weights of the best epoch until then are kept, or
     those before training, and a `warning` in the metrics says so. `lesson` makes another objective, a `Distilled`, of the task's and the model. The result has a report of it all, `report.html`, among its files. Raises as `fit` does.
     """

@@ -10,7 +10,7 @@ import torch
 from learngene_zoo.errors import BadData
 from learngene_zoo.families.spec import InputFormat
 from learngene_zoo.tasks.task import IGNORED, Samples
-from learngene_zoo.tasks.transforms import checked, fitted, fitted_masks, light, normalised
+from learngene_zoo.tasks.transforms import checked, fit_images, fitted_masks, light, normalised
 from learngene_zoo.testing import tiny_task
 
 
@@ -31,7 +31,7 @@ def test_a_mask_takes_the_class_that_is_nearest_to_the_middle_of_a_pixel() -> No
     assert fitted_masks(mask, 4)[0, 0].tolist() == [1, 3, 5, 7]
     assert fitted_masks(mask, 16)[0, 0].tolist() == [pixel // 2 for pixel in range(16)]
     wide = torch.arange(12, dtype=torch.uint8).expand(4, 12)[None]
-    assert fitted_masks(wide, 4)[0, 0].tolist() == fitted(wide[:, None], 4)[0, 0, 0].tolist() == [4, 5, 6, 7]
+    assert fitted_masks(wide, 4)[0, 0].tolist() == fit_images(wide[:, None], 4)[0, 0, 0].tolist() == [4, 5, 6, 7]
 
 
 @pytest.mark.parametrize("value", [2, 3, 254])

@@ -28,7 +28,7 @@ from learngene_zoo.settings import Recipe, from_json, to_json
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.loader import Loader
 from learngene_zoo.tasks.task import IGNORED, Task
-from learngene_zoo.tasks.transforms import fitted, fitted_masks
+from learngene_zoo.tasks.transforms import fit_images, fitted_masks
 
 SPEC = ViTSpec(layers=2, width=8, heads=2, image_size=32, patch_size=16, classes=2)
 SIZES = ((51, 40), (40, 51), (29, 90), (32, 32), (20, 21), (64, 33))
@@ -151,5 +151,5 @@ def test_the_usual_view_changes_no_key() -> None:
 def test_a_mask_goes_along_with_its_image(view: View, size: tuple[int, int]) -> None:
     mask = torch.zeros(1, *size, dtype=torch.uint8)
     mask[:, size[0] // 3 :, size[1] // 4 : -size[1] // 4] = 200
-    image, mask = fitted(mask[:, None], 32, view, (IGNORED,))[:, 0], fitted_masks(mask, 32, view)
+    image, mask = fit_images(mask[:, None], 32, view, (IGNORED,))[:, 0], fitted_masks(mask, 32, view)
     assert ((image.float() - mask.float()).abs() > 110).float().mean() < 0.01
