@@ -1,6 +1,7 @@
 """Which learning rate and layer decay does fine-tuning need, once the head starts from a ridge regression?
 
-    python benchmarks/finetune_rates.py --ancestry DINOV2 [--workers 2] [--only WORD ...]    measure what is missing (resumable)
+    python benchmarks/finetune_rates.py --ancestry DINOV2 [--workers 2] [--only WORD ...] [--rates LR:DECAY ...]    measure what is
+                                                                                             missing (resumable)
     python benchmarks/finetune_rates.py --table                                              the table again, from the results
 
 DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote; the tasks are those of the suite `pictures` and
@@ -104,6 +105,7 @@ def main() -> None:
     parser.add_argument("--ancestry", help="the folder of DINOv2-S; without it only the bundled model is measured")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--only", nargs="*", default=[], help="cells whose description contains all of these words")
+    parser.add_argument("--rates", nargs="*", default=[], help="only these pairs, such as 5e-5:0.75")
     parser.add_argument("--table", action="store_true", help="measure nothing")
     given = parser.parse_args()
     rows = read_rows()
@@ -111,8 +113,13 @@ def main() -> None:
     starts = [*list_starts("bundled", BUNDLED_SIZES, BUNDLED_TASKS)]
     if given.ancestry:
         starts = [*list_starts("dinov2", REAL_SIZES, REAL_TASKS), *starts]
+    chosen = {tuple(map(float, pair.split(":"))) for pair in given.rates} or {*WIDE_RATES, *BUNDLED_RATES}
     waiting = {
-        start: [pair for pair in list_rates(start) if (start.name, start.task, *pair, start.seed) not in done]
+        start: [
+            pair
+            for pair in list_rates(start)
+            if pair in chosen and (start.name, start.task, *pair, start.seed) not in done
+        ]
         for start in starts
         if all(word in f"{start.name} {start.task}" for word in given.only)
     }

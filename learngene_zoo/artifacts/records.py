@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall
@@ -195,9 +196,20 @@ class LearngeneConfig:
         return self.ancestries[0].view if self.ancestries else USUAL_VIEW
 
 
+def check_not_transformers(data: Mapping[str, Json], where: str | Path) -> None:
+    """Raise `BadFile` for the config of a model in transformers' layout, which is an ancestry model and not ours."""
+    if "model_type" in data and not data.keys() & {"format", "architecture"}:
+        raise BadFile(
+            f"{where} is of a pretrained model in transformers' layout, which this package did not make; name its folder as "
+            "the ancestry model: lgzoo extract closed_form --ancestry FOLDER (what its features know: lgzoo evaluate FOLDER "
+            "--probe ridge)"
+        )
+
+
 def check_format(data: Mapping[str, Json], where: str) -> None:
     """Raises `BadFile` for the config of a format that this version does not read."""
     found = data.get("format")
+    check_not_transformers(data, where)
     if found != FORMAT:
         advice = "upgrade learngene-zoo, or create it again"
         raise BadFile(f"{where}: format is {found!r}; this version reads format {FORMAT}; {advice}")

@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from learngene_zoo.artifacts.hub import SCHEME, cached_repository, reference_to_hub
-from learngene_zoo.artifacts.records import CONTROLS, LearngeneConfig, check_format, check_metrics, joint_licence
+from learngene_zoo.artifacts.records import (
+    CONTROLS,
+    LearngeneConfig,
+    check_format,
+    check_metrics,
+    check_not_transformers,
+    joint_licence,
+)
 from learngene_zoo.atomic import new_folder
 from learngene_zoo.errors import BadFile, WrongCall, unknown
 from learngene_zoo.families.spec import LIMITS, Spec
@@ -266,8 +273,10 @@ def some(cards: Sequence[str]) -> str:
 
 
 def kind_of(folder: Path) -> Kind:
-    """Which of the two a folder is, by its config.json. Raises `BadFile` if it cannot be read."""
-    return "model" if "architecture" in read_json(folder / CONFIG) else "learngene"
+    """Return which of the two a folder is, by its config.json. Raises `BadFile` if it cannot be read, or is neither."""
+    config = read_json(folder / CONFIG)
+    check_not_transformers(config, folder / CONFIG)
+    return "model" if "architecture" in config else "learngene"
 
 
 def load(reference: str | Path, *, offline: bool = False) -> Learngene | Descendant:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import click
 
@@ -30,6 +30,7 @@ from learngene_zoo.cli.job import (
 )
 from learngene_zoo.cli.options import any_model_of, check_tasks, complete_tasks, model_argument
 from learngene_zoo.errors import BadData, BadFile, Exists, WrongCall
+from learngene_zoo.families.spec import Fit
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import is_first
 from learngene_zoo.settings import Json
@@ -82,7 +83,7 @@ def evaluate(
 
 
 # Options that only a probe has, with their defaults.
-PROBE_DEFAULTS: dict[str, Any] = {"shots": None, "draws": 5, "k": None, "images": None, "image_size": None}
+PROBE_DEFAULTS: dict[str, Any] = {"shots": None, "draws": 5, "k": None, "images": None, "image_size": None, "fit": None}
 
 
 def _probe(
@@ -192,11 +193,16 @@ command = click.Command(
         click.Option(
             ["--k"],
             type=WholeNumber(1),
-            help="Neighbours that vote.  [default: 20; 5 with fewer than 20 training images of a class]",
+            help="Neighbours that vote.  [default: 20; 5 if a class has fewer than 20 training images on average]",
         ),
         click.Option(["--images"], type=WholeNumber(1), help="Show the probe at most this many training images."),
         click.Option(
             ["--image-size"], type=WholeNumber(1), help="Height and width of the images that an ancestry model takes."
+        ),
+        click.Option(
+            ["--fit"],
+            type=click.Choice(get_args(Fit)),
+            help="Crop, pad or stretch pictures that are not square for the probe.  [default: as finetune does]",
         ),
         *job_options(None, "Also write the numbers into this JSON file.", without=("tracker",)),
     ],

@@ -51,10 +51,17 @@ def options_of(
     without: Container[str] = (),
     helps: Mapping[str, str] | None = None,
     kind: type[SettingOption] = SettingOption,
+    defaults: Mapping[str, str] | None = None,
 ) -> list[click.Option]:
-    """One option for every leaf of a settings instance; its values are the defaults that the help shows."""
+    """One option for every leaf of a settings instance; its values are the defaults that the help shows.
+
+    `defaults` has, by name, the words for defaults that are no plain values.
+    """
     found = [setting for setting in settings_of(settings) if setting.name not in without]
-    return [_option(one, (helps or {}).get(one.name, ""), kind, default=one.default) for one in found]
+    return [
+        _option(one, (helps or {}).get(one.name, ""), kind, default=(defaults or {}).get(one.name, one.default))
+        for one in found
+    ]
 
 
 def size_options(*without: str) -> list[click.Option]:

@@ -142,6 +142,7 @@ RATE = (
     f"{lifecycle.FINETUNE.lr:g} up to width {lifecycle.FULL_RATE}; wider {lifecycle.FINETUNE.lr * lifecycle.FULL_RATE:g}/width, or "
     f"{lifecycle.INHERITED_LR:g} with layer decay {lifecycle.INHERITED_DECAY:g} if pretrained"
 )
+DECAY = f"1; {lifecycle.INHERITED_DECAY:g} if pretrained and wider than {lifecycle.FULL_RATE}"
 finetune_command = SettingsCommand(
     "finetune",
     callback=finetune,
@@ -161,9 +162,9 @@ finetune_command = SettingsCommand(
             ["--preset"],
             help="Values of the settings that are not given: paper, those of the paper of the method that built MODEL.",
         ),
-        *options_of(lifecycle.Tuning()),
+        *options_of(lifecycle.Tuning(), defaults={"fit": "stretch with a new head"}),
         *auto_options_of(lifecycle.FINETUNE, lifecycle.FOUND, lr=RATE),
-        *options_of(lifecycle.FINETUNE, without=lifecycle.FOUND),
+        *options_of(lifecycle.FINETUNE, without=lifecycle.FOUND, defaults={"layer_decay": DECAY}),
         *job_options("finetuned"),
     ],
 )

@@ -13,6 +13,7 @@ from learngene_zoo.artifacts.timm_model import open_model
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.lifecycle.learngenes import expand
 from learngene_zoo.lifecycle.models import open_answering, open_task_for, own_run
+from learngene_zoo.lifecycle.rates import choose_fit
 from learngene_zoo.method import Budget, Member, Target, family, method_of
 from learngene_zoo.runs.progress import report_activity
 from learngene_zoo.runs.run import Run
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from learngene_zoo.artifacts.shelf import Learngene
     from learngene_zoo.artifacts.timm_model import TimmModel
     from learngene_zoo.comparison import Comparison
+    from learngene_zoo.families.spec import Fit
     from learngene_zoo.recommendation import Candidate
     from learngene_zoo.tasks.task import Task
     from learngene_zoo.training.predict import Prediction
@@ -63,6 +65,7 @@ def probe(
     k: int | None = None,
     images: int | None = None,
     image_size: int | None = None,
+    fit: Fit | None = None,
     run: Run | None = None,
 ) -> list[ProbeResult]:
     """Measure what a model's features say of a task, without training the model (`training.probes`).
@@ -77,6 +80,7 @@ def probe(
         k: neighbours that vote. None: 20, or 5 where a class has fewer than 20 training images on average.
         images: the probe sees at most so many of the training images. None: all.
         image_size: of an ancestry model, in pixels. None: its own.
+        fit: what happens to pictures that are not square. None: as `finetune` would do it.
 
     Raises:
         WrongCall: for a task with a class per pixel, and as `evaluate` does.
@@ -93,7 +97,7 @@ def probe(
         raise WrongCall(f"{data.name} has a class for every pixel; a probe needs one for every image")
     if split == "validation":
         data = with_validation(data)
-    module, shown = opened.model(), opened.input_format
+    module, shown = opened.model(), opened.with_fit(fit or choose_fit(opened, data)).input_format
     train = compute_features(module, data, "train", shown, run, images=images)
     held_out = compute_features(module, data, split, shown, run)
     return [

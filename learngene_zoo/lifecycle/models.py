@@ -15,7 +15,7 @@ from learngene_zoo.artifacts.timm_model import load_model, open_model
 from learngene_zoo.atomic import check_file
 from learngene_zoo.errors import WrongCall, unknown
 from learngene_zoo.families.spec import Spec
-from learngene_zoo.lifecycle.rates import FINETUNE, choose_rates, describe_rates, is_pretrained
+from learngene_zoo.lifecycle.rates import FINETUNE, choose_fit, choose_rates, describe_rates, is_pretrained
 from learngene_zoo.method import METHODS, Finetuning
 from learngene_zoo.runs.folder import check_start, produce
 from learngene_zoo.runs.progress import print_note
@@ -101,7 +101,7 @@ class Tuning:
     fit: Annotated[
         Literal["crop", "pad", "stretch"] | None,
         "what happens to pictures that are not square: their ends are cropped, they are padded with the mean colour, or stretched "
-        "(none: as the model has it)",
+        "(none: stretched where a model that crops gets a new head, else as the model has it)",
     ] = field(default=None, metadata=YOUNG)
     patience: Annotated[int | None, "stop after N epochs that validate no better", Bounds(least=1)] = None
     teacher: Annotated[
@@ -173,7 +173,8 @@ def finetune(
     def make(run: Run) -> Descendant | TimmModel:
         say_notes([data], run)
         seed = derive_seed(run.seed, "head")
-        fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense).with_fit(tuning.fit)
+        fresh = start.for_task(data.name, data.class_names, seed=seed, dense=data.dense)
+        fresh = fresh.with_fit(tuning.fit or choose_fit(start, data))
         if tuning.head == "ridge" and is_pretrained(start) and not has_trained_head(start, data):
             fresh, record = initialise_head(fresh, with_validation(data), recipe, run)
             fresh = replace(fresh, provenance={**fresh.provenance, "head": record})

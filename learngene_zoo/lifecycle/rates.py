@@ -1,4 +1,4 @@
-"""The recipe of `finetune`, and the learning rate and layer decay that it takes for a model if none is named."""
+"""The recipe of `finetune`, and the learning rate, layer decay and fit of pictures that it takes for a model if none is named."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from learngene_zoo.settings import Recipe
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
     from learngene_zoo.artifacts.timm_model import TimmModel
+    from learngene_zoo.families.spec import Fit
+    from learngene_zoo.tasks.task import Task
 
 FINETUNE = Recipe(epochs=20, batch_size=64, lr=3e-3, warmup=1.0)
 FULL_RATE = 96  # the largest width that has FINETUNE's learning rate; see benchmarks/finetune_lr.py
@@ -26,6 +28,19 @@ def choose_rates(model: Descendant | TimmModel) -> tuple[float, float]:
     if _find_inherited_width(model) > FULL_RATE:
         return INHERITED_LR, INHERITED_DECAY
     return rate_for(model.width), 1.0
+
+
+def choose_fit(model: Descendant | TimmModel, task: Task) -> Fit | None:
+    """Return how pictures that are not square are fitted to a model for a task if nobody says it; None: as the model has it.
+
+    A model that crops and gets a new head stretches instead: docs/training.md has what was measured. A model that does neither,
+    or that keeps its head, and one with a class for every pixel, see pictures as they did.
+    """
+    from learngene_zoo.training.heads import has_trained_head
+
+    if task.dense or model.input_format.view.crop_mode != "center" or has_trained_head(model, task):
+        return None
+    return "stretch"
 
 
 def is_pretrained(model: Descendant | TimmModel) -> bool:

@@ -131,7 +131,7 @@ def compute_features(
     )
     model = model.to(device).eval()
     parts: list[tuple[Array, Array, Array]] = []
-    with report_activity(f"features of {task.name}", loader.steps) as activity:
+    with report_activity(f"features of {task.name}, batch", loader.steps) as activity:
         for activity.done, part in enumerate(iterate_features(model, loader), start=1):
             parts.append(tuple(tensor.numpy() for tensor in part))  # type: ignore[arg-type]
     parts = [part for process in gathered(parts) for part in process]

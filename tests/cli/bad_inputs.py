@@ -141,6 +141,18 @@ PLACES = [
     Case("evaluate", WRONG, ("no model at ./finetuned or ./descendant", "lgzoo expand")),
     Case("expand model --layers 2", FAILED, ("model is a model, not a learngene", "lgzoo finetune")),
     Case("finetune learngene", WRONG, ("learngene is a learngene, not a model", "lgzoo expand learngene")),
+    Case(
+        "evaluate learngene",
+        FAILED,
+        ("transformers' layout", "lgzoo extract closed_form --ancestry", "--probe ridge"),
+        lambda folder: (folder / CONFIG).write_text('{"model_type": "dinov2"}'),
+    ),
+    Case(
+        "expand learngene --layers 2",
+        FAILED,
+        ("transformers' layout", "--ancestry FOLDER"),
+        lambda folder: (folder / CONFIG).write_text('{"model_type": "dinov2"}'),
+    ),
     Case("evaluate learngene", WRONG, ("learngene is a learngene, not a model", "lgzoo expand learngene")),
     Case("extract scratch --ancestry learngene", FAILED, ("learngene",)),
     Case("expand learngene --layers 2 -o model", FAILED, ("model already exists", "--force")),

@@ -217,3 +217,30 @@ def test_the_watch_keeps_the_start_where_no_epoch_is_better() -> None:
             parameter.add_(1.0)
     watch.finish(model, start, failed=False)
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_new_head_stretches_and_a_kept_one_sees_pictures_as_before(descendant: Descendant) -> None:
+    task, scenes = open_task("digits"), open_task("scenes")
+    assert lifecycle.choose_fit(descendant, task) == "stretch"
+    assert lifecycle.choose_fit(descendant, scenes) is None
+    assert lifecycle.choose_fit(descendant.with_fit("pad"), task) is None
+    cropped = lifecycle.finetune(descendant, task="digits", epochs=0, images=40, fit="crop")
+    stretched = lifecycle.finetune(descendant, task="digits", epochs=0, images=40)
+    assert (cropped.input_format.view.crop_mode, stretched.input_format.view.crop_mode) == ("center", "squash")
+    assert lifecycle.choose_fit(cropped, task) is None
+    assert lifecycle.choose_fit(cropped, open_task("petals")) == "stretch"
+    again = lifecycle.finetune(cropped, task="digits", epochs=0, images=40)
+    assert again.input_format.view.crop_mode == "center"
+
+
+def test_a_probe_fits_pictures_as_a_fine_tuning_would(descendant: Descendant, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def watch(model: Any, task: Any, split: str, shown: Any, *rest: Any, **more: Any) -> Any:
+        seen.append(shown.view.crop_mode)
+        return compute_features(model, task, split, shown, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("learngene_zoo.training.probes.compute_features", watch)
+    lifecycle.probe(descendant, task="digits", images=40)
+    lifecycle.probe(descendant, task="digits", images=40, fit="crop")
+    assert seen == ["squash", "squash", "center", "center"]

@@ -1,0 +1,58 @@
+"""Which fit of pictures that are not square keeps most of what a pretrained model sees: crop, pad or stretch?
+
+    python benchmarks/fit_pictures.py --ancestry DINOV2 [--pixels 112]    measure, and write the table of docs/training.md
+
+DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote. The ridge regression of its features onto the
+classes is fitted to at most 500 training images of each task whose pictures are not square, each image left out in turn. No
+validation or test image is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import get_args
+
+import torch
+from pages import DOCS, replace_between
+
+from learngene_zoo.artifacts.ancestry import open_ancestry
+from learngene_zoo.families.spec import Fit, fit_view
+from learngene_zoo.intervals import proportion
+from learngene_zoo.runs.run import Run
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.training.probes import compute_features, is_right_left_out
+
+TASKS = ("stamps", "clipart")
+IMAGES = 500
+
+
+def main() -> None:
+    """Measure every fit on every task, and keep the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ancestry", required=True, help="the folder of DINOv2-S")
+    parser.add_argument("--pixels", type=int, default=112)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    ancestry = open_ancestry(given.ancestry, image_size=given.pixels)
+    model, run = ancestry.model(), Run(threads=1, device="cpu")
+    lines = [
+        f"| task, {given.pixels} px | images | {' | '.join(get_args(Fit))} |",
+        "|---|---:|" + "---:|" * len(get_args(Fit)),
+    ]
+    for name in TASKS:
+        task, cells = open_task(name), []
+        for fit in get_args(Fit):
+            shown = replace(ancestry.input_format, view=fit_view(ancestry.input_format.view, fit))
+            is_right_N = is_right_left_out(
+                compute_features(model, task, "train", shown, run, images=min(IMAGES, task.sizes["train"]))
+            )
+            low, high = proportion(int(is_right_N.sum()), len(is_right_N))
+            cells.append(f"{100 * is_right_N.mean():.1f} [{100 * low:.1f}, {100 * high:.1f}]")
+        lines.append(f"| {name} | {len(is_right_N)} | {' | '.join(cells)} |")
+        print(lines[-1], flush=True)
+    replace_between(DOCS / "training.md", "fit-pictures", "\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
