@@ -7,9 +7,10 @@
 DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote; the tasks are those of the suite `pictures` and
 fashion_mnist, which must be installed (`lgzoo show stamps` says how). Of DINOv2-S at 56 pixels the ancestry model itself and
 descendants by five methods, and of the bundled model descendants by four, are fine-tuned on 500 images of each task for 20 epochs
-with each of `RATES`, with all other settings those of `lgzoo finetune`. What counts is the accuracy on at most 500 validation images: that
-of the best epoch, the start included, and that of the last. No test image is read. Rows are kept in
-benchmarks/results/finetune_rates.jsonl, and the table of their means in docs/training.md (--table writes it).
+with each of `RATES`, with all other settings those of `lgzoo finetune`, pictures that are not square padded. What counts is the accuracy on at most 500
+validation images: that of the best epoch, the start included, and that of the last. No test image is read. Rows are kept in
+benchmarks/results/finetune_rates.jsonl, with the images that each epoch names rightly. The table of their means, and one of rules
+that choose an epoch, are in docs/training.md (--table writes them).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import lru_cache
@@ -27,20 +28,23 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 import machine
+import numpy as np
 from pages import DOCS, replace_between
 
 from learngene_zoo import lifecycle
 from learngene_zoo.artifacts.descendant import Descendant
 from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.bench.results import packed, unpacked
 from learngene_zoo.errors import TrainingFailed
 from learngene_zoo.method import METHODS, Target
 from learngene_zoo.runs.run import Run
 from learngene_zoo.seeds import derive_seed
 from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.tasks.splits import with_validation
-from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.evaluate import Evaluation, evaluate
 from learngene_zoo.training.fit import fit
 from learngene_zoo.training.heads import initialise_head
+from learngene_zoo.training.tuning import Epoch, choose_epoch
 
 ROWS = machine.RESULTS / "finetune_rates.jsonl"
 # Learning rate and layer decay, of what inherits from a wide ancestry model and of the bundled one.
@@ -56,7 +60,7 @@ WIDE_RATES = (
 )
 BUNDLED_RATES = ((3e-4, 1.0), (1e-3, 1.0), (3e-3, 1.0), (1e-3, 0.75), (3e-3, 0.75))
 IMAGES, VALIDATION = 500, 500
-CALIBRATION = 500  # images that a learngene is extracted from
+CHOOSING, DRAWS = 50, 1000  # validation images that choose an epoch, and how often they are drawn
 REAL_TASKS = ("stamps", "clipart", "emoji", "fashion_mnist")
 BUNDLED_TASKS = ("digits", "fashion_mnist", "petals", "signs")
 PIXELS = 56
@@ -126,9 +130,10 @@ def main() -> None:
     jobs = [(start, rates) for start, rates in waiting.items() if rates]
     if not given.table:
         measure(jobs, given.ancestry, given.workers)
-    table = make_table(read_rows())
-    replace_between(DOCS / "training.md", "finetune-rates", table)
-    print(table)
+    rows = read_rows()
+    for name, table in (("finetune-rates", make_table(rows)), ("kept-epoch", make_rule_table(rows))):
+        replace_between(DOCS / "training.md", name, table)
+        print(f"{table}\n")
 
 
 def list_rates(start: Start) -> Sequence[tuple[float, float]]:
@@ -170,18 +175,17 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
     )
     recipe = replace(lifecycle.FINETUNE, images=min(IMAGES, task.sizes["train"]))
     headed, head = initialise_head(model.with_fit("pad"), task, recipe, run)
-    before = evaluate(headed.model(), task, "validation", headed.input_format, run, images=VALIDATION).value
+    before = evaluate(headed.model(), task, "validation", headed.input_format, run, images=VALIDATION)
     for rate, decay in rates:
         history = [before]
 
-        def watch(module: Any, history: list[float] = history) -> None:
-            found = evaluate(module, task, "validation", headed.input_format, run, images=VALIDATION)
-            history.append(found.value)
+        def watch(module: Any, history: list[Evaluation] = history) -> None:
+            history.append(evaluate(module, task, "validation", headed.input_format, run, images=VALIDATION))
 
         try:
             fit(headed, task, replace(recipe, lr=rate, layer_decay=decay), run, watch=watch, judge=False)
         except TrainingFailed:
-            history.append(0.0)
+            history.append(replace(before, value=0.0, correct=(False,) * before.images))
         row = {
             "start": start.name,
             "task": start.task,
@@ -190,7 +194,9 @@ def measure_start(start: Start, rates: Sequence[tuple[float, float]], ancestry: 
             "layer_decay": decay,
             "images": recipe.images,
             "left_out": head["left_out_accuracy"],
-            "validation": [round(value, 4) for value in history],
+            "validation": [round(epoch.value, 4) for epoch in history],
+            "validation_images": before.images,
+            "right": [packed(epoch.correct) for epoch in history],
         }
         with ROWS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
@@ -235,6 +241,48 @@ def make_table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def make_rule_table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return, in Markdown, the accuracy of the epochs that rules choose, on validation images that did not choose them.
+
+    Only trainings with at least twice as many validation images as choose count.
+    """
+    rules: dict[str, Callable[[np.ndarray], int]] = {
+        "start": lambda values: 0,
+        "first of the best": lambda values: int(values.argmax()),
+        "last of the best": lambda values: choose(values, 0),
+        "last within a standard error": lambda values: choose(values, CHOOSING),
+        "last epoch": lambda values: len(values) - 1,
+    }
+    lines = [f"| model | task | trainings | {' | '.join(rules)} |", "|---|---|---:|" + "---:|" * len(rules)]
+    kept = [row for row in rows if row.get("validation_images", 0) >= 2 * CHOOSING]
+    for name, task in dict.fromkeys((row["start"], row["task"]) for row in kept):
+        own = [row for row in kept if (row["start"], row["task"]) == (name, task)]
+        found = [measure_rules(row, list(rules.values())) for row in own]
+        cells = [f"{100 * mean(values):.1f}" for values in zip(*found)]
+        lines.append(f"| {name} | {task} | {len(own)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def measure_rules(row: dict[str, Any], rules: Sequence[Callable[[np.ndarray], int]]) -> list[float]:
+    """Return the mean accuracy, on the other images, of the epoch that each rule chooses by some of them."""
+    right_EN = np.array([unpacked(digits, row["validation_images"]) for digits in row["right"]], dtype=float)
+    draws, values = np.random.default_rng(0), np.zeros(len(rules))
+    for _ in range(DRAWS):
+        order_N = draws.permutation(right_EN.shape[1])
+        chosen, others = right_EN[:, order_N[:CHOOSING]], right_EN[:, order_N[CHOOSING:]]
+        accuracies_E = chosen.mean(axis=1)
+        values += [others[rule(accuracies_E)].mean() for rule in rules]
+    return [float(value) for value in values / DRAWS]
+
+
+def choose(accuracies_E: np.ndarray, images: int) -> int:
+    """Return the number of the epoch that `lgzoo finetune` keeps."""
+    history = [Epoch(epoch=number, step=number, loss=None, value=value) for number, value in enumerate(accuracies_E)]
+    chosen = choose_epoch(history, images)
+    assert chosen is not None
+    return chosen.epoch
+
+
 def get_pair(row: dict[str, Any]) -> tuple[float, float]:
     """Return the learning rate and the layer decay of a row."""
     return row["lr"], row["layer_decay"]
@@ -244,7 +292,7 @@ def describe_accuracy(rows: Sequence[dict[str, Any]], tasks: Sequence[str]) -> s
     """Return "best / last" in per cent; "" if a task is missing."""
     if {row["task"] for row in rows} != set(tasks):
         return ""
-    best, last = (100 * mean(choose(row["validation"]) for row in rows) for choose in (max, lambda values: values[-1]))
+    best, last = (100 * mean(pick(row["validation"]) for row in rows) for pick in (max, lambda values: values[-1]))
     return f"{best:.1f} / {last:.1f}"
 
 

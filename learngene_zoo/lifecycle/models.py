@@ -92,7 +92,8 @@ class Tuning:
     """What `finetune` decides beside the recipe."""
 
     keep: Annotated[
-        Literal["best", "last"], "keep the weights of the epoch that validates best, or of the last one"
+        Literal["best", "last"],
+        "keep the weights of the epoch that validates best (the last one within a standard error of it), or of the last one",
     ] = "best"
     head: Annotated[
         Literal["ridge", "random"],

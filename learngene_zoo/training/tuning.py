@@ -4,12 +4,13 @@
 The model is evaluated before the first step, too: as epoch 0 it competes with the others for the best one, so that a
 fine-tuning never ends below its start on the validation images.
 
-In the run's folder, `metrics.jsonl` has the validation of every epoch, and `best-<epoch>` the weights of the best one so far. Whatever
-a resumed run continues from, the best epoch until then is still there, so that it ends as if it had never been interrupted.
+In the run's folder, `metrics.jsonl` has the validation of every epoch, and `best-<epoch>` the weights of the one to keep so far. Whatever
+a resumed run continues from, the chosen epoch until then is still there, so that it ends as if it had never been interrupted.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -68,9 +69,9 @@ def tune(
 ) -> M:
     """Train all weights of `start` on a task, validated after every epoch, and evaluate what is kept on the test images.
 
-    `keep`: the weights of the first epoch with the best accuracy (or mIoU) on validation images, epoch 0 included, or of
-    the last. `patience`: stop after so many epochs without a better one. Where the task has no validation images, a tenth of its training images are;
-    its test images decide nothing. A training that diverges ends there: the weights of the best epoch until then are kept, or
+    `keep`: the weights of the epoch that `choose_epoch` names from the validation images, epoch 0 included, or those of the
+    last. `patience`: stop after so many epochs without a better one. Where the task has no validation images, a tenth of its
+    training images are; its test images decide nothing. A training that diverges ends there: the weights of the epoch chosen until then are kept, or
     those before training, and a `warning` in the metrics says so. `lesson` makes another objective, a `Distilled`, of the task's and the model. The result has a report of it all, `report.html`, among its files. Raises as `fit` does.
     """
     taken, task = task.sizes, with_validation(task)
@@ -137,7 +138,8 @@ class Watch:
     keep: Keep
     patience: int | None
     history: list[Epoch] = field(default_factory=list)
-    state: StateDict | None = None  # of the best epoch
+    images: int = 0  # validation images; 0 where they give no accuracy
+    state: StateDict | None = None  # of the epoch that is to be kept
     _first: StateDict | None = None  # before the first step
     _last: StateDict | None = None  # of the last epoch, where that is to be kept
     _losses: list[float] = field(default_factory=list)
@@ -148,6 +150,7 @@ class Watch:
         value = evaluate(model, task, "validation", start.input_format, self.run)
         self._first = {name: tensor.cpu().clone() for name, tensor in state_of(model).items()}
         self.history = [Epoch(epoch=0, step=0, loss=None, value=value.value)]
+        self.images = value.images if value.metric == "accuracy" else 0
         self.state = self._first if self.keep == "best" else None
         say(self.run, f"epoch 0 of {recipe.epochs}, before training: validation {value.metric} {value.value:.4f}")
 
@@ -166,7 +169,7 @@ class Watch:
         loss = sum(self._losses) / len(self._losses)
         epoch = Epoch(epoch=step.epoch + 1, step=step.step, loss=loss, value=found.value)
         self.history.append(epoch)
-        if _best_of(self.history) is epoch and self.keep == "best":
+        if choose_epoch(self.history, self.images) is epoch and self.keep == "best":
             self.state = {name: tensor.cpu().clone() for name, tensor in state_of(shown).items()}
             self._save(epoch)
         elif self.keep == "last":
@@ -195,17 +198,17 @@ class Watch:
 
     def kept(self, history: Sequence[dict[str, Json]]) -> dict[str, Json]:
         """The record of the epoch whose weights are kept; empty where there was none."""
-        best = _best_of(self.history)
-        if best is None:
+        chosen = choose_epoch(self.history, self.images)
+        if chosen is None:
             return {}
-        return history[-1 if self.keep == "last" else self.history.index(best)]
+        return history[-1 if self.keep == "last" else self.history.index(chosen)]
 
     def _exhausted(self) -> bool:
         best = _best_of(self.history)
         return best is not None and self.patience is not None and self.history[-1].epoch - best.epoch >= self.patience
 
     def _resume(self, before: int | None) -> None:
-        """Take up what `metrics.jsonl` and the folder of the best epoch say of the steps before this one."""
+        """Take up what `metrics.jsonl` and the folder of the chosen epoch say of the steps before this one."""
         if self.run.folder is None or not self.run.resume:
             return
         path = self.run.folder / METRICS
@@ -218,9 +221,9 @@ class Watch:
             raise BadFile(
                 f"{path} does not say what was trained; start again without --resume, with --force"
             ) from error
-        best = _best_of(self.history)
-        if best is not None and best.epoch and self.keep == "best":
-            self.state, _ = load_result(self.run.folder / f"{BEST}{best.epoch}")
+        chosen = choose_epoch(self.history, self.images)
+        if chosen is not None and chosen.epoch and self.keep == "best":
+            self.state, _ = load_result(self.run.folder / f"{BEST}{chosen.epoch}")
 
     def _take_up(self, line: Mapping[str, Any]) -> None:
         """A line of `metrics.jsonl`: of a step, or of the validation after an epoch."""
@@ -233,17 +236,37 @@ class Watch:
         self.history.append(Epoch(epoch=number, step=step, loss=loss, value=value))
 
     def _save(self, epoch: Epoch) -> None:
-        """Write the best weights. Those stay that the newest checkpoint would be continued with, and no others."""
+        """Write the weights to keep. Those stay that the newest checkpoint would be continued with, and no others."""
         folder = self.run.folder
         if folder is None or self.state is None or not is_first():
             return
         save_result(folder / f"{BEST}{epoch.epoch}", self.state, {"step": epoch.step})
         reached = checkpoint.newest_step(folder)
-        resumed = _best_of([one for one in self.history if one.step <= reached])
+        resumed = choose_epoch([one for one in self.history if one.step <= reached], self.images)
         needed = {f"{BEST}{one.epoch}" for one in (epoch, resumed) if one is not None and one.epoch}
         for place in folder.glob(f"{BEST}*"):
             if place.name not in needed:
                 remove_marked(place)
+
+
+def choose_epoch(history: Sequence[Epoch], images: int) -> Epoch | None:
+    """Return the epoch whose weights are kept: the last one within a standard error of the best, and not below the first.
+
+    The best of many epochs on few images is mostly one that was lucky, and early: the standard error of an accuracy on 47
+    images is 7 points. Of epochs that the images cannot tell apart the last one has been trained longest, at the lowest
+    learning rates (the one-standard-error rule: Hastie, Tibshirani and Friedman, The Elements of Statistical Learning,
+    section 7.10). docs/training.md has what was measured.
+
+    Args:
+        history: the epochs, with their accuracies on validation images; the first one is before any training.
+        images: how many validation images there are. 0: the values are no accuracies, and only equals compete.
+    """
+    best = _best_of(history)
+    if best is None:
+        return None
+    error = math.sqrt(best.value * (1 - best.value) / images) if images else 0.0
+    least = max(best.value - error, history[0].value)
+    return [epoch for epoch in history if epoch.value >= least][-1]
 
 
 def _best_of(history: Sequence[Epoch]) -> Epoch | None:

@@ -1,0 +1,310 @@
+"""What every method makes of a real DINOv2-S: probes of its descendants before any training, and after fine-tuning.
+
+    python benchmarks/real_models.py --ancestry DINOV2 probe [--workers 2] [--only WORD ...]       measure what is missing (resumable)
+    python benchmarks/real_models.py --ancestry DINOV2 finetune [--workers 2] [--only WORD ...]
+    python benchmarks/real_models.py table                                                          docs/real.md again, from the results
+
+DINOV2 is what `python benchmarks/real_ancestries.py dinov2-small DINOV2` wrote; the tasks are those of the suite `pictures` and
+fashion_mnist, which must be installed (`lgzoo show stamps` says how). Everything is at 112 pixels, with at most 500 training images
+and 600 test images of a task. Learngenes are extracted with the preset `mini`, those that need images from training images of the
+task; methods that train a learngene have 2 epochs of 500 images for it.
+
+`probe` measures a ridge regression and the nearest neighbours (training/probes.py). `finetune` trains with the defaults of
+`lgzoo finetune`, and judges the epoch that validates best. The controls are those of the bench: closed_form's descendant shuffled,
+with its stem alone, and random weights by two initialisations. They are tuned: of the defaults of inherited weights and of random ones
+each has the rate that validates better. Beside them is the ancestry model itself. Rows are kept in
+benchmarks/results/real_models.jsonl; the last digits of a row depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from multiprocessing import get_context
+from statistics import mean
+from typing import Any, Literal
+
+import machine
+from pages import DOCS, replace_between
+
+from learngene_zoo import lifecycle
+from learngene_zoo.artifacts.descendant import Descendant
+from learngene_zoo.artifacts.records import Control
+from learngene_zoo.artifacts.shelf import Learngene
+from learngene_zoo.errors import ZooError
+from learngene_zoo.intervals import proportion
+from learngene_zoo.method import METHODS
+from learngene_zoo.runs.run import Run
+from learngene_zoo.settings import settings_of, with_settings
+from learngene_zoo.tasks.catalogue import open_task
+from learngene_zoo.tasks.splits import with_validation
+from learngene_zoo.training.evaluate import evaluate
+from learngene_zoo.training.probes import compute_features, run_probe
+
+ROWS = machine.RESULTS / "real_models.jsonl"
+PIXELS, IMAGES, TEST_IMAGES, SEEDS = 112, 500, 600, 3
+TASKS = ("stamps", "clipart", "emoji-transfer", "fashion_mnist")
+SIZES = ((12, 256), (6, 384), (6, 256), (6, 192))
+FREE = (
+    "closed_form",
+    "first_k",
+    "evenly_spaced",
+    "middle_k",
+    "last_k",
+    "growth",
+    "stacked",
+    "vanilla_lg",
+    "weight_selection",
+    "weight_subcloning",
+    "mimetic",
+    "pruning",
+    "elastic",
+    "front",
+    "wave",
+)
+TRAINED = (
+    "auto_lg",
+    "distillation",
+    "fine",
+    "heur_lg",
+    "lets",
+    "lsamd",
+    "nested",
+    "pool",
+    "snnet",
+    "sweet",
+    "sws",
+    "tal",
+    "tleg",
+)
+TRAINED_BUDGET = {"epochs": 2, "images": IMAGES}
+TUNED = ("closed_form", "first_k", "evenly_spaced", "weight_selection")
+CONTROLS: tuple[Control, ...] = ("shuffled", "stem", "stem_fan_in")
+Stage = Literal["probe", "finetune"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model on one task."""
+
+    stage: Stage
+    method: str  # `ancestry` is the model itself
+    layers: int
+    width: int
+    task: str
+    seed: int = 0
+    control: str = ""  # of closed_form's descendant, or an initialisation of random weights
+
+    @property
+    def name(self) -> str:
+        """Its words, which `--only` looks for."""
+        return f"{self.arm} {self.layers} x {self.width} {self.task} seed {self.seed}"
+
+    @property
+    def arm(self) -> str:
+        """Its method, and its control."""
+        return f"{self.method} {self.control}".strip()
+
+
+def main() -> None:
+    """Measure what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", choices=["probe", "finetune", "table"])
+    parser.add_argument("--ancestry", help="the folder of DINOv2-S")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=[], help="cells whose name contains all of these words")
+    given = parser.parse_args()
+    if given.stage != "table":
+        if not given.ancestry:
+            parser.error("name the folder of DINOv2-S: --ancestry DINOV2")
+        measure(list_missing(given.stage, given.only), given.ancestry, given.workers)
+    tables = {stage: make_table(stage, read_rows()) for stage in ("probe", "finetune")}
+    for stage, table in tables.items():
+        replace_between(DOCS / "real.md", f"real-models-{stage}", table)
+        print(f"{table}\n")
+
+
+def list_missing(stage: Stage, words: Sequence[str]) -> list[Cell]:
+    """Return the cells that have no row yet, in the order in which they are measured."""
+    done = {(row["stage"], row["arm"], row["layers"], row["width"], row["task"], row["seed"]) for row in read_rows()}
+    return [
+        cell
+        for cell in list_cells(stage)
+        if all(word in f" {cell.name} " for word in words)
+        and (cell.stage, cell.arm, cell.layers, cell.width, cell.task, cell.seed) not in done
+    ]
+
+
+def list_cells(stage: Stage) -> Iterator[Cell]:
+    """Yield every cell of a stage, the first seed first."""
+    seeds = range(SEEDS) if stage == "finetune" else range(1)
+    methods = TUNED if stage == "finetune" else (*FREE, *TRAINED)
+    for seed in seeds:
+        for task in TASKS:
+            yield Cell(stage, "ancestry", 12, 384, task, seed)
+            for method in methods:
+                for layers, width in SIZES:
+                    yield Cell(stage, method, layers, width, task, seed)
+            for layers, width in SIZES:
+                for control in CONTROLS:
+                    yield Cell(stage, "closed_form", layers, width, task, seed, control)
+                for scheme in ("timm", "fan_in"):
+                    yield Cell(stage, "scratch", layers, width, task, seed, scheme)
+
+
+def read_rows() -> list[dict[str, Any]]:
+    """Return the results so far."""
+    return [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()] if ROWS.is_file() else []
+
+
+def measure(cells: Sequence[Cell], ancestry: str, workers: int) -> None:
+    """Measure cells, the sizes of one method in one process after the other, and keep each row as it is there."""
+    groups: dict[tuple[str, str, int], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.method, cell.task, cell.seed), []).append(cell)
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        waiting = {pool.submit(measure_cells, group, ancestry): name for name, group in groups.items()}
+        for number, done in enumerate(as_completed(waiting), start=1):
+            done.result()
+            print(f"{number} of {len(groups)}: {', '.join(map(str, waiting[done]))}", file=sys.stderr, flush=True)
+
+
+def measure_cells(cells: Sequence[Cell], ancestry: str) -> None:
+    """Measure cells one after the other; a size that a method does not build has its reason as the row."""
+    import torch
+
+    torch.set_num_threads(1)
+    for cell in cells:
+        start = time.monotonic()
+        try:
+            found = {"probe": probe_cell, "finetune": finetune_cell}[cell.stage](cell, ancestry)
+        except ZooError as error:
+            found = {"error": str(error).replace(ancestry, "DINOV2")}
+        row = {"arm": cell.arm, **asdict(cell), **found, "seconds": round(time.monotonic() - start, 1)}
+        with ROWS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def probe_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
+    """Return the accuracy of both probes on test images."""
+    model, run = build(cell, ancestry), Run(seed=cell.seed, threads=1, device="cpu")
+    task = open_task(cell.task)
+    shown = model.with_fit(lifecycle.choose_fit(model, task)).input_format
+    train = compute_features(model.model(), task, "train", shown, run, images=min(IMAGES, task.sizes["train"]))
+    test = compute_features(model.model(), task, "test", shown, run, images=min(TEST_IMAGES, task.sizes["test"]))
+    ridge, knn = (run_probe(train, test, task, "test", kind, seed=cell.seed) for kind in ("ridge", "knn"))
+    low, high = ridge.interval
+    return {
+        "ridge": ridge.value,
+        "low": low,
+        "high": high,
+        "knn": knn.value,
+        "images": ridge.images,
+        "training_images": ridge.training_images,
+        "params": model.cost().params,
+    }
+
+
+def finetune_cell(cell: Cell, ancestry: str) -> dict[str, Any]:
+    """Return the accuracy after fine-tuning: on validation images, by which a control's rate is chosen, and on test images."""
+    model, task = build(cell, ancestry), with_validation(open_task(cell.task))
+    images = min(IMAGES, task.sizes["train"])
+    rates = [lifecycle.choose_rates(model)]
+    if cell.control:
+        rates = [(lifecycle.INHERITED_LR, lifecycle.INHERITED_DECAY), (lifecycle.rate_for(model.width), 1.0)]
+    best: dict[str, Any] = {}
+    for lr, layer_decay in rates:
+        run = Run(seed=cell.seed, threads=1, device="cpu")
+        tuned = lifecycle.finetune(
+            model,
+            task=cell.task,
+            run=run,
+            lr=lr,
+            layer_decay=layer_decay,
+            images=images,
+        )
+        metrics: Any = tuned.provenance["metrics"]
+        if best and best["validation"] >= metrics["validation_accuracy"]:
+            continue
+        # The same test images as the probe's, where a task has more than that.
+        found = evaluate(
+            tuned.model(), task, "test", tuned.input_format, run, images=min(TEST_IMAGES, task.sizes["test"])
+        )
+        low, high = proportion(round(found.value * found.images), found.images)
+        best = {
+            "validation": metrics["validation_accuracy"],
+            "start": metrics["history"][0]["validation_accuracy"],
+            "kept_epoch": metrics["kept_epoch"],
+            "value": found.value,
+            "low": low,
+            "high": high,
+            "images": found.images,
+            "training_images": metrics["training_images"],
+            "lr": lr,
+            "layer_decay": layer_decay,
+        }
+    return best
+
+
+def build(cell: Cell, ancestry: str) -> Descendant:
+    """Return the model before it is fine-tuned."""
+    run = Run(seed=cell.seed, threads=1, device="cpu", ancestry=ancestry)
+    method = "first_k" if cell.method == "ancestry" else cell.method
+    learngene = extract_learngene(method, cell.task, ancestry, cell.seed)
+    scheme = {"init": cell.control} if cell.method == "scratch" else {}
+    control = cell.control if cell.control in CONTROLS else None
+    return lifecycle.expand(
+        learngene, layers=cell.layers, width=cell.width, task=cell.task, run=run, control=control, **scheme
+    )
+
+
+@lru_cache(maxsize=1)
+def extract_learngene(method: str, task: str, ancestry: str, seed: int) -> Learngene:
+    """Return a method's learngene; one that needs images has training images of the task."""
+    loaded = METHODS.load(method)
+    extractor = loaded.preset("mini")
+    if method in TRAINED:
+        known = {setting.name for setting in settings_of(extractor)}
+        extractor = with_settings(extractor, {name: value for name, value in TRAINED_BUDGET.items() if name in known})
+    tasks = (task,) if loaded.tasks != "none" else ()
+    run = Run(seed=seed, threads=1, device="cpu", ancestry=ancestry)
+    return lifecycle.extract(
+        method, ancestries=(ancestry,), tasks=tasks, extractor=extractor, image_size=PIXELS, run=run
+    )
+
+
+def make_table(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
+    """Return a stage's accuracies in Markdown, per cent: an arm and a task a row, a size a column."""
+    rows = [row for row in rows if row["stage"] == stage and "error" not in row]
+    sizes = [size for size in ((12, 384), *SIZES) if any((row["layers"], row["width"]) == size for row in rows)]
+    what = "ridge / nearest neighbours" if stage == "probe" else "test images"
+    heads = [f"{layers} x {width}" for layers, width in sizes]
+    lines = [f"| task | weights ({what}) | {' | '.join(heads)} |", "|---|---|" + "---:|" * len(sizes)]
+    for task in TASKS:
+        for arm in dict.fromkeys(row["arm"] for row in rows if row["task"] == task):
+            own = [row for row in rows if (row["task"], row["arm"]) == (task, arm)]
+            cells = [describe(stage, [row for row in own if (row["layers"], row["width"]) == size]) for size in sizes]
+            lines.append(f"| {task} | {arm} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def describe(stage: Stage, rows: Sequence[dict[str, Any]]) -> str:
+    """Return the accuracy of one arm at one size, a mean over its seeds; "" if there is none."""
+    if not rows:
+        return ""
+    if stage == "probe":
+        return " / ".join(f"{100 * mean(row[name] for row in rows):.1f}" for name in ("ridge", "knn"))
+    seeds = f" ({len(rows)} seeds)" if len(rows) > 1 else ""
+    return f"{100 * mean(row['value'] for row in rows):.1f}{seeds}"
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
