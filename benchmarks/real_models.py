@@ -258,7 +258,7 @@ def build(cell: Cell, ancestry: str) -> Descendant:
     run = Run(seed=cell.seed, threads=1, device="cpu", ancestry=ancestry)
     method = "first_k" if cell.method == "ancestry" else cell.method
     learngene = extract_learngene(method, cell.task, ancestry, cell.seed)
-    scheme = {"init": cell.control} if cell.method == "scratch" else {}
+    scheme = {"init": cell.control, "heads": cell.width // 64} if cell.method == "scratch" else {}
     control = cell.control if cell.control in CONTROLS else None
     return lifecycle.expand(
         learngene, layers=cell.layers, width=cell.width, task=cell.task, run=run, control=control, **scheme

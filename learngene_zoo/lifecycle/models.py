@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from learngene_zoo.artifacts import shelf
 from learngene_zoo.artifacts.own_data import LocalOrigin, find_origin, remember, remember_file, serving
@@ -154,7 +154,7 @@ def finetune(
     check_start(out, run, force)
     from learngene_zoo.tasks.splits import with_validation
     from learngene_zoo.training.automatic import settled
-    from learngene_zoo.training.heads import describe_head, has_trained_head, initialise_head
+    from learngene_zoo.training.heads import calibrate_head, describe_head, has_trained_head, initialise_head
     from learngene_zoo.training.trackers import check_tracker, say, say_notes
     from learngene_zoo.training.tuning import tune
 
@@ -183,6 +183,9 @@ def finetune(
         resolved, tried = settled(fresh, data, recipe, run, found)
         lesson, lessons = _lesson(tuning, fresh, data, run)
         made = tune(fresh, data, resolved, run, keep=tuning.keep, patience=tuning.patience, lesson=lesson)
+        kept = cast(dict[str, Any], made.provenance["metrics"]).get("kept_epoch", 0)
+        if kept == 0:
+            made = calibrate_head(made, cast(dict[str, Any], made.provenance.get("head", {})))
         if lessons:
             made = replace(made, provenance={**made.provenance, "teacher": lessons})
         if usual:

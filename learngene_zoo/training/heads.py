@@ -21,7 +21,7 @@ from learngene_zoo.seeds import derive_seed
 from learngene_zoo.settings import Json, Recipe
 from learngene_zoo.storage import StateDict
 from learngene_zoo.text import counted
-from learngene_zoo.training.probes import Features, compute_features, fit_ridge
+from learngene_zoo.training.probes import Features, Ridge, compute_features, fit_ridge
 
 if TYPE_CHECKING:
     from learngene_zoo.artifacts.descendant import Descendant
@@ -34,6 +34,9 @@ M = TypeVar("M", bound="Descendant | TimmModel")
 
 MAX_IMAGES = 10_000  # training images that a head is fitted to
 MAX_PATCHES = 100_000  # of those of a head with a class for every pixel
+# The learning rate times the sum of a class's absolute weights, which bounds what a step of Adam that moves all features by the
+# learning rate does to its logit; see `limit_scale`.
+MAX_LOGIT_STEP = 0.03
 
 
 def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, dict[str, Json]]:
@@ -41,11 +44,12 @@ def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, 
 
     Where the training augments its images, the regression sees each of them twice: as it is, and augmented. It is scaled so
     that its softmax gives probabilities: the scale is the one for which the predictions for each image by the regression on
-    all others are most likely. Nothing changes, and the record says why, for a model
-    without linear head. It is a part of the run: a resumed run loads it.
+    all others are most likely, unless that is too large for the learning rate (`limit_scale`). Nothing changes, and the record
+    says why, for a model without linear head. It is a part of the run: a resumed run loads it.
 
     Args:
-        recipe: of the training that follows, for its `augment` and its `images`; at most `MAX_IMAGES` of them are used.
+        recipe: of the training that follows, for its `augment`, its `lr` and its `images`; at most `MAX_IMAGES` of them are
+            used.
 
     Raises:
         BadData: if the training images show fewer than two classes.
@@ -59,7 +63,7 @@ def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, 
         images = max(1, min(images, MAX_PATCHES // count_patches(start.model())))
     seed = derive_seed(run.seed, "data")  # the images that the training will see
     augment = "none" if task.dense else recipe.augment
-    part = once(run.part("head"), _fit_part, None, (start, task, images, seed, augment))
+    part = once(run.part("head"), _fit_part, None, (start, task, images, seed, augment, recipe.lr))
     changed = {name: part.state[name].to(start.state[name].dtype) for name in part.state}
     record: dict[str, Json] = part.record  # type: ignore[assignment]
     return cast(M, start.with_state({**start.state, **changed})), {"init": "ridge", **record}
@@ -96,7 +100,7 @@ def count_patches(model: Any) -> int:
 
 
 def _fit_part(
-    _: None, start: Descendant | TimmModel, task: Task, images: int, seed: int, augment: Augment, run: Run
+    _: None, start: Descendant | TimmModel, task: Task, images: int, seed: int, augment: Augment, lr: float, run: Run
 ) -> tuple[StateDict, dict[str, Json]]:
     """Fit the head: its tensors by their names in the model, and what is recorded of it."""
     model: Any = start.model()
@@ -107,7 +111,8 @@ def _fit_part(
     ]
     features = Features(*(np.concatenate(column) for column in zip(*shown)))
     ridge = fit_ridge(features, task.classes, copies=len(shown))
-    weight_KD, bias_K = (torch.from_numpy(ridge.scale * part).float() for part in (ridge.weight, ridge.bias))
+    scale = limit_scale(ridge, lr)
+    weight_KD, bias_K = (torch.from_numpy(scale * part).float() for part in (ridge.weight, ridge.bias))
     state: dict[str, torch.Tensor] = {}
     for name in find_linear_heads(model):
         state |= {f"{name}.weight": weight_KD.clone(), f"{name}.bias": bias_K.clone()}
@@ -116,9 +121,31 @@ def _fit_part(
         "images": min(images, task.sizes["train"]),
         **({"patches": len(features.labels)} if task.dense else {}),
         "penalty": ridge.penalty,
-        "scale": ridge.scale,
+        "scale": scale,
+        **({"calibrated_scale": ridge.scale} if scale < ridge.scale else {}),
         "left_out_accuracy": accuracy,
     }
+
+
+def limit_scale(ridge: Ridge, lr: float) -> float:
+    """Return the scale of a head that a training with a learning rate starts from: the calibrated one, or a smaller one.
+
+    Features that vary little have large weights in a regression, and a step of Adam moves every feature by about the learning
+    rate, in the direction that its weights say. Where the sum of these weights is large, a single step changes logits by more
+    than they differ, and what was inherited is lost before the head can follow. The scale is at least 1, at which the logits
+    are the values that the regression predicts; the class of no image depends on it.
+    """
+    step = lr * float(np.abs(ridge.weight).sum(axis=1).mean())
+    return min(ridge.scale, max(1.0, MAX_LOGIT_STEP / step)) if step > 0 else ridge.scale
+
+
+def calibrate_head(model: M, record: Mapping[str, Any]) -> M:
+    """Return a model whose head was not trained after `initialise_head`, with the scale that makes probabilities of its logits."""
+    if "calibrated_scale" not in record:
+        return model
+    factor = record["calibrated_scale"] / record["scale"]
+    names = [f"{layer}.{kind}" for layer in find_linear_heads(model.model()) for kind in ("weight", "bias")]
+    return cast(M, model.with_state({**model.state, **{name: factor * model.state[name] for name in names}}))
 
 
 def has_trained_head(model: Descendant | TimmModel, task: Task) -> bool:
