@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """How much is fuzzed."""
-    parser.addoption("--fuzz-cases", type=int, default=600, help="cases of tests/fuzz, over all targets")
+    parser.addoption("--fuzz-cases", type=int, default=400, help="cases of tests/fuzz, over all targets")
     parser.addoption(
         "--fuzz-only", type=int, default=None, help="only the case of this number, of each target that -k selects"
     )

@@ -84,6 +84,7 @@ def test_it_plans_without_a_word_of_it_in_the_zoo(site: Path, tmp_path: Path) ->
     assert planned.stdout.count('"layers"') == 3
 
 
+@pytest.mark.exhaustive  # so does its own test, above
 def test_it_keeps_the_contract(site: Path, tmp_path: Path) -> None:
     code = (
         "from learngene_zoo.testing import check_method\n"
@@ -119,6 +120,7 @@ def test_a_learngene_says_which_package_brings_its_method(site: Path, tmp_path: 
         assert "install the package that it names (lgzoo-first-blocks), if you trust it" in done.stderr
 
 
+@pytest.mark.exhaustive  # so does its own test, above
 def test_a_suite_keeps_the_contract(site: Path, tmp_path: Path) -> None:
     code = "from learngene_zoo.testing import check_suite\nfrom lgzoo_shades import SHADES\nprint(*check_suite(SHADES))"
     done = python("-c", code, site=site, cwd=tmp_path)

@@ -48,7 +48,7 @@ def test_a_current_folder_that_was_deleted_is_named(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("format", ["pt2", "onnx"])
+@pytest.mark.parametrize("format", ["pt2", pytest.param("onnx", marks=pytest.mark.exhaustive)])
 def test_an_export_that_does_not_fit_ends_in_one_line(format: str, shell: Shell, tmp_path: Path) -> None:
     assemble(SPEC, {}, seed=0).save(tmp_path / "model")
     done = shell(f"ulimit -f 64; lgzoo export model -o out.{format} -q")
@@ -61,7 +61,13 @@ def test_an_export_that_does_not_fit_ends_in_one_line(format: str, shell: Shell,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("line", ["extract first_k -o out -q", "extract lsamd --keep 1,2 -o out -q"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("extract first_k -o out -q", marks=pytest.mark.exhaustive),
+        "extract lsamd --keep 1,2 -o out -q",
+    ],
+)
 def test_an_extraction_that_does_not_fit_blocks_no_later_one(line: str, shell: Shell, tmp_path: Path) -> None:
     failed = shell(f"ulimit -f 1; lgzoo {line}")
     assert (failed.returncode, failed.stderr.count("\n")) == (1, 1), failed.stderr

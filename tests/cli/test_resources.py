@@ -100,7 +100,11 @@ def full(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize(
-    "line", [pytest.param(line, marks=pytest.mark.exhaustive if "--force" in line else []) for line in WRITES]
+    "line",
+    [
+        pytest.param(line, marks=pytest.mark.exhaustive if "--force" in line or line.startswith("extract") else [])
+        for line in WRITES
+    ],
 )
 def test_a_full_disk(line: str, full: Path) -> None:
     check(full, line, "the disk is full; free some space")
@@ -118,8 +122,12 @@ def test_a_limit_on_the_size_of_files(line: str, tmp_path: Path) -> None:
     "line",
     [
         "expand scratched --width 4096 --heads 2 --layers 24 -o new",
-        "expand scratched --width 4096 --heads 2 --layers 24 -o model --force",
-        f"train {BRIEF} --width 2048 --heads 2 --layers 24 --image-size 16 -o new",
+        pytest.param(
+            "expand scratched --width 4096 --heads 2 --layers 24 -o model --force", marks=pytest.mark.exhaustive
+        ),
+        pytest.param(
+            f"train {BRIEF} --width 2048 --heads 2 --layers 24 --image-size 16 -o new", marks=pytest.mark.exhaustive
+        ),
         f"train {BRIEF} --width 32 --heads 2 --layers 3 --image-size 4096 --patch-size 8 -o new",
     ],
 )

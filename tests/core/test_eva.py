@@ -240,9 +240,23 @@ def test_a_model_is_named_after_the_architecture_that_it_is() -> None:
 
 
 @pytest.mark.slow
-def test_the_architectures_that_are_known_are_timms() -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["vit_tiny_patch16_dinov3_qkvb"],
+        ["eva02_tiny_patch14_336"],
+        ["vit_small_patch16_rope_mixed_ape_224"],
+        ["vit_pe_core_tiny_patch16_384"],
+        pytest.param(
+            [name for name, known in ARCHITECTURES.items() if known.layers * known.width < 13_000],
+            marks=pytest.mark.exhaustive,
+            id="all",
+        ),
+    ],
+    ids=lambda names: names[0],
+)
+def test_the_architectures_that_are_known_are_timms(names: list[str]) -> None:
     from learngene_zoo.families.timm_config import architecture_of_timm
 
-    for name, known in ARCHITECTURES.items():
-        if known.layers * known.width < 13_000:
-            assert architecture_of_timm(name) == known, name
+    for name in names:
+        assert architecture_of_timm(name) == ARCHITECTURES[name], name

@@ -94,7 +94,7 @@ def test_a_search_is_at_home(start: Start) -> None:
     searched(start)
 
 
-@pytest.mark.parametrize("name", [KINDS[0], "vit_pe_core_tiny_patch16_384"])
+@pytest.mark.parametrize("name", [KINDS[0], pytest.param("vit_pe_core_tiny_patch16_384", marks=pytest.mark.exhaustive)])
 def test_a_model_for_pixels_is_built_and_exported(name: str, tmp_path: Path) -> None:
     spec = small(name)
     learngene = Learngene(

@@ -40,7 +40,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     ("width", "height", "size"),
     [
         (60_000, 1, 224),
-        (1, 60_000, 224),
+        pytest.param(1, 60_000, 224, marks=pytest.mark.exhaustive),
         pytest.param(30_000, 30, 224, marks=pytest.mark.exhaustive),
         pytest.param(22_000, 300, 512, marks=pytest.mark.exhaustive),
     ],

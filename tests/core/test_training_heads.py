@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -19,11 +20,19 @@ from learngene_zoo.tasks.catalogue import open_task
 from learngene_zoo.testing import tiny_task
 from learngene_zoo.training import heads, tuning
 from learngene_zoo.training.evaluate import evaluate
-from learngene_zoo.training.heads import MAX_IMAGES, find_linear_heads, has_trained_head, initialise_head
+from learngene_zoo.training.heads import (
+    MAX_IMAGES,
+    MAX_LOGIT_STEP,
+    find_linear_heads,
+    has_trained_head,
+    initialise_head,
+    limit_scale,
+)
 from learngene_zoo.training.probes import compute_features, find_patch_labels, fit_ridge
 
 SPEC = ViTSpec(layers=2, width=16, heads=2, classes=3, image_size=16, patch_size=8)
 BRIEF = Recipe(epochs=2, batch_size=16, augment="none", lr=1e-3)
+GENTLE = replace(BRIEF, lr=1e-9)  # leaves the calibrated scale as it is
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +44,7 @@ def descendant() -> Descendant:
 def test_the_head_is_the_scaled_ridge_regression(descendant: Descendant) -> None:
     task = open_task("digits")
     fresh = descendant.for_task("digits", task.class_names, seed=0)
-    headed, record = initialise_head(fresh, task, replace(BRIEF, images=300), Run())
+    headed, record = initialise_head(fresh, task, replace(GENTLE, images=300), Run())
     features = compute_features(fresh.model(), task, "train", fresh.input_format, Run(), images=300)
     ridge = fit_ridge(features, 10)
     assert torch.allclose(headed.state["head.weight"].double(), torch.from_numpy(ridge.scale * ridge.weight), atol=1e-5)
@@ -54,7 +63,7 @@ def test_its_probabilities_are_as_sure_as_they_are_right(descendant: Descendant)
     """The mean probability of the answers is the share that is right, on images that the head was not fitted to."""
     task = open_task("digits")
     fresh = descendant.for_task("digits", task.class_names, seed=0)
-    headed, _ = initialise_head(fresh, task, replace(BRIEF, images=300), Run())
+    headed, _ = initialise_head(fresh, task, replace(GENTLE, images=300), Run())
     held_out = compute_features(headed.model(), task, "validation", headed.input_format, Run())
     with torch.no_grad():
         chances = headed.model().head(torch.from_numpy(held_out.values)).softmax(dim=1).max(dim=1)
@@ -78,7 +87,7 @@ def test_the_head_of_a_class_for_every_pixel_is_a_regression_on_patches() -> Non
     scenes = open_task("scenes")
     spec = SPEC.with_(classes=scenes.classes, dense=True, image_size=32)
     dense = assemble(spec, {}, seed=0, mean=scenes.mean, std=scenes.std)
-    headed, record = initialise_head(dense, scenes, replace(BRIEF, images=40), Run())
+    headed, record = initialise_head(dense, scenes, replace(GENTLE, images=40), Run())
     features = compute_features(dense.model(), scenes, "train", dense.input_format, Run(), images=40)
     assert features.values.shape == (len(features.labels), 16)
     assert (record["images"], record["patches"]) == (40, len(features.labels))
@@ -132,7 +141,7 @@ def test_timm_s_classifiers_get_it_too(name: str, layers: list[str]) -> None:
     kept = {key: images[key] for key in ("input_size", "mean", "std", "classifier", "interpolation", "crop_pct")}
     start = TimmModel(architecture=name, arguments=arguments, images=kept, classes=3, state=made.state_dict())
     task = tiny_task(classes=3)
-    headed, record = initialise_head(start, task, BRIEF, Run())
+    headed, record = initialise_head(start, task, GENTLE, Run())
     assert record["init"] == "ridge"
     features = compute_features(start.model(), task, "train", start.input_format, Run())
     ridge = fit_ridge(features, 3)
@@ -244,3 +253,28 @@ def test_a_probe_fits_pictures_as_a_fine_tuning_would(descendant: Descendant, mo
     lifecycle.probe(descendant, task="digits", images=40)
     lifecycle.probe(descendant, task="digits", images=40, fit="crop")
     assert seen == ["squash", "squash", "center", "center"]
+
+
+def test_the_scale_is_limited_by_the_learning_rate(descendant: Descendant) -> None:
+    task = open_task("digits")
+    features = compute_features(descendant.model(), task, "train", descendant.input_format, Run(), images=300)
+    ridge = fit_ridge(features, 10)
+    total = np.abs(ridge.weight).sum(axis=1).mean()
+    assert limit_scale(ridge, 1e-6) == ridge.scale
+    middle = MAX_LOGIT_STEP / (total * (1 + ridge.scale) / 2)
+    assert limit_scale(ridge, middle) == pytest.approx((1 + ridge.scale) / 2)
+    assert limit_scale(ridge, 1.0) == 1.0
+
+
+def test_a_head_that_no_training_improved_gives_probabilities(descendant: Descendant) -> None:
+    """Epoch 0 is kept here; its head was scaled down for the training, and has its own scale again."""
+    brief = {"task": "digits", "images": 300, "augment": "none", "lr": 1.0, "fit": "crop"}
+    start = lifecycle.finetune(descendant, epochs=0, **brief)
+    record: Any = start.provenance["head"]
+    assert record["scale"] == 1.0 < record["calibrated_scale"]
+    task = open_task("digits")
+    fresh = descendant.for_task("digits", task.class_names, seed=0)
+    calibrated, _ = initialise_head(fresh, task, replace(BRIEF, images=300, lr=1e-6), Run())
+    assert torch.allclose(start.state["head.weight"], calibrated.state["head.weight"], rtol=1e-5)
+    assert torch.allclose(start.state["head.bias"], calibrated.state["head.bias"], rtol=1e-5)
+    assert start.files.keys() == {"report.html"}

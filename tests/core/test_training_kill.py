@@ -62,12 +62,19 @@ def assert_same(folder: Path, whole: tuple[dict[str, torch.Tensor], str]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.exhaustive)])
-def test_killed_at_random_moments(tmp_path, whole, kind):
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [
+        (signal.SIGKILL, 1),
+        pytest.param(signal.SIGKILL, 2, marks=pytest.mark.exhaustive),
+        pytest.param(signal.SIGINT, 2, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_killed_at_random_moments(tmp_path, whole, kind, times):
     # A checkpoint after every step, and a pause, so that even on a busy machine the training is not over before its signal.
     draw = random.Random(f"kill {kind}")
     kills = 0
-    for _ in range(2):
+    for _ in range(times):
         process = start(tmp_path, "--resume", "--delay", "0.05")
         wait_until_training(process)
         time.sleep(draw.uniform(0.0, 0.12))
@@ -101,10 +108,15 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.slow
-def test_killed_between_any_two_operations_of_writing_a_checkpoint(tmp_path, whole):
+@pytest.mark.parametrize(
+    "moments",
+    [(13, 31), pytest.param((7, 13, 20, 31), marks=pytest.mark.exhaustive)],  # 14 operations write one checkpoint
+    ids=str,
+)
+def test_killed_between_any_two_operations_of_writing_a_checkpoint(tmp_path, whole, moments):
     """One process after the other dies at a later file operation of its checkpoints, and the next goes on from there."""
     before = -1
-    for moment in (7, 13, 20, 31):  # 14 operations write one checkpoint
+    for moment in moments:
         command = [sys.executable, "-c", DIE_AT, str(moment), str(TOY), str(tmp_path / "run")]
         command += [str(tmp_path / "result.safetensors"), "--resume"]
         done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import training_toy
 
 from learngene_zoo.storage import Tensors
 
-TOY = Path(__file__).with_name("training_toy.py")
-ENVIRONMENT = {
-    **os.environ,
-    "OMP_NUM_THREADS": "1",
-    "PYTHONPATH": os.pathsep.join([str(TOY.parents[2]), os.environ.get("PYTHONPATH", "")]),
-}
+TOY = Path(training_toy.__file__)
 
 
 def began(output: str) -> bool:
@@ -27,17 +21,27 @@ def began(output: str) -> bool:
 
 @pytest.fixture
 def together(torchrun):
-    """Train the toy in two processes."""
+    """Train the toy in two processes, once or several times, each in its folder and with its options."""
 
-    def run(folder: Path, *options: str) -> str:
-        return torchrun([str(TOY), str(folder / "run"), str(folder / "result.safetensors"), *options], began)
+    def run(*trainings: tuple[Path, tuple[str, ...]]) -> str:
+        words: list[str] = []
+        for folder, options in trainings:
+            words += ["then", str(folder / "run"), str(folder / "result.safetensors"), *options]
+        return torchrun([str(TOY), *words[1:]], began)
 
     return run
 
 
-def alone(folder: Path, *options: str) -> None:
-    command = [sys.executable, str(TOY), str(folder / "run"), str(folder / "result.safetensors"), *options]
-    subprocess.run(command, env=ENVIRONMENT, check=True, capture_output=True, timeout=120)
+@pytest.fixture
+def alone(monkeypatch):
+    """Train the toy in this process."""
+
+    def run(folder: Path, options: tuple[str, ...]) -> None:
+        words = [str(TOY), str(folder / "run"), str(folder / "result.safetensors"), *options]
+        monkeypatch.setattr(sys, "argv", words)
+        training_toy.main()
+
+    return run
 
 
 def assert_close(one: Path, other: Path, **tolerance: float) -> None:
@@ -49,11 +53,11 @@ def assert_close(one: Path, other: Path, **tolerance: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [pytest.param("8", marks=pytest.mark.exhaustive), "7"])
-def test_two_processes_equal_one_with_the_whole_batch(tmp_path, together, batch):
+def test_two_processes_equal_one_with_the_whole_batch(tmp_path, together, alone, batch):
     """Without dropout only the order of additions differs; 7 images are shared as 4 and 3."""
     options = ("--dropout", "0", "--epochs", "3", "--batch", batch)
-    output = together(tmp_path / "two", *options)
-    alone(tmp_path / "one", *options)
+    output = together((tmp_path / "two", options))
+    alone(tmp_path / "one", options)
     assert output.count("step 15\n") == 2
     assert_close(tmp_path / "two", tmp_path / "one", rtol=1e-4, atol=1e-5)
     lines = [json.loads(line) for line in (tmp_path / "two" / "run" / "metrics.jsonl").open()]
@@ -63,13 +67,18 @@ def test_two_processes_equal_one_with_the_whole_batch(tmp_path, together, batch)
 
 
 @pytest.mark.slow
-def test_two_processes_resume(tmp_path, together):
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+def test_two_processes_resume(tmp_path, together, apart):
+    """An uninterrupted training, one that stops, and its rest: with `apart` each starts two processes of its own."""
     options = ("--epochs", "3")
-    together(tmp_path / "whole", *options)
-    together(tmp_path / "parts", *options, "--stop-after", "7")
-    output = together(tmp_path / "parts", *options, "--resume")
-    assert "step 7\n" in output
-    assert "step 6\n" not in output
+    trainings = [
+        (tmp_path / "whole", options),
+        (tmp_path / "parts", (*options, "--stop-after", "7")),
+        (tmp_path / "parts", (*options, "--resume")),
+    ]
+    output = "".join(map(together, trainings)) if apart else together(*trainings)
+    assert output.count("step 6\n") == 2 * 2, "a finished step was done again"
+    assert output.count("step 7\n") == 2 * 3
     assert_close(tmp_path / "whole", tmp_path / "parts", rtol=0, atol=1e-6)
 
 
@@ -84,7 +93,7 @@ print("step", json.dumps(done.correct))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch_size", [6, 10])
+@pytest.mark.parametrize("batch_size", [6, pytest.param(10, marks=pytest.mark.exhaustive)])
 def test_two_processes_judge_as_one(tmp_path, torchrun, batch_size):
     """31 images: in batches of 6 the last one leaves the second process without an image."""
     program = tmp_path / "judge.py"

@@ -2,13 +2,16 @@
 
 As a program it trains in a folder given to it, so that a test can kill it or start several of it:
 training_toy.py FOLDER RESULT.safetensors [--resume] [--seconds S] [--delay S] [--epochs N] [--batch N]
+Further trainings in the same process follow after the word `then`.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -79,8 +82,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--dropout", type=float, default=0.2)
     parser.add_argument("--stop-after", type=int, default=0)
-    given = parser.parse_args()
     torch.set_num_threads(1)
+    for is_then, words in groupby(sys.argv[1:], "then".__eq__):
+        if not is_then:
+            run_training(parser.parse_args(list(words)))
+
+
+def run_training(given: argparse.Namespace) -> None:
     objective = toy_objective(given.dropout)
     recipe = Recipe(epochs=given.epochs, batch_size=given.batch, lr=1e-2, warmup=1.0, ema=0.9, mixup=0.2, clip=1.0)
     if given.dropout == 0:  # what draws differs from process to process

@@ -81,7 +81,7 @@ def test_there_and_back(hub: StandIn, lgzoo: Lgzoo, made: SimpleNamespace, tmp_p
     assert len(hub.requests) == before
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_model_of_the_family_eva_is_published_and_opened_by_timm(hub: StandIn, lgzoo: Lgzoo, tmp_path: Path) -> None:
     spec = ARCHITECTURES["eva02_tiny_patch14_336"].with_(layers=2, width=24, heads=2, image_size=28, classes=5)
     ancestry = assemble(spec, {}, seed=5).save(tmp_path / "ancestry")

@@ -254,12 +254,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     imported()
     stories = [story for story in STORIES if not given.stories or story.name in given.stories]
+    killed = [each for each in zip(stories, shares(stories, given.kills, given.total), strict=True) if each[1] != 0]
     total, wrong, began = 0, [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="lgzoo-kill-") as place:
-        prepare(Path(place), stories)
-        for story, kills in zip(stories, shares(stories, given.kills, given.total), strict=True):
-            if kills == 0:
-                continue
+        prepare(Path(place), [story for story, _ in killed])
+        for story, kills in killed:
             start = time.monotonic()
             count, found = trials(story, Path(place), kills, given.seed)
             total, wrong = total + count, wrong + found

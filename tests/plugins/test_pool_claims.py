@@ -30,7 +30,7 @@ from learngene_zoo.tasks.catalogue import open_task
 from lgzoo_pool.pool import POOL
 
 CLAIMS = [name for name in names() if name.startswith("pool-")]
-RUN_IN_CI = ("pool-levels-wide",)
+RUN_IN_CI = ("pool-tm-ls",)
 TOY = {
     "images": 16, "batch_size": 8, "tuning_images": 16, "tuning_batch_size": 8, "teaching_images": 8, "teaching_epochs": 1,
     "stitch_images": 8, "judged": 6,

@@ -33,6 +33,7 @@ print("made", flush=True)
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_two_processes_equal_one(
     tmp_path: Path, checkout: Path, torchrun: Callable[[list[str], Callable[[str], bool]], str]
