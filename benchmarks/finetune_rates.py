@@ -220,24 +220,17 @@ def extract_learngene(ancestry: str, method: str, task: str, place: str | None, 
 
 
 def make_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Return, in Markdown, the validation accuracy of every model: the best epoch, and the last one.
-
-    They are means over its tasks, per cent. Rates that were not tried on all of a model's tasks are left out.
-    """
+    """Return, in Markdown, the validation accuracy of every model on every task, per cent: the best epoch, and the last one."""
     pairs = [
         pair for pair in dict.fromkeys((*WIDE_RATES, *BUNDLED_RATES)) if any(get_pair(row) == pair for row in rows)
     ]
     heads = [f"{rate:g}" + (f", decay {decay:g}" if decay != 1 else "") for rate, decay in pairs]
-    lines = [
-        f"| model | tasks | before | {' | '.join(heads)} |",
-        "|---|---|---:|" + "---:|" * len(pairs),
-    ]
-    for name in dict.fromkeys(row["start"] for row in rows):
-        own = [row for row in rows if row["start"] == name]
-        tasks = sorted({row["task"] for row in own})
-        cells = [describe_accuracy([row for row in own if get_pair(row) == pair], tasks) for pair in pairs]
-        before = mean(row["validation"][0] for row in {row["task"]: row for row in own}.values())
-        lines.append(f"| {name} | {', '.join(tasks)} | {100 * before:.1f} | {' | '.join(cells)} |")
+    lines = [f"| model | task | before | {' | '.join(heads)} |", "|---|---|---:|" + "---:|" * len(pairs)]
+    for name, task in dict.fromkeys((row["start"], row["task"]) for row in rows):
+        own = [row for row in rows if (row["start"], row["task"]) == (name, task)]
+        cells = [describe_accuracy([row for row in own if get_pair(row) == pair]) for pair in pairs]
+        before = mean(row["validation"][0] for row in own)
+        lines.append(f"| {name} | {task} | {100 * before:.1f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -288,9 +281,9 @@ def get_pair(row: dict[str, Any]) -> tuple[float, float]:
     return row["lr"], row["layer_decay"]
 
 
-def describe_accuracy(rows: Sequence[dict[str, Any]], tasks: Sequence[str]) -> str:
-    """Return "best / last" in per cent; "" if a task is missing."""
-    if {row["task"] for row in rows} != set(tasks):
+def describe_accuracy(rows: Sequence[dict[str, Any]]) -> str:
+    """Return "best / last" in per cent, means over the seeds; "" if there are no rows."""
+    if not rows:
         return ""
     best, last = (100 * mean(pick(row["validation"]) for row in rows) for pick in (max, lambda values: values[-1]))
     return f"{best:.1f} / {last:.1f}"
