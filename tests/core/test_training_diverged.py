@@ -69,8 +69,8 @@ def is_same(model: Descendant, weights: Any) -> bool:
 @pytest.mark.parametrize(
     ("values", "settings", "epoch", "kept"),
     [
-        ((0.1, 0.4, 0.6, 0.5), {}, 4, 2),
-        ((0.1, 0.6, 0.4, 0.5), {}, 4, 1),
+        ((0.1, 0.4, 0.6, 0.3), {}, 4, 2),
+        ((0.1, 0.6, 0.4, 0.3), {}, 4, 1),
         ((0.1, 0.6, 0.4, 0.5), {"keep": "last"}, 4, 3),
         ((0.1, 0.6), {}, 2, 1),
     ],
