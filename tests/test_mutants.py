@@ -188,6 +188,7 @@ def test_tests_are_chosen_by_what_they_name_and_by_what_they_run(mutants: Any, m
     assert maps.list_unmeasured(tmp_path, tmp_path / "map") == ["tests/test_far.py"]
 
 
+@pytest.mark.exhaustive
 def test_a_test_that_fails_without_the_mutant_does_not_kill_it(mutants: Any, maps: Any, tmp_path: Path) -> None:
     (tmp_path / "plugins").mkdir()
     (tmp_path / "tests").mkdir()

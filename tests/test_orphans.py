@@ -109,7 +109,8 @@ def assert_ends(process: subprocess.Popen[bytes], kind: signal.Signals) -> None:
     assert wait_for(lambda: not children & running().keys(), SECONDS), "a child goes on"
 
 
-@pytest.mark.parametrize("kind", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kind", [signal.SIGKILL, signal.SIGTERM])
 def test_the_workers_of_a_bench_end_with_it(tmp_path: Path, started, kind: signal.Signals) -> None:
     program = tmp_path / "bench.py"
     program.write_text(BENCH)

@@ -109,14 +109,9 @@ def test_a_model_for_pixels_is_built_and_exported(name: str, tmp_path: Path) -> 
     assert routed(images(spec)).shape == (2, 4, spec.image_size, spec.image_size)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    "name",
-    [
-        KINDS[2],
-        pytest.param("eva02_base_patch16_clip_224", marks=pytest.mark.exhaustive),
-        pytest.param("vit_pe_core_tiny_patch16_384", marks=pytest.mark.exhaustive),
-        pytest.param(KINDS[-1], marks=pytest.mark.exhaustive),
-    ],
+    "name", [KINDS[2], "eva02_base_patch16_clip_224", "vit_pe_core_tiny_patch16_384", KINDS[-1]]
 )
 def test_other_runtimes_open_it(name: str, tmp_path: Path) -> None:
     model = assemble(small(name), {}, seed=3, scheme="fan_in")
@@ -124,7 +119,8 @@ def test_other_runtimes_open_it(name: str, tmp_path: Path) -> None:
     assert lifecycle.export(model, tmp_path / "model.onnx", run=RUN).difference < 1e-4
 
 
-@pytest.mark.parametrize("name", [pytest.param(KINDS[2], marks=pytest.mark.exhaustive), "eva02_base_patch16_clip_224"])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [KINDS[2], "eva02_base_patch16_clip_224"])
 def test_int8_files_answer_as_the_model_does(name: str, tmp_path: Path) -> None:
     task = tiny_task(classes=5)
     spec = small(name).with_(layers=2, width=64, image_size=2 * small(name).patch_size, classes=5)

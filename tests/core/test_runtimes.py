@@ -93,7 +93,7 @@ def test_the_same_model_is_the_same_file(format: str, tmp_path: Path, exported) 
     assert again.read_bytes() == exported("plain", format).path.read_bytes()
 
 
-@pytest.mark.parametrize("format", ["pt2", "onnx"])
+@pytest.mark.parametrize("format", ["pt2", pytest.param("onnx", marks=pytest.mark.exhaustive)])
 def test_half_precision_halves_the_file_and_keeps_its_doors_in_fp32(format: str, tmp_path: Path) -> None:
     descendant = model(SPEC.with_(width=128))
     whole = export_descendant(descendant, tmp_path / f"whole.{format}", run=RUN)

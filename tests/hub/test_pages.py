@@ -206,11 +206,12 @@ def pages(kinds: set[str]) -> list[Path]:
 
 
 METHODS_IN_CI = ("lsamd", "pool", "snnet", "tal")  # the pages of the others take half a minute to minutes
+LONG_PAGES = ("export", "streaming")
 
 
 def marked(page: Path) -> Any:
-    """A page as a parameter; those of most methods are run by hand."""
-    is_long = page.parent.name == "methods" and page.stem not in METHODS_IN_CI
+    """A page as a parameter; the long ones, most methods' among them, are run by hand."""
+    is_long = page.stem in LONG_PAGES or (page.parent.name == "methods" and page.stem not in METHODS_IN_CI)
     return pytest.param(page, marks=pytest.mark.exhaustive if is_long else [])
 
 

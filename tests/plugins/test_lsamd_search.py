@@ -397,7 +397,7 @@ toys.Path({place!r}, f"found-{{rank()}}.json").write_text(json.dumps(learngene.c
 """
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_processes_search_together_and_find_the_same(tmp_path, torchrun) -> None:
     script, out = tmp_path / "search.py", tmp_path / "run"
     folder = str(Path(__file__).parent)
