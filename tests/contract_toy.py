@@ -48,7 +48,7 @@ class Train(Keep):
         learngene = super().__call__(ancestries, tasks, run)
         spec = ancestries[0].spec.with_(classes=tasks[0].classes)
         start = assemble(spec, learngene.state, seed=run.seed)
-        part = once(run.part("blocks"), trained, self.training, [start, tasks[0]])
+        part = once(run.part("blocks"), "toy.blocks", trained, self.training, [start, tasks[0]])
         return replace(learngene, state=without_head(part.state, spec))
 
 

@@ -182,10 +182,10 @@ class Hiding(Recipe):
 def test_a_setting_that_a_parts_key_does_not_show_is_caught() -> None:
     def extracted(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
         start = assemble(ancestries[0].spec.with_(classes=tasks[0].classes), {}, seed=run.seed)
-        part = once(run, trained, Hiding(epochs=1, batch_size=16), [start, tasks[0]])
+        part = once(run, "toy.train", trained, Hiding(epochs=1, batch_size=16), [start, tasks[0]])
         return replace(Keep()(ancestries, tasks, run), state=part.state)
 
-    breaks(extracting(Train, __call__=extracted), "setting images that does not change the key of its part trained")
+    breaks(extracting(Train, __call__=extracted), "setting images that does not change the key of its part toy.train")
 
 
 def loose(settings: dict[str, Any], run: Run) -> Any:
@@ -194,10 +194,10 @@ def loose(settings: dict[str, Any], run: Run) -> Any:
 
 def test_settings_of_a_part_that_are_not_a_frozen_record_are_caught() -> None:
     def extracted(self: Any, ancestries: Any, tasks: Any, run: Run) -> Any:
-        part: Part = once(run, loose, {"lr": 1})
+        part: Part = once(run, "toy.loose", loose, {"lr": 1})
         return replace(Keep()(ancestries, tasks, run), state=part.state)
 
-    breaks(extracting(__call__=extracted), "passes {'lr': 1} to its part loose; expected a frozen dataclass")
+    breaks(extracting(__call__=extracted), "passes {'lr': 1} to its part toy.loose; expected a frozen dataclass")
 
 
 def refused(self: Any, ancestries: Any) -> Any:

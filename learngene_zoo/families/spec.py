@@ -93,7 +93,7 @@ class InputFormat:
     @property
     def identity(self) -> Json:
         """What distinguishes the images that it makes."""
-        return [type(self).__name__, to_json(self)]
+        return ["InputFormat", to_json(self)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
-"""Parts of a run that are computed once: `once(run, function, settings, inputs)`.
+"""Parts of a run that are computed once: `once(run, "method.part", function, settings, inputs)`.
 
-What is passed is the key: the function's name, the part's own settings, its inputs, its seed and the run's precision.
+What is passed is the key: the part's name, its own settings, its inputs, its seed and the run's precision. No name of a
+function, class or module is in it, so that code can move without a part being computed again.
 A part that a run has finished is loaded, not repeated. One that has no tensors is kept with its key even when the whole run is
 finished (`kept.json`): a later run in the same folder, with settings that this part does not depend on, takes it over.
 
@@ -65,18 +66,34 @@ class Part:
 
 
 def once(
-    run: Run, function: Callable[..., tuple[StateDict, Json]], settings: Any = None, inputs: Sequence[Any] = ()
+    run: Run,
+    name: str,
+    function: Callable[..., tuple[StateDict, Json]],
+    settings: Any = None,
+    inputs: Sequence[Any] = (),
 ) -> Part:
-    """The tensors and JSON that `function(settings, *inputs, run)` returns; loaded where this part is finished already.
+    """Return what `function(settings, *inputs, run)` computes; load it where this part is finished already.
 
-    A run that is not resumed loads only what an earlier one has kept under the same key.
+    A run that is not resumed loads only what an earlier one has kept under the same key. Under torchrun every process
+    computes (they train together) and the first one writes.
 
-    function: defined at the top of a module, so that it depends on nothing but its arguments. settings: the part's own
-    frozen dataclass. inputs: ancestry models, tasks, learngenes, descendants, earlier parts, frozen dataclasses, plain
-    values, and sequences and mappings of them. Under torchrun every process computes (they train together) and the
-    first one writes. Raises `TypeError` for a function or an input that has no identity.
+    Args:
+        run: the part of a run, `run.part(...)`, in whose folder the result is kept.
+        name: what is computed, "method.part". It never changes, and no two functions share one.
+        function: defined at the top of a module, so that it depends on nothing but its arguments.
+        settings: the part's own frozen dataclass.
+        inputs: ancestry models, tasks, learngenes, descendants, earlier parts, frozen dataclasses, plain values, and
+            sequences and mappings of them.
+
+    Raises:
+        TypeError: for a name that is not a string, and a function or an input that has no identity.
     """
-    key = key_of(function, settings, [*inputs, run.precision], run.seed)
+    if not isinstance(name, str):
+        raise TypeError(
+            f'the name of a part is {name!r}; expected a string such as "my_method.train" before the function'
+        )
+    check_function(function)
+    key = key_of(name, settings, [*inputs, run.precision], run.seed)
     compute = partial(function, settings, *inputs)
     if run.shared is not None and world() == 1:
         return Part(*_shared(run, run.shared, compute, key), key)
@@ -101,23 +118,23 @@ def _compute(compute: Callable[[Run], tuple[StateDict, Json]], run: Run) -> tupl
         return compute(run)
 
 
-def key_of(function: Callable[..., Any], settings: Any, inputs: Sequence[Any], seed: int) -> str:
-    """The hash that a part is kept under. Raises `TypeError` for what has no identity."""
+def check_function(function: Callable[..., Any]) -> None:
+    """Raise `TypeError` for a function that may depend on more than its arguments."""
     if not isinstance(function, FunctionType) or function.__closure__ or "<" in function.__qualname__:
         raise TypeError(f"{function!r} may depend on more than its arguments; pass a function from the top of a module")
-    name = f"{function.__module__}.{function.__qualname__}"
+
+
+def key_of(name: str, settings: Any, inputs: Sequence[Any], seed: int) -> str:
+    """Return the hash that a part is kept under. Raises `TypeError` for an input that has no identity."""
     return fingerprint([name, _identity(settings), [_identity(value) for value in inputs], seed])
 
 
 def _identity(value: Any) -> Json:
-    """JSON that two values share only if a part cannot tell them apart."""
+    """Return JSON that two values share only if a part cannot tell them apart."""
     if hasattr(value, "identity"):
         return value.identity
     if is_dataclass(value) and not isinstance(value, type):
-        return [
-            type(value).__name__,
-            {field.name: _identity(getattr(value, field.name)) for field in stated_fields(value)},
-        ]
+        return {"fields": {field.name: _identity(getattr(value, field.name)) for field in stated_fields(value)}}
     if isinstance(value, Mapping):
         return {str(key): _identity(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):

@@ -46,7 +46,7 @@ def settled(
     record: dict[str, Json] = {}
     quiet = replace(run, lines=False, progress=False, tracker=None)
     if "batch_size" in names:
-        found = once(quiet.part("batch-size"), largest_batch, recipe, (start, task)).record
+        found = once(quiet.part("batch-size"), "finetune.batch_size", largest_batch, recipe, (start, task)).record
         recipe = replace(recipe, batch_size=found["batch_size"])
         record["batch_size"] = "auto"
         say(run, f"batch size {recipe.batch_size}")
@@ -54,7 +54,9 @@ def settled(
         task = with_validation(task)
 
         def measure(rate: float) -> float:
-            part = once(quiet.part(f"lr/{rate:g}"), tried_rate, _short(recipe, task, rate), (start, task))
+            part = once(
+                quiet.part(f"lr/{rate:g}"), "finetune.lr", tried_rate, _short(recipe, task, rate), (start, task)
+            )
             say(run, f"learning rate {rate:g}: {part.record['value']:.4f} on validation images")
             return float(part.record["value"])
 

@@ -315,7 +315,7 @@ def teacher_for(ancestry: Ancestry, task: Task, recipe: Recipe, run: Run) -> tup
         return replace(own, task=task.name), {}
     part = run.part("teacher")
     start = own.for_task(task.name, task.class_names, seed=part.seed, dense=task.dense)
-    tuned = once(part, _fine_tuned, recipe, (start, task))
+    tuned = once(part, "distillation.teacher", _fine_tuned, recipe, (start, task))
     return start.with_state(dict(tuned.state)), dict(tuned.record)
 
 

@@ -63,7 +63,7 @@ def initialise_head(start: M, task: Task, recipe: Recipe, run: Run) -> tuple[M, 
         images = max(1, min(images, MAX_PATCHES // count_patches(start.model())))
     seed = derive_seed(run.seed, "data")  # the images that the training will see
     augment = "none" if task.dense else recipe.augment
-    part = once(run.part("head"), _fit_part, None, (start, task, images, seed, augment, recipe.lr))
+    part = once(run.part("head"), "finetune.head", _fit_part, None, (start, task, images, seed, augment, recipe.lr))
     changed = {name: part.state[name].to(start.state[name].dtype) for name in part.state}
     record: dict[str, Json] = part.record  # type: ignore[assignment]
     return cast(M, start.with_state({**start.state, **changed})), {"init": "ridge", **record}

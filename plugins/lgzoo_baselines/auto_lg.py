@@ -115,7 +115,7 @@ class KeepResembled(Extractor):
         spec = ancestry.spec.with_(layers=each.pseudo_layers, classes=task.classes, dense=task.dense)
         seed = derive_seed(part.seed, "init")
         start = assemble(spec, {}, seed=seed, scheme=each.init, mean=record.mean, std=record.std, view=record.view)
-        return once(part, compared, each, [start, ancestry, task]).record
+        return once(part, "auto_lg.similarity", compared, each, [start, ancestry, task]).record
 
 
 def highest(scores: Sequence[float], count: int) -> tuple[int, ...]:

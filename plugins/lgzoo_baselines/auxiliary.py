@@ -166,7 +166,7 @@ class Condense(Taught):
         details = Details(blocks=len(rows[0])).of(task)
         spec = stored_spec(config, details)
         start = opened(spec, started(spec, self.slopes, part.seed, self.init), ancestry, part.seed)
-        return details, once(part, condensed, self.each, [rows, start, teacher, task])
+        return details, once(part, f"{self.method}.condense", condensed, self.each, [rows, start, teacher, task])
 
 
 def presets(kind: type[T], answers: Distilling = ANSWERS, **smoke: Any) -> dict[str, T]:

@@ -98,7 +98,9 @@ class Cluster(Extractor):
         ancestry, config = ancestries[0], self.outline([ancestries[0].spec])
         details, metrics = details_of(config, Details), {}
         if not self.released:
-            metrics = once(run.part("distances"), measured, self.each, [ancestry, tasks[0]]).record
+            metrics = once(
+                run.part("distances"), "cluster_lg.distances", measured, self.each, [ancestry, tasks[0]]
+            ).record
             eps = self.each.eps * ancestry.spec.image_size / AT
             details = replace(details, clusters=tuple(clustered(block, eps) for block in metrics["distances"]))
         config = replace(config, details=to_json(details), metrics=metrics)

@@ -92,7 +92,7 @@ class Distil(Sizes):
             student = assemble(
                 spec, {}, seed=seed, scheme=self.init, mean=record.mean, std=record.std, view=record.view
             )
-            trained[where] = once(part, distilled, self.each, [student, teacher, task])
+            trained[where] = once(part, "distillation.distil", distilled, self.each, [student, teacher, task])
         return stored(outline, trained, {"teacher": metrics} if metrics else {})
 
 

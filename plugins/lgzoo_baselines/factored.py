@@ -74,7 +74,9 @@ class Factor(Taught):
         details = details_of(config, self.details).of(task)
         spec = config.spec.with_(classes=task.classes, dense=task.dense)
         start = opened(spec, initial(spec, part.seed, self.init), ancestry, part.seed)
-        return details, once(part, factored, self.each, [self.form, self.init, start, teacher, task])
+        return details, once(
+            part, f"{self.method}.train_factors", factored, self.each, [self.form, self.init, start, teacher, task]
+        )
 
 
 def factored(

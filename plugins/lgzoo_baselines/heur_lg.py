@@ -99,7 +99,7 @@ class KeepSteadiest(Extractor):
             part, size = run.part(task.name), spec.with_(classes=task.classes, dense=task.dense)
             body = only(state, shapes(size).__contains__)  # without pooling, if the head is for pixels
             start = assemble(size, body, seed=part.seed, mean=record.mean, std=record.std, view=record.view)
-            learnt = once(part, watched, self.each, [start, task])
+            learnt = once(part, "heur_lg.gradients", watched, self.each, [start, task])
             state, metrics[task.name] = {**state, **learnt.state}, learnt.record
             shares += learnt.record["shares"]
         found = variations(shares)

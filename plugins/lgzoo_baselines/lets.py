@@ -118,7 +118,7 @@ class Transform(Taught):
         spec = details.source(config.spec)
         start = opened(spec, initial(spec, part.seed, self.init), ancestry, part.seed)
         sizes = [config.spec.layers, config.spec.heads]
-        return details, once(part, grown, self.each, [*sizes, start, teacher, task])
+        return details, once(part, "lets.train", grown, self.each, [*sizes, start, teacher, task])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,7 +75,7 @@ class Nest(Guided):
 
         start = opened_for(ancestry, task, part.seed) if self.teacher is not None else teacher
         details = details_of(config, Details).of(task)
-        return details, once(part, nested, self.each, [ancestry, start, teacher, task])
+        return details, once(part, f"{self.method}.train", nested, self.each, [ancestry, start, teacher, task])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,7 +197,7 @@ class Pretrain(Sizes):
             where = place(size, outline.spec)
             part, spec = run.part(where), size.with_(classes=task.classes, dense=task.dense)
             start = assemble(spec, {}, seed=derive_seed(part.seed, "init"), scheme=self.init, mean=mean, std=std)
-            trained[where] = once(part, pretrained, self.training, [start, task])
+            trained[where] = once(part, "pretrain_finetune.train", pretrained, self.training, [start, task])
         return stored(outline, trained, {})
 
 

@@ -76,7 +76,9 @@ class Rank(Keep):
     def __call__(self, ancestries: Sequence[Ancestry], tasks: Sequence[Task], run: Run) -> Learngene:
         """The ranking is a part of the run."""
         kept = super().__call__(ancestries, tasks, run)
-        found = once(run.part("ranking"), ranking, self.each, [ancestries[0], tasks[0]]).state
+        found = once(
+            run.part("ranking"), "weight_subcloning.ranking", ranking, self.each, [ancestries[0], tasks[0]]
+        ).state
         return replace(kept, state={**kept.state, **{name: found[name] for name in found}})
 
 

@@ -102,7 +102,7 @@ class Measure(Extractor):
             raise WrongCall(
                 "keep_streams keeps streams in the run's folder; say where the learngene is to be written (-o)"
             )
-        part = once(place, statistics, self.each, [ancestry, tasks[0], self.keep_streams])
+        part = once(place, "closed_form.statistics", statistics, self.each, [ancestry, tasks[0], self.keep_streams])
         details = replace(from_json(Details, part.record, "statistics"), stored=self.store)
         config = LearngeneConfig(method=CLOSED_FORM.name, spec=ancestry.spec, details=_written(details))
         kept = without_head(ancestry.state, ancestry.spec) if self.store else {}

@@ -121,7 +121,7 @@ class Order(Ranking):
 
     def ranked(self, ancestry: Ancestry, task: Task, run: Run) -> Part:
         """Steps 1 to 3."""
-        return once(run.part("ranking"), ranking, self.each, [ancestry, task])
+        return once(run.part("ranking"), "elastic.ranking", ranking, self.each, [ancestry, task])
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """Gradients of all crops, then the pruned models' features."""

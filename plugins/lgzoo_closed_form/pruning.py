@@ -90,7 +90,7 @@ class Rank(Ranking):
 
     def ranked(self, ancestry: Ancestry, task: Task, run: Run) -> Part:
         """Steps 1 and 2."""
-        return once(run.part("scores"), scores, self.each, [ancestry, task])
+        return once(run.part("scores"), "pruning.scores", scores, self.each, [ancestry, task])
 
     def work(self, ancestries: Sequence[Spec], images: Sequence[int]) -> list[Work]:
         """One pass over the images, with gradients for `taylor`."""

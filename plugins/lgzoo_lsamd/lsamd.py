@@ -176,7 +176,9 @@ class Search(Extractor):
         found: dict[str, Found] = {}
         carried: Part | None = None
         for task in tasks:
-            part = once(run.part(f"search/{task.name}"), search, self.on(task), [ancestry, task, carried])
+            part = once(
+                run.part(f"search/{task.name}"), "lsamd.search", search, self.on(task), [ancestry, task, carried]
+            )
             found[task.name] = from_json(Found, part.record, f"search on {task.name}")
             carried = part if self.each.shared else None
         return found

@@ -89,12 +89,12 @@ class FillPool(Extractor):
 
         imitated = teacher if settings.imitates else None
         low, high = (
-            once(run.part(name), distil, part, (spec, imitated, images))
+            once(run.part(name), "pool.distil", distil, part, (spec, imitated, images))
             for name, part, spec in zip(("low", "high"), settings.distillations(), specs)
         )
         guide = teacher if settings.guided != "none" else None
         inputs = (specs, (low, high), ancestry.spec, guide, images)
-        pool = once(run.part("tuning"), fine_tune, settings.fine_tuning(), inputs)
+        pool = once(run.part("tuning"), "pool.fine_tune", fine_tune, settings.fine_tuning(), inputs)
 
         details = replace(read_details(config), task=task.name, classes=task.classes, dense=task.dense)
         metrics = {**({"teacher": taught} if taught else {}), "low": low.record, "high": high.record, **pool.record}

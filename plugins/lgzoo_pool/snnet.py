@@ -117,14 +117,16 @@ class Join(Extractor):
         start, metrics = None, {}
         if self.stitch == "ls":
             settings = LeastSquaresSettings(images=self.stitch_images)
-            start = once(run.part("stitches"), least_squares, settings, (details.layout, anchors, task))
+            start = once(
+                run.part("stitches"), "snnet.least_squares", least_squares, settings, (details.layout, anchors, task)
+            )
             metrics["stitches"] = start.record
         teacher = None
         if self.guidance != "none" and self.share:
             teacher, taught = self._teacher(ancestries[-1], task, run)
             metrics |= {"teacher": taught} if taught else {}
         inputs = (details.layout, anchors, fresh, start or derive_seed(run.seed, "stitches"), teacher, task)
-        network = once(run.part("training"), train_network, self._training(), inputs)
+        network = once(run.part("training"), "snnet.train", train_network, self._training(), inputs)
 
         config = replace(self.outline(specs), details=details.json(), metrics={**metrics, **network.record})
         return Learngene(config=config, state=network.state)

@@ -63,7 +63,7 @@ def task_embeddings(
         return {}
     settings = Embedding(images=curriculum.embedding_images)
     return {
-        task.name: once(run.part(f"embeddings/{task.name}"), embedded, settings, [ancestry, task])
+        task.name: once(run.part(f"embeddings/{task.name}"), "tal.embeddings", embedded, settings, [ancestry, task])
         for task in ([source] if source else []) + list(tasks)
     }
 

@@ -28,7 +28,7 @@ from lgzoo_tal.config import PUBLISHED, Curriculum, Guidance, MetaStep, Stage, c
 from lgzoo_tal.hypernet_spec import LowRank, TaskForm, TaskPlace
 from lgzoo_tal.learngene import Details
 from lgzoo_tal.predict import Predict
-from lgzoo_tal.two_stages import meta_train
+from lgzoo_tal.two_stages import META_TRAIN, meta_train
 
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, InputFormat, Json, Learngene, Part, Run, StateDict, Task
@@ -79,11 +79,13 @@ class MetaTrain(Extractor):
         first_settings, second_settings = self.stages(ancestry.spec)
         shown, first = (ancestry.spec, ancestry.input_format), None
         if source is not None and self.guidance:
-            first = once(run.part("stage-1"), stage_1, first_settings, [ancestry, source])
+            first = once(run.part("stage-1"), "tal.stage_1", stage_1, first_settings, [ancestry, source])
         elif source is not None:  # the same training as LoGAH's, and shared with it
-            first = once(run.part("stage-1"), meta_train, first_settings, [*shown, (source,), None, {}])
+            first = once(run.part("stage-1"), META_TRAIN, meta_train, first_settings, [*shown, (source,), None, {}])
         seconds = {
-            owner: once(stage_2_of(owner, run), stage_2, second_settings, [*shown, group, first, embeddings])
+            owner: once(
+                stage_2_of(owner, run), "tal.stage_2", stage_2, second_settings, [*shown, group, first, embeddings]
+            )
             for owner, group in groups_of_tasks(self.curriculum, others).items()
         }
         return learngene_of(self.outline([ancestry.spec]), source, others, first, seconds, embeddings)

@@ -19,6 +19,10 @@ from lgzoo_tal.hypernet_spec import Conv, Decoder, LowRank
 if TYPE_CHECKING:
     from learngene_zoo.plugin import Ancestry, InputFormat, Json, Learngene, Part, Run, StateDict, Task
 
+META_TRAIN = (
+    "tal.meta_train"  # the name of the part that `meta_train` computes, for GHN-3, LoGAH and TAL without guidance
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStages(Extractor):
@@ -54,9 +58,9 @@ class TwoStages(Extractor):
         stage_1, stage_2 = self.stages(ancestry.spec)
         shown, first = (ancestry.spec, ancestry.input_format), None
         if source is not None:
-            first = once(run.part("stage-1"), meta_train, stage_1, [*shown, (source,), None, {}])
+            first = once(run.part("stage-1"), META_TRAIN, meta_train, stage_1, [*shown, (source,), None, {}])
         seconds = {
-            owner: once(stage_2_of(owner, run), meta_train, stage_2, [*shown, group, first, embeddings])
+            owner: once(stage_2_of(owner, run), META_TRAIN, meta_train, stage_2, [*shown, group, first, embeddings])
             for owner, group in groups_of_tasks(self.curriculum, others).items()
         }
         return learngene_of(outline, source, others, first, seconds, embeddings)

@@ -110,9 +110,7 @@ def test_a_model_for_pixels_is_built_and_exported(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    "name", [KINDS[2], "eva02_base_patch16_clip_224", "vit_pe_core_tiny_patch16_384", KINDS[-1]]
-)
+@pytest.mark.parametrize("name", [KINDS[2], "eva02_base_patch16_clip_224", "vit_pe_core_tiny_patch16_384", KINDS[-1]])
 def test_other_runtimes_open_it(name: str, tmp_path: Path) -> None:
     model = assemble(small(name), {}, seed=3, scheme="fan_in")
     assert lifecycle.export(model, tmp_path / "model.pt2", run=RUN).difference == 0.0

@@ -87,7 +87,7 @@ def student(settings: Settings, run: Run) -> tuple[StateDict, Json]:
 
 
 def outer(settings: Settings, run: Run) -> tuple[StateDict, Json]:
-    once(run.part("inner"), student, Settings())
+    once(run.part("inner"), "toy.student", student, Settings())
     return COMPUTATIONS[0](run)
 
 
@@ -104,7 +104,7 @@ def run_in(folder: Path, name: str, seed: int = 0) -> Run:
 
 def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
     computation = computing(Computation())
-    first, again = (once(run_in(tmp_path, name), teacher, Settings()) for name in "ab")
+    first, again = (once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()) for name in "ab")
     assert len(computation.calls) == 1
     assert torch.equal(first.state["x"], again.state["x"])
     assert first.record == again.record == {"seed": Run().part("teacher").seed}
@@ -114,18 +114,18 @@ def test_what_two_runs_need_is_computed_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        lambda folder: once(run_in(folder, "b"), teacher, Settings(lr=2.0)),
-        lambda folder: once(run_in(folder, "b"), student, Settings()),
-        lambda folder: once(run_in(folder, "b", seed=1), teacher, Settings()),
-        lambda folder: once(replace(run_in(folder, "b"), precision="bf16"), teacher, Settings()),
-        lambda folder: once(run_in(folder, "b").part("another"), teacher, Settings()),
-        lambda folder: once(replace(run_in(folder, "b"), shared=None), teacher, Settings()),
+        lambda folder: once(run_in(folder, "b"), "toy.teacher", teacher, Settings(lr=2.0)),
+        lambda folder: once(run_in(folder, "b"), "toy.student", student, Settings()),
+        lambda folder: once(run_in(folder, "b", seed=1), "toy.teacher", teacher, Settings()),
+        lambda folder: once(replace(run_in(folder, "b"), precision="bf16"), "toy.teacher", teacher, Settings()),
+        lambda folder: once(run_in(folder, "b").part("another"), "toy.teacher", teacher, Settings()),
+        lambda folder: once(replace(run_in(folder, "b"), shared=None), "toy.teacher", teacher, Settings()),
     ],
     ids=["settings", "function", "seed", "precision", "name", "not shared"],
 )
 def test_nothing_else_is_shared(tmp_path: Path, other: Callable[[Path], object]) -> None:
     computation = computing(Computation())
-    once(run_in(tmp_path, "a"), teacher, Settings())
+    once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     other(tmp_path)
     assert len(computation.calls) == 2
 
@@ -133,7 +133,7 @@ def test_nothing_else_is_shared(tmp_path: Path, other: Callable[[Path], object])
 def test_without_a_place_of_its_own_a_run_still_shares(tmp_path: Path) -> None:
     computation = computing(Computation())
     for _ in range(2):
-        once(Run(shared=tmp_path).part("teacher"), teacher, Settings())
+        once(Run(shared=tmp_path).part("teacher"), "toy.teacher", teacher, Settings())
     assert len(computation.calls) == 1
 
 
@@ -143,7 +143,7 @@ def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
     found: list[Json] = []
 
     def use(name: str) -> None:
-        found.append(once(run_in(tmp_path, name), teacher, Settings()).record)
+        found.append(once(run_in(tmp_path, name), "toy.teacher", teacher, Settings()).record)
 
     users = [threading.Thread(target=use, args=(name,)) for name in "ab"]
     users[0].start()
@@ -161,7 +161,7 @@ def test_two_at_once_wait_for_each_other(tmp_path: Path) -> None:
 def test_everyone_is_charged_as_if_alone(tmp_path: Path, clock: Clock) -> None:
     computing(Computation(clock, seconds=20))
     for name in "ab":
-        once(run_in(tmp_path, name), teacher, Settings())
+        once(run_in(tmp_path, name), "toy.teacher", teacher, Settings())
     maker, taker = (taken(tmp_path / name, tmp_path / "parts") for name in "ab")
     assert maker.images == taker.images == IMAGES
     assert maker.seconds == 0  # it was seen to spend what the part took
@@ -173,7 +173,7 @@ def test_a_shared_part_may_use_another(tmp_path: Path, clock: Clock) -> None:
     COMPUTATIONS[:] = [first, inner]
     for name, lr, seen in (("a", 1, 15), ("b", 2, 5), ("c", 2, 0)):
         began = clock.now
-        once(run_in(tmp_path, name), outer, Settings(lr=lr))
+        once(run_in(tmp_path, name), "toy.outer", outer, Settings(lr=lr))
         assert clock.now - began == seen
         charged = taken(tmp_path / name, tmp_path / "parts")
         # A part within a part has the outer part's name, hence seed; equal ones of two runs are one.
@@ -185,11 +185,11 @@ def test_whoever_comes_next_goes_on_after_an_interruption(tmp_path: Path, clock:
     part = computing(Computation(clock, seconds=10))
     part.interrupted = True
     with pytest.raises(KeyboardInterrupt):
-        once(run_in(tmp_path, "a"), teacher, Settings())
+        once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     (checkpoint,) = (tmp_path / "parts").rglob("checkpoint-1")
     checkpoint.rmdir()
     part.interrupted = False
-    once(run_in(tmp_path, "b"), teacher, Settings())
+    once(run_in(tmp_path, "b"), "toy.teacher", teacher, Settings())
     assert part.calls[0].folder == part.calls[1].folder
     assert part.calls[1].resume
     for name in "ab":  # each spent 10 seconds here, and would have spent 20
@@ -204,13 +204,13 @@ def test_a_part_that_is_done_has_its_cost_and_no_checkpoint_wherever_a_kill_came
     with monkeypatch.context() as killed:  # between its computation and its result, and right after its result
         killed.setattr(cache, "save_result", interrupt)
         with pytest.raises(KeyboardInterrupt):
-            once(run_in(tmp_path, "a"), teacher, Settings())
+            once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     (place,) = tmp_path.rglob("cost.json")
     assert json.loads(place.read_text()) == {"seconds": 10}
     shutil.rmtree(place.parent / "checkpoint-1")
-    once(run_in(tmp_path, "a"), teacher, Settings())
+    once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     (place.parent / "checkpoint-1").mkdir()
-    once(run_in(tmp_path, "b"), teacher, Settings())
+    once(run_in(tmp_path, "b"), "toy.teacher", teacher, Settings())
     assert {path.name for path in place.parent.iterdir()} == {"done", "cost.json", "metrics.jsonl"}
     assert json.loads(place.read_text()) == {"seconds": 20}
 
@@ -223,11 +223,11 @@ def test_the_seconds_of_a_run_that_was_interrupted_add_up(tmp_path: Path, clock:
     part = computing(Computation(clock, seconds=10))
     part.interrupted = True
     with pytest.raises(KeyboardInterrupt):
-        once(run_in(tmp_path, "a"), teacher, Settings())
+        once(run_in(tmp_path, "a"), "toy.teacher", teacher, Settings())
     part.interrupted = False
     for checkpoint in (tmp_path / "parts").rglob("checkpoint-1"):
         checkpoint.rmdir()
-    once(replace(run_in(tmp_path, "a"), resume=True), teacher, Settings())
+    once(replace(run_in(tmp_path, "a"), resume=True), "toy.teacher", teacher, Settings())
     assert taken(tmp_path / "a", tmp_path / "parts").seconds == 0  # 20 seconds were seen, and 20 the part took
 
 
@@ -238,7 +238,7 @@ def test_in_a_bench_a_learngene_says_what_it_would_have_taken_alone(
 
     def extract(name: str, *, out: Path, run: Run, **settings: object) -> Learngene:
         own = Run(folder=out.with_name(f"{out.name}.run"), seed=run.seed, shared=run.shared)
-        state = once(own.part("teacher"), teacher, Settings()).state
+        state = once(own.part("teacher"), "toy.teacher", teacher, Settings()).state
         clock.now += 3
         made = Learngene(config=LearngeneConfig(method=name, spec=SPEC), state=state)
         made.save(out)

@@ -135,7 +135,7 @@ def test_what_came_later_is_in_no_file_and_no_key_while_it_is_as_before(tmp_path
     record = open_ancestry(str(written(tmp_path / "it", crop_pct=0.9))).record
     for value in (Recipe(repeats=3), Recipe(), record):
         assert from_json(type(value), to_json(value), "it") == value
-    assert key_of(initial, Recipe(), [], 0) != key_of(initial, Recipe(repeats=3), [], 0)
+    assert key_of("toy.initial", Recipe(), [], 0) != key_of("toy.initial", Recipe(repeats=3), [], 0)
 
 
 def test_the_usual_view_changes_no_key() -> None:
@@ -143,7 +143,7 @@ def test_the_usual_view_changes_no_key() -> None:
     stated = {"image_size": 32, "channels": 3, "mean": [0.5] * 3, "std": [0.5] * 3}
     assert plain.identity == ["InputFormat", stated]
     other = InputFormat(image_size=32, mean=(0.5,) * 3, std=(0.5,) * 3, view=DEIT)
-    assert key_of(initial, None, [plain], 0) != key_of(initial, None, [other], 0)
+    assert key_of("toy.initial", None, [plain], 0) != key_of("toy.initial", None, [other], 0)
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)

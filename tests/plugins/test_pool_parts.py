@@ -30,7 +30,7 @@ TASK = tiny_task(classes=5)  # not the ancestry's, so that the teacher is a part
 class Call:
     """One call of `once`."""
 
-    function: Callable[..., Any]
+    name: str
     settings: Any
     inputs: Sequence[Any]
     key: str
@@ -42,9 +42,11 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: dict[str, Call] = {}
 
-    def __call__(self, run: Run, function: Callable[..., Any], settings: Any, inputs: Sequence[Any] = ()) -> Part:
-        key = key_of(function, settings, inputs, run.seed)
-        self.calls[run.name] = Call(function, settings, inputs, key)
+    def __call__(
+        self, run: Run, name: str, function: Callable[..., Any], settings: Any, inputs: Sequence[Any] = ()
+    ) -> Part:
+        key = key_of(name, settings, inputs, run.seed)
+        self.calls[run.name] = Call(name, settings, inputs, key)
         start = next((one for one in inputs if isinstance(one, Descendant)), None)
         return Part(start.state if start is not None else {}, {}, key)
 
@@ -122,7 +124,7 @@ def test_every_field_of_a_parts_settings_is_in_its_key(name: str, recorder: Reco
     extractor, ancestries = extraction(name)
     extractor(ancestries, [TASK], Run(seed=1))
     for call in recorder.calls.values():
-        found = [key_of(call.function, other, call.inputs, 0) for other in (call.settings, *variants(call.settings))]
+        found = [key_of(call.name, other, call.inputs, 0) for other in (call.settings, *variants(call.settings))]
         assert len(set(found)) == len(found) > 1
 
 
