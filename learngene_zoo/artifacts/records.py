@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from learngene_zoo.errors import BadFile, WrongCall
 from learngene_zoo.families.spec import LIMITS, USUAL_VIEW, Spec, View
-from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, from_json
+from learngene_zoo.settings import FLAT, YOUNG, Bounds, Json, check_bounds, from_json, to_json
 from learngene_zoo.text import MOST_OF_PATH, check_name, is_text
 from learngene_zoo.version import __version__
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 FORMAT = 1
 HUB_ID = r"[\w-][\w.-]*/[\w-][\w.-]*"  # of a repository on the Hub
@@ -153,12 +156,13 @@ class CardRecord:
 class LearngeneConfig:
     """Everything about a learngene but its tensors.
 
-    `spec` is the default shape of descendants (mostly the ancestry's). `details` is the method's own record, documented by the
-    method. `settings` rebuild the extractor. `control` is the one that descendants are built under unless the user names one,
-    and `purpose` the task that they are for: the first that the user named for the extraction.
+    An extractor gives `spec`, the default shape of descendants (mostly the ancestry's), `metrics` and `details`, the method's own
+    record (`with_details`). The verb `extract` fills in the rest: the name of the method, `settings`, which rebuild the extractor,
+    and `purpose`, the task that descendants are for: the first that the user named. `control` is the one that descendants are
+    built under unless the user names one.
     """
 
-    method: str
+    method: str = ""
     spec: Spec
     format: int = FORMAT
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -177,6 +181,11 @@ class LearngeneConfig:
 
     def __post_init__(self) -> None:
         check_name(self.method, "method")
+
+    def with_details(self, details: DataclassInstance) -> LearngeneConfig:
+        """Return a copy with a method's own record, a frozen dataclass; `method.details_of` reads it back."""
+        written = {name: value for name, value in to_json(details).items() if value is not None}
+        return replace(self, details=written)
 
     @property
     def licence(self) -> str:

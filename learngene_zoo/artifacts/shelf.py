@@ -71,10 +71,14 @@ class Learngene:
     def save(self, path: str | Path, force: bool = False, before: Callable[[Path], None] | None = None) -> Path:
         """Write the folder, whole or not at all; `before` sees it just before it takes its place.
 
-        Raises `Refused` if it exists and `force` is not set.
+        Raises `Refused` if it exists and `force` is not set, and `WrongCall` if its config does not name its method.
         """
         from learngene_zoo.artifacts.card import learngene_card
 
+        if not self.config.method:
+            raise WrongCall(
+                "a learngene that names no method is not saved; lg.extract names it, or with_config(method=...)"
+            )
         with new_folder(Path(path), force, before) as draft:
             config = to_json(replace(self.config, tensors=tuple(sorted(self.state))))
             for name in ("control", "purpose", "device", "card"):
@@ -93,6 +97,8 @@ def read_config(folder: Path) -> LearngeneConfig:
     if "architecture" in data and "method" not in data:
         raise BadFile(f"{folder} is a model, not a learngene; use it with `lgzoo finetune` and `lgzoo evaluate`")
     check_format(data, str(path))
+    if "method" not in data:
+        raise BadFile(f"{path}: the key 'method' is missing")
     config = _upgraded(from_json(LearngeneConfig, data, str(path)), str(path))
     check_metrics(config.metrics, f"{path}: metrics")
     return config

@@ -76,7 +76,7 @@ def plan(
         ]
         for spec in specs:
             check_family(method, spec)
-        config = extractor.outline(specs)
+        config = replace(extractor.outline(specs), method=method.name)
     else:
         folder = shelf.find(name, offline=offline)
         config = shelf.read_config(folder)
@@ -151,6 +151,7 @@ def extract(
         say_notes(opened_tasks, run)
         made = returned(extractor, Learngene, extractor(opened, data, run))
         return made.with_config(
+            method=method.name,
             settings=to_json(extractor),
             ancestries=tuple(ancestry.record for ancestry in opened),
             tasks=tuple(task.record for task in data),
